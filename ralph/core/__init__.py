@@ -1,0 +1,1 @@
+"""Decisions: values in, values out. No clock, dice, disk, network, environment or printing."""

@@ -1,0 +1,51 @@
+"""How a run ended: one enum decides exit code, `result` event and the last line together."""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+
+class Outcome(enum.Enum):
+    """The ways a run can end. The value is the name users see as `terminal_reason`."""
+
+    COMPLETED = "completed"
+    TASK_FAILED = "task_failed"
+    USAGE = "usage"
+    LIMIT_REACHED = "limit_reached"
+    NO_PROGRESS = "no_progress"
+    API_REJECTED = "api_rejected"
+    INTERNAL_ERROR = "internal_error"
+    IO_ERROR = "io_error"
+    API_UNAVAILABLE = "api_unavailable"
+    AUTH = "auth"
+    CONFIG = "config"
+    TIMED_OUT = "timed_out"
+    INTERRUPTED = "interrupted"
+
+    def exit_code(self, signal_number: int = signal.SIGINT) -> int:
+        """The process exit code, 0-255. `signal_number` counts for INTERRUPTED only (128 + n)."""
+        if self is Outcome.INTERRUPTED:
+            return 128 + signal_number
+        return _EXIT_CODES[self]
+
+    @property
+    def is_error(self) -> bool:
+        return self is not Outcome.COMPLETED
+
+
+# 64-78 are the BSD sysexits; 75 is EX_TEMPFAIL; 124 is what timeout(1) uses.
+_EXIT_CODES = {
+    Outcome.COMPLETED: 0,
+    Outcome.TASK_FAILED: 1,
+    Outcome.USAGE: 2,
+    Outcome.LIMIT_REACHED: 3,
+    Outcome.NO_PROGRESS: 4,
+    Outcome.API_REJECTED: 69,
+    Outcome.INTERNAL_ERROR: 70,
+    Outcome.IO_ERROR: 74,
+    Outcome.API_UNAVAILABLE: 75,
+    Outcome.AUTH: 77,
+    Outcome.CONFIG: 78,
+    Outcome.TIMED_OUT: 124,
+}

@@ -1,0 +1,1 @@
+"""Everything that touches the world: sockets, processes, files, signals, terminals."""
