@@ -1,0 +1,132 @@
+"""The one place where the main thread waits: one inbox for bytes, tools and signals, with a deadline.
+
+Signal handlers only note the signal and wake the inbox; `Interrupted` is raised here, in the open, so that
+nothing is torn in the middle of a write. Worker threads put items into mailboxes and never wait for us.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.events import SHOWABLE, Event, Heartbeat, StreamReceived
+from ralph.ports import TIMED_OUT, Clock, Events, Interrupted, Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+# A timed wait of the interpreter counts on a clock that stops in suspend: look again this often.
+_LONGEST_SLICE_S = 1.0
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class InboxMailbox:
+    """A waiter's mailbox. Items travel through the shared inbox and are sorted by the main thread."""
+
+    def __init__(self, inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None]) -> None:
+        self._inbox = inbox
+        self.items: deque[Any] = deque()
+        self.closed = False
+
+    def put(self, item: Any) -> None:
+        self._inbox.put((self, item))
+
+    def close(self) -> None:
+        self.closed = True
+        self.items.clear()
+
+
+class InboxWaiter:
+    def __init__(self, clock: Clock, heartbeats: Heartbeats | None = None) -> None:
+        self._clock = clock
+        self._heartbeats = heartbeats
+        self._inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
+        self._signals: deque[int] = deque()
+
+    def mailbox(self) -> InboxMailbox:
+        return InboxMailbox(self._inbox)
+
+    def note_signal(self, signal_number: int) -> None:
+        """Safe in a signal handler: SimpleQueue.put is reentrant."""
+        self._signals.append(signal_number)
+        self._inbox.put(None)
+
+    def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
+        assert isinstance(mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
+        started_s = self._clock.now_s()
+        while True:
+            if self._signals:
+                raise Interrupted(self._signals.popleft())
+            if mailbox.items:
+                return mailbox.items.popleft()
+            now_s = self._clock.now_s()
+            left_s = _LONGEST_SLICE_S if until_s is None else until_s - now_s
+            if left_s <= 0 and not self._sort_next(timeout_s=0.0):
+                return TIMED_OUT
+            if left_s > 0 and not self._sort_next(timeout_s=min(left_s, _LONGEST_SLICE_S)) and self._heartbeats:
+                self._heartbeats.beat(waiting_for, started_s)
+
+    def sleep(self, seconds: float, *, waiting_for: str) -> None:
+        nobody = self.mailbox()
+        self.wait(nobody, until_s=self._clock.now_s() + seconds, waiting_for=waiting_for)
+
+    def _sort_next(self, timeout_s: float) -> bool:
+        """Move one item from the inbox to its mailbox. False when none came in time."""
+        try:
+            delivery = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        if delivery is not None and not delivery[0].closed:
+            delivery[0].items.append(delivery[1])
+        return True
+
+
+class Heartbeats:
+    """Says what is being waited for when nothing has been shown for `interval_s` (0: never)."""
+
+    def __init__(self, events: Events, clock: Clock, interval_s: float) -> None:
+        self._events = events
+        self._clock = clock
+        self._interval_s = interval_s
+        self._last_sign_s = clock.now_s()
+
+    def saw(self, event: Event) -> None:
+        """An event went out; one that a reader can see counts as a sign of life. Pings do not."""
+        if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and _shows_text(event.event)):
+            self._last_sign_s = self._clock.now_s()
+
+    def beat(self, waiting_for: str, since_s: float) -> None:
+        now_s = self._clock.now_s()
+        if self._interval_s > 0 and now_s - self._last_sign_s >= self._interval_s:
+            self._last_sign_s = now_s
+            self._events.emit(Heartbeat(waiting_for, now_s - since_s))
+
+
+def _shows_text(event: dict[str, Any]) -> bool:
+    delta = event.get("delta")
+    return event.get("type") == "content_block_delta" and isinstance(delta, dict) and bool(delta.get("text"))
+
+
+def catch_stop_signals(waiter: InboxWaiter) -> Callable[[], None]:
+    """Route SIGINT, SIGTERM and SIGHUP to the waiter; returns what puts the old handlers back.
+
+    A signal that the parent ignores (`nohup`) stays ignored.
+    """
+
+    def note(signal_number: int, _frame: FrameType | None) -> None:
+        waiter.note_signal(signal_number)
+
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    caught = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    for number in caught:
+        signal.signal(number, note)
+
+    def restore() -> None:
+        for number in caught:
+            signal.signal(number, before[number] or signal.SIG_DFL)
+
+    return restore

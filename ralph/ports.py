@@ -1,0 +1,94 @@
+"""The seams between decisions and the world. Real ones live in `effects/`, fakes in `tests/fakes.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from ralph.core.events import Event
+    from ralph.core.stream import Answer
+    from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
+
+
+class Interrupted(BaseException):
+    """A signal asked ralph to stop. Raised by the `Waiter`, once per signal, never by a signal handler.
+
+    A BaseException, so that no `except Exception` on the way can swallow it.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+class TimedOut:
+    """What `Waiter.wait` returns when the deadline came first."""
+
+
+TIMED_OUT = TimedOut()
+
+
+class Clock(Protocol):
+    def now_s(self) -> float:
+        """Seconds on a clock that never jumps and, where the system has one, counts sleep."""
+        ...
+
+    def utc_now(self) -> datetime:
+        """The wall clock, aware, for reading HTTP dates and stamping events; never for durations."""
+        ...
+
+
+class Mailbox(Protocol):
+    """Where a worker thread leaves things for the main thread."""
+
+    def put(self, item: Any) -> None:
+        """Called from any thread; never blocks. Ignored once the mailbox is closed."""
+        ...
+
+    def close(self) -> None:
+        """Nobody will ask again: what is there and what still comes is dropped."""
+        ...
+
+
+class Waiter(Protocol):
+    """The one place where the main thread waits."""
+
+    def mailbox(self) -> Mailbox: ...
+
+    def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
+        """The mailbox's next item, or `TIMED_OUT` when `now_s()` passes `until_s` (None: wait for ever).
+
+        An item that is there wins over a deadline that has passed. `waiting_for` is what a heartbeat says.
+        Raises `Interrupted` once for each signal that came, also for one that came before the call.
+        """
+        ...
+
+    def sleep(self, seconds: float, *, waiting_for: str) -> None:
+        """Raises `Interrupted` like `wait`."""
+        ...
+
+
+class Client(Protocol):
+    def send_message(self, body: bytes) -> Answer:
+        """Send one request, once. Raises only `AgentError` (and `Interrupted`); never retries."""
+        ...
+
+
+class Toolbox(Protocol):
+    @property
+    def definitions(self) -> Sequence[ToolDefinition]: ...
+
+    def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
+        """Run calls whose arguments are valid; outputs in order, each with the seconds it took.
+
+        More than one call means: all read-only, run in parallel. Never raises for what a tool meets; raises
+        `Interrupted` when a signal ends the wait, after everything that was started has been stopped.
+        """
+        ...
+
+
+class Events(Protocol):
+    def emit(self, event: Event) -> None: ...
