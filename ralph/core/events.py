@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ralph.core.outcome import Outcome
     from ralph.core.tool_calls import Block, ToolCall, ToolResult
-    from ralph.core.usage import RunUsage
+    from ralph.core.usage import RunUsage, TokenUsage
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,8 @@ class ResponseDiscarded:
     """A partial answer was thrown away; whatever was streamed of it does not count."""
 
     message_id: str
+    tokens: TokenUsage
+    """What the server had counted of it: thrown away, but billed."""
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,10 @@ class InboxMailbox:
 
 
 class InboxWaiter:
-    def __init__(self, clock: Clock, heartbeats: Heartbeats | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._heartbeats = heartbeats
+        self.heartbeats: Heartbeats | None = None
+        """Set once there is somebody to tell; None: waits are silent."""
         self._inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[int] = deque()
 
@@ -67,8 +68,8 @@ class InboxWaiter:
             left_s = _LONGEST_SLICE_S if until_s is None else until_s - now_s
             if left_s <= 0 and not self._sort_next(timeout_s=0.0):
                 return TIMED_OUT
-            if left_s > 0 and not self._sort_next(timeout_s=min(left_s, _LONGEST_SLICE_S)) and self._heartbeats:
-                self._heartbeats.beat(waiting_for, started_s)
+            if left_s > 0 and not self._sort_next(timeout_s=min(left_s, _LONGEST_SLICE_S)) and self.heartbeats:
+                self.heartbeats.beat(waiting_for, started_s)
 
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
         nobody = self.mailbox()

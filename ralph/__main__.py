@@ -1,0 +1,43 @@
+"""The way in: answers `--version` at once and hands everything else to `cli`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+
+def main() -> None:
+    """Run ralph on `sys.argv` and exit with its code."""
+    arguments = sys.argv[1:]
+    _open_standard_streams()
+    if arguments == ["--version"]:
+        from ralph import __version__  # noqa: PLC0415 - nothing else is needed for this
+
+        with suppress(OSError):  # a reader that is gone does not want to know
+            os.write(1, f"ralph {__version__}\n".encode())
+        os._exit(0)
+    from ralph.cli import run_cli  # noqa: PLC0415 - costs the time that --version saves
+
+    code = run_cli(arguments)
+    # Whoever still holds a thread (a name lookup, a reader that never reads) must not hold up the exit.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _open_standard_streams() -> None:
+    """A closed descriptor 0, 1 or 2 becomes /dev/null, or the next file opened would land there."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115, PLW1514 - lives as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115, PLW1514
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""The command line: what can be asked for, in typer's terms. It parses, hands over, and turns errors into one
+line and an exit code. What a command does lives elsewhere.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+from ralph.core.outcome import Outcome
+
+COMMANDS = ("run", "demo", "mock-api")
+
+app = typer.Typer(
+    name="ralph",
+    help=(
+        "Run a language-model agent in a directory, with nobody watching.\n\n"
+        'ralph "fix the failing test" is short for ralph run "fix the failing test". '
+        "ralph run --help lists the options; ralph demo shows it all without a key and without a network."
+    ),
+    epilog=(
+        "Exit codes: 0 completed, 2 usage, 3 limit reached, 4 no progress, 69 API rejected, 70 bug, "
+        "74 input/output, 75 API unavailable (try later), 77 authentication, 78 configuration, 128+n signal n."
+    ),
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class OutputFormat(enum.StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    STREAM_JSON = "stream-json"
+
+
+class Effort(enum.StrEnum):
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+    MAX = "max"
+
+
+class Retry(enum.StrEnum):
+    STANDARD = "standard"
+    PATIENT = "patient"
+    OFF = "off"
+
+
+def run_cli(arguments: list[str]) -> int:
+    """Parse and run; the exit code. `run` is inserted where the first argument names no command."""
+    if not arguments or (arguments[0] not in COMMANDS and arguments[0] not in ("--help", "--version")):
+        arguments = ["run", *arguments]
+    from ralph.run_command import UsageError  # noqa: PLC0415 - not needed for --help of the whole
+
+    try:
+        code = get_command(app).main(args=arguments, prog_name="ralph", standalone_mode=False)
+    except UsageError as error:
+        return _complain(str(error), Outcome.USAGE.exit_code())
+    except TyperException as error:
+        command = arguments[0] if arguments[0] in COMMANDS else ""
+        hint = f"see `ralph {command} --help`" if command else "see `ralph --help`"
+        return _complain(f"{error.format_message().rstrip('.')} ({hint})", Outcome.USAGE.exit_code())
+    except typer.Abort:
+        return _complain("interrupted", 130)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str, code: int) -> int:
+    sys.stderr.write(f"ralph: {' '.join(message.split())}\n")
+    return code
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from ralph import __version__  # noqa: PLC0415
+
+        typer.echo(f"ralph {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="The task. `-`, or nothing: read it from standard input.", show_default=False),
+    ] = None,
+    *,
+    prompt_file: Annotated[
+        str | None, typer.Option("--prompt-file", "-f", metavar="PATH", help="Read the task from a file.")
+    ] = None,
+    print_: Annotated[
+        bool, typer.Option("--print", "-p", help="Accepted: ralph always prints the result and exits.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Model id, or opus, sonnet, haiku. Default: sonnet.")
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", metavar="URL", help="Any server that speaks the Messages API."),
+    ] = None,
+    effort: Annotated[Effort | None, typer.Option("--effort", help="How hard the model thinks.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", metavar="N", help="Longest single answer. Default: 32000.")
+    ] = None,
+    retry: Annotated[
+        Retry | None,
+        typer.Option("--retry", help="After API failures: standard (4 retries, 30 s), patient (8 hours), off."),
+    ] = None,
+    output_format: Annotated[
+        OutputFormat, typer.Option("--output-format", help="What standard output gets.")
+    ] = OutputFormat.TEXT,
+    include_partial_messages: Annotated[
+        bool, typer.Option("--include-partial-messages", help="stream-json: raw stream events too.")
+    ] = False,
+    result_file: Annotated[
+        str | None, typer.Option("--result-file", metavar="PATH", help="Write the result object there too.")
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Standard error gets errors and the outcome only.")
+    ] = False,
+    system_prompt: Annotated[
+        str | None, typer.Option("--system-prompt", metavar="TEXT", help="Replace ralph's own system prompt.")
+    ] = None,
+    system_prompt_file: Annotated[
+        str | None, typer.Option("--system-prompt-file", metavar="PATH", help="The same, from a file.")
+    ] = None,
+    append_system_prompt: Annotated[
+        str | None, typer.Option("--append-system-prompt", metavar="TEXT", help="Add to the system prompt.")
+    ] = None,
+    append_system_prompt_file: Annotated[
+        str | None, typer.Option("--append-system-prompt-file", metavar="PATH", help="The same, from a file.")
+    ] = None,
+    allowed_tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-tools",
+            "--allowedTools",
+            metavar="NAMES",
+            help="Only these of Read, Write, Edit, Bash, Glob, Grep (commas or spaces).",
+        ),
+    ] = None,
+    disallowed_tools: Annotated[
+        list[str] | None,
+        typer.Option("--disallowed-tools", "--disallowedTools", metavar="NAMES", help="All tools but these."),
+    ] = None,
+    pass_env: Annotated[
+        list[str] | None,
+        typer.Option("--pass-env", metavar="NAME", help="Let tools see this variable though it looks secret."),
+    ] = None,
+    directory: Annotated[
+        str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="A settings file that is trusted as a flag is.")
+    ] = None,
+    session_id: Annotated[
+        str | None, typer.Option("--session-id", metavar="UUID", help="Identifies the run in its output.")
+    ] = None,
+    no_session_persistence: Annotated[
+        bool, typer.Option("--no-session-persistence", help="Accepted: this version keeps no session on disk.")
+    ] = False,
+    dangerously_skip_permissions: Annotated[
+        bool, typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks.")
+    ] = False,
+    permission_mode: Annotated[
+        str | None, typer.Option("--permission-mode", metavar="MODE", help="Accepted without effect.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Accepted without effect.")] = False,
+) -> int:
+    """Do one task: ask the model, run its tools, repeat, until an outcome."""
+    del print_, no_session_persistence, dangerously_skip_permissions, permission_mode, verbose
+    from ralph.effects.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
+    from ralph.run_command import RunOptions, run_command  # noqa: PLC0415 - not needed for --help
+
+    flags: dict[str, object] = {
+        "model.name": model,
+        "model.base_url": base_url,
+        "model.effort": effort.value if effort else None,
+        "model.max_tokens": max_tokens,
+        "retry.policy": retry.value if retry else None,
+        "tools.allowed": _names(allowed_tools),
+        "tools.disallowed": _names(disallowed_tools),
+        "tools.pass_env": _names(pass_env),
+    }
+    return run_command(
+        RunOptions(
+            prompt=prompt,
+            prompt_file=_absolute_file(prompt_file),
+            directory=directory,
+            config_file=_absolute_file(config),
+            session_id=_uuid(session_id),
+            system_prompt=_text_or_file("system-prompt", system_prompt, system_prompt_file),
+            append_system_prompt=_text_or_file(
+                "append-system-prompt", append_system_prompt, append_system_prompt_file
+            ),
+            output=OutputOptions(
+                output_format=output_format.value,
+                include_partial=include_partial_messages,
+                is_quiet=quiet,
+                result_file=_absolute(result_file),
+            ),
+            settings=flags,
+        )
+    )
+
+
+@app.command()
+def demo(
+    *,
+    speed: Annotated[
+        float, typer.Option("--speed", metavar="FACTOR", help="Divide the retry policy's waits by this.")
+    ] = 1.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's directory and say where it is.")] = False,
+) -> int:
+    """The main job with no key and no network: real loop, HTTP and tools; the model is scripted."""
+    from ralph.demo import run_demo  # noqa: PLC0415 - not needed for --help
+
+    if not speed > 0:
+        raise typer.BadParameter("must be greater than 0", param_hint="--speed")
+    return run_demo(speed=speed, keep=keep)
+
+
+@app.command("mock-api")
+def mock_api(
+    scenario: Annotated[str, typer.Argument(help="Scenario file (.toml or .json); docs/mock-api.md describes it.")],
+    *,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
+    record: Annotated[
+        str | None, typer.Option("--record", metavar="PATH", help="Append each request to this file, as JSON lines.")
+    ] = None,
+) -> int:
+    """A scripted Messages API server on 127.0.0.1, for tests and CI: answers and faults from a file."""
+    from ralph.mock_api.serve import serve_scenario  # noqa: PLC0415 - not needed for --help
+
+    return serve_scenario(scenario, port=port, record=record)
+
+
+def _names(values: list[str] | None) -> tuple[str, ...] | None:
+    """Names separated by commas or spaces, in one value or several; None when the option was not given.
+
+    A pattern's parentheses hold it together, so that the refusal can name it whole.
+    """
+    if not values:
+        return None
+    return tuple(name for value in values for name in re.findall(r"[^\s,(]*\([^)]*\)?|[^\s,(]+", value))
+
+
+def _uuid(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no UUID", param_hint="--session-id") from None
+
+
+def _text_or_file(option: str, text: str | None, path: str | None) -> str | None:
+    if text is not None and path is not None:
+        raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
+    if path is None:
+        return text
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file") from None
+
+
+def _absolute(path: str | None) -> str | None:
+    """Relative to where ralph was called, not to --cd. Its directory must be there before money is spent."""
+    if path is None:
+        return None
+    absolute = Path.cwd() / path
+    if not absolute.parent.is_dir():
+        raise typer.BadParameter(f"the directory {absolute.parent} does not exist", param_hint="--result-file")
+    return str(absolute)
+
+
+def _absolute_file(path: str | None) -> str | None:
+    """Files are named from where ralph was called, not from --cd. `-` stays standard input."""
+    return path if path is None or path == "-" else str(Path.cwd() / path)

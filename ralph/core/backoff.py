@@ -1,0 +1,105 @@
+"""How long to wait before retry n: pure functions of the attempt number, the server's wish, the sleep so far.
+
+Retries are counted from 1. All times are seconds. No jitter: one client is no thundering herd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)
+"""R2 of the retry specification: four retries, five calls at most."""
+STANDARD_WISH_CAP_S = 60.0
+
+PATIENT_SCHEDULE_S = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 900.0, 1800.0)
+PATIENT_TAIL_S = 1800.0
+PATIENT_BUDGET_S = 8 * 3600.0
+"""Scheduled sleep, not wall clock: 21 sleeps of 27,105 s in all fit into it."""
+PATIENT_MAX_RETRIES = 21
+
+# 2 ** 1024 overflows a float; no schedule means a longer wait than this.
+_LARGEST_EXPONENT = 64
+
+
+@dataclass(frozen=True)
+class Wait:
+    seconds: float
+    from_server: bool = False
+    """The server's wish decided, not the schedule."""
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    reason: str
+    """For people: why no further retry is made."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """`next_wait(attempt, wish_s, slept_s)` decides about retry number `attempt` (1-based)."""
+
+    name: str
+    max_retries: int
+    next_wait: Callable[[int, float | None, float], Wait | GiveUp]
+
+
+def standard() -> RetryPolicy:
+    def next_wait(attempt: int, wish_s: float | None, _slept_s: float) -> Wait | GiveUp:
+        if attempt > len(STANDARD_SCHEDULE_S):
+            return GiveUp(f"{len(STANDARD_SCHEDULE_S)} retries did not help")
+        if wish_s is not None:
+            return Wait(min(wish_s, STANDARD_WISH_CAP_S), from_server=True)
+        return Wait(STANDARD_SCHEDULE_S[attempt - 1])
+
+    return RetryPolicy("standard", len(STANDARD_SCHEDULE_S), next_wait)
+
+
+def patient() -> RetryPolicy:
+    def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
+        scheduled_s = PATIENT_SCHEDULE_S[attempt - 1] if attempt <= len(PATIENT_SCHEDULE_S) else PATIENT_TAIL_S
+        wait = Wait(scheduled_s)
+        if wish_s is not None and wish_s > scheduled_s:
+            wait = Wait(wish_s, from_server=True)
+        if slept_s + wait.seconds <= PATIENT_BUDGET_S:
+            return wait
+        if wait.from_server:
+            return GiveUp(f"the server asks for {wait.seconds:g}s, more than is left of {PATIENT_BUDGET_S:g}s")
+        return GiveUp(f"the budget of {PATIENT_BUDGET_S:g}s of waiting is used up")
+
+    return RetryPolicy("patient", PATIENT_MAX_RETRIES, next_wait)
+
+
+def off() -> RetryPolicy:
+    return RetryPolicy("off", 0, lambda _attempt, _wish_s, _slept_s: GiveUp("retry is off"))
+
+
+def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPolicy:
+    """Exponential from `base_delay_s`, extended by the server's wish; `max_delay_s` <= 0 means no maximum."""
+
+    def next_wait(attempt: int, wish_s: float | None, _slept_s: float) -> Wait | GiveUp:
+        if attempt > max_retries:
+            return GiveUp(f"{max_retries} retries did not help")
+        scheduled_s = base_delay_s * 2.0 ** min(attempt - 1, _LARGEST_EXPONENT)
+        extended = wish_s is not None and wish_s > scheduled_s
+        wait = Wait(wish_s if extended and wish_s is not None else scheduled_s, from_server=extended)
+        if max_delay_s > 0 and wait.seconds > max_delay_s:
+            return GiveUp(f"the wait of {wait.seconds:g}s is over the maximum of {max_delay_s:g}s")
+        return wait
+
+    return RetryPolicy("custom", max_retries, next_wait)
+
+
+def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
+    """The same policy with every wait divided by `factor` (> 0): for demonstrations, which say so."""
+
+    def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
+        decision = policy.next_wait(attempt, wish_s, slept_s * factor)
+        if isinstance(decision, GiveUp):
+            return decision
+        return Wait(decision.seconds / factor, decision.from_server)
+
+    return RetryPolicy(policy.name, policy.max_retries, next_wait)

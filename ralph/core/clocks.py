@@ -1,0 +1,68 @@
+"""Which clock fires next while one answer is awaited. Pure: moments in, the nearest deadline out.
+
+An HTTP library's read timeout cannot do this: it never fires on a stream of pings or on a slow drip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ClockLimits:
+    """Seconds each; 0 switches a clock off."""
+
+    connect_s: float = 10.0
+    """Name lookup, TCP and TLS together."""
+    first_byte_s: float = 180.0
+    """From the open connection, sending included, to the first byte of the answer's body."""
+    bytes_idle_s: float = 90.0
+    """Between two reads of the body. Pings count as bytes."""
+    progress_idle_s: float = 300.0
+    """Between two stream events that say something. Pings do not."""
+    response_s: float = 1800.0
+    """One answer from beginning to end."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    clock: str
+    at_s: float
+    after_s: float
+    """The limit that will have been reached."""
+
+
+class ResponseClocks:
+    """Told what happened and when, on one monotonic clock, it names the next deadline."""
+
+    def __init__(self, limits: ClockLimits, now_s: float) -> None:
+        self._limits = limits
+        self._started_s = now_s
+        self._connected_s: float | None = None
+        self._byte_s: float | None = None
+        self._progress_s: float | None = None
+
+    def connected(self, now_s: float) -> None:
+        self._connected_s = now_s
+
+    def got_bytes(self, now_s: float) -> None:
+        self._byte_s = now_s
+        if self._progress_s is None:
+            self._progress_s = now_s
+
+    def got_progress(self, now_s: float) -> None:
+        self._progress_s = now_s
+
+    def next_deadline(self) -> Deadline | None:
+        """The clock that fires first; None when all that could are off."""
+        limits = self._limits
+        running = [("response", self._started_s, limits.response_s)]
+        if self._byte_s is not None and self._progress_s is not None:
+            running.append(("bytes idle", self._byte_s, limits.bytes_idle_s))
+            running.append(("progress idle", self._progress_s, limits.progress_idle_s))
+        elif self._connected_s is not None:
+            running.append(("first byte", self._connected_s, limits.first_byte_s))
+        else:
+            running.append(("connect", self._started_s, limits.connect_s))
+        deadlines = [Deadline(name, since_s + limit_s, limit_s) for name, since_s, limit_s in running if limit_s > 0]
+        return min(deadlines, key=lambda deadline: deadline.at_s, default=None)

@@ -1,0 +1,207 @@
+"""The conversation: append-only messages whose bytes are made once, and the repair after a final failure.
+
+Nothing that was committed is ever edited: the prompt cache and the signatures of thinking blocks are bound to
+the exact bytes. Source of the invariants: section 4 of the Messages API reference.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ralph.core.models import facts_of, is_claude, max_tokens_for
+from ralph.core.tool_calls import ToolOutput, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ralph.core.tool_calls import Block, ToolDefinition
+
+Role = Literal["user", "assistant"]
+
+_CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
+# Every message's bytes end with its last block, its content list and itself.
+_MESSAGE_TAIL = b"}]}"
+
+NOT_RUN = "This call was not run: the run ended first. Check the state of things before you repeat it."
+
+
+@dataclass(frozen=True)
+class Message:
+    """One committed message. `body` is its JSON on the wire, made once."""
+
+    role: Role
+    content: tuple[Block, ...]
+    body: bytes
+
+    @property
+    def tool_use_ids(self) -> tuple[str, ...]:
+        return tuple(block["id"] for block in self.content if block.get("type") == "tool_use")
+
+    @property
+    def tool_result_ids(self) -> tuple[str, ...]:
+        return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
+
+
+@dataclass(frozen=True)
+class RequestShape:
+    """The part of every request that stays the same, byte for byte, within a context and a model."""
+
+    model: str
+    system: str
+    tools: tuple[ToolDefinition, ...]
+    max_tokens: int | None = None
+    """None: the default, or the model's maximum where that is less."""
+    effort: str | None = None
+
+    def head(self) -> bytes:
+        """Everything up to the messages, without the closing brace."""
+        marker = {"cache_control": {"type": "ephemeral"}} if is_claude(self.model) else {}
+        fields: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": max_tokens_for(self.model, self.max_tokens),
+            "stream": True,
+        }
+        facts = facts_of(self.model)
+        if facts is not None and facts.needs_adaptive:
+            fields["thinking"] = {"type": "adaptive"}
+        if self.effort is not None:
+            fields["output_config"] = {"effort": self.effort}
+        if self.tools:
+            fields["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+                for tool in self.tools
+            ]
+        fields["system"] = [{"type": "text", "text": self.system, **marker}]
+        return to_json(fields)[:-1]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A request's fixed head and the messages so far. Immutable: `plus` gives the next one."""
+
+    head: bytes
+    marks_cache: bool
+    messages: tuple[Message, ...] = ()
+
+    @classmethod
+    def start(cls, shape: RequestShape) -> Conversation:
+        return cls(shape.head(), is_claude(shape.model))
+
+    def plus(self, message: Message) -> Conversation:
+        return replace(self, messages=(*self.messages, message))
+
+    def request_body(self) -> bytes:
+        """The body of the next request, joined from kept bytes.
+
+        Cache markers stand on the last block of the newest user message and of the one before: together with
+        the one on `system` three of the four that the API allows. The older marker keeps a hit possible when
+        one turn adds more than the 20 blocks that the API looks back.
+        """
+        bodies = [message.body for message in self.messages]
+        if self.marks_cache:
+            users = [i for i, message in enumerate(self.messages) if message.role == "user"]
+            for index in users[-2:]:
+                bodies[index] = bodies[index].removesuffix(_MESSAGE_TAIL) + _CACHE_MARKER + _MESSAGE_TAIL
+        return b"".join((self.head, b',"messages":[', b",".join(bodies), b"]}"))
+
+
+def user_message(content: str | Iterable[Block]) -> Message:
+    """A user message; text blocks without text are left out, as the API refuses them."""
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return _message("user", blocks)
+
+
+def assistant_message(content: Iterable[Block]) -> Message | None:
+    """The answer as it goes back to the API; None when nothing of it can be sent (an empty answer)."""
+    message = _message("assistant", content)
+    return message if message.content else None
+
+
+def recover_conversation(
+    conversation: Conversation, finished: Mapping[str, ToolResult] | None = None
+) -> Conversation:
+    """The conversation as it can be resumed after a final failure: every `tool_use` has its `tool_result`.
+
+    `finished` holds results of tools that ran but were not committed; what a tool really did is never
+    dropped. A call without a result is answered with an error that says it was not run. Messages that are
+    valid stay the same objects, byte for byte.
+    """
+    done = finished or {}
+    messages: list[Message] = []
+    waiting: tuple[str, ...] = ()
+    for message in conversation.messages:
+        if message.role == "assistant":
+            if waiting:
+                messages.append(_results_message(waiting, done))
+            messages.append(message)
+            waiting = message.tool_use_ids
+        else:
+            fixed = _with_exact_results(message, waiting, done)
+            if fixed.content:
+                messages.append(fixed)
+            waiting = ()
+    if waiting:
+        messages.append(_results_message(waiting, done))
+    return replace(conversation, messages=tuple(messages))
+
+
+def conversation_problems(messages: Sequence[Message]) -> list[str]:
+    """What the API would refuse about these messages, one sentence each; empty when they are valid."""
+    problems = []
+    if messages and messages[0].role != "user":
+        problems.append("the first message is not the user's")
+    seen: set[str] = set()
+    for i, message in enumerate(messages):
+        if not message.content:
+            problems.append(f"message {i} is empty")
+        asked = messages[i - 1].tool_use_ids if i and messages[i - 1].role == "assistant" else ()
+        if message.role == "user" and sorted(message.tool_result_ids) != sorted(asked):
+            problems.append(f"message {i} does not answer exactly the calls before it")
+        follower = messages[i + 1].role if i + 1 < len(messages) else None
+        if message.role == "assistant" and message.tool_use_ids and follower != "user":
+            problems.append(f"message {i} has calls that nothing answers")
+        repeated = [call_id for call_id in message.tool_use_ids if call_id in seen]
+        problems += [f"tool_use id {call_id} is not unique" for call_id in repeated]
+        seen.update(message.tool_use_ids)
+    return problems
+
+
+def to_json(value: object) -> bytes:
+    """Compact JSON; a lone surrogate, which UTF-8 cannot hold and the API refuses, becomes "?"."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _message(role: Role, content: Iterable[Block]) -> Message:
+    kept = tuple(block for block in content if not _is_empty_text(block))
+    return Message(role, kept, to_json({"role": role, "content": kept}))
+
+
+def _is_empty_text(block: Block) -> bool:
+    return block.get("type") == "text" and not str(block.get("text", "")).strip()
+
+
+def _results_message(call_ids: Iterable[str], finished: Mapping[str, ToolResult]) -> Message:
+    return _message("user", [_result_for(call_id, finished).as_block() for call_id in call_ids])
+
+
+def _result_for(call_id: str, finished: Mapping[str, ToolResult]) -> ToolResult:
+    return finished.get(call_id) or ToolResult(call_id, ToolOutput(NOT_RUN, is_error=True))
+
+
+def _with_exact_results(
+    message: Message, asked: tuple[str, ...], finished: Mapping[str, ToolResult]
+) -> Message:
+    """The message with one result for each call asked, first, and none for a call that was not."""
+    if sorted(message.tool_result_ids) == sorted(asked):
+        return message
+    kept: dict[str, Block] = {}
+    rest: list[Block] = []
+    for block in message.content:
+        if block.get("type") != "tool_result":
+            rest.append(block)
+        elif block["tool_use_id"] in asked:
+            kept.setdefault(block["tool_use_id"], block)
+    results = [kept.get(call_id) or _result_for(call_id, finished).as_block() for call_id in asked]
+    return _message("user", [*results, *rest])

@@ -1,0 +1,176 @@
+"""What looks like a credential, by name and by value, and which of the environment a tool's process may see.
+
+Refuses to guess about short values: under eight characters nothing is a known secret, so that "1" or "true"
+is never cut out of a text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+MIN_SECRET_CHARS = 8
+"""Shorter values occur in ordinary text by accident; nobody hands out keys this short."""
+
+
+@dataclass(frozen=True)
+class Credential:
+    """What proves to the endpoint who is asking."""
+
+    header: str
+    """The HTTP header's name, lower case."""
+    value: str = field(repr=False)
+    """The header's whole value, `Bearer ` included; latin-1."""
+    source: str
+    """The environment variable it came from."""
+
+    @property
+    def secret(self) -> str:
+        """The part that must never be shown."""
+        return self.value.removeprefix("Bearer ")
+
+
+# One word of a name that is enough, wherever in the word it stands (PGPASSWORD, SECRETS).
+_ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
+# Neighbouring words that are enough wherever they stand (AWS_ACCESS_KEY_ID).
+_TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_")
+# Not a prefix: GIT_AUTHOR_NAME is no credential, and WWW-Authenticate asks for one.
+_AUTH_WORDS = frozenset({"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION"})
+_LAST_WORDS = frozenset({"DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS"})
+# Alone these are a directory, a word and a variable of every shell script.
+_LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD"})
+# The name of a place, not of what lies there: SSH_AUTH_SOCK, AWS_WEB_IDENTITY_TOKEN_FILE.
+_PLACES = frozenset({"SOCK", "SOCKET", "FILE", "PATH", "DIR", "HOME"})
+# Settings about credentials: TOKEN_LIMIT, AUTH_TYPE.
+_ABOUT = frozenset(
+    {"LIMIT", "COUNT", "TYPE", "BUDGET", "TTL", "URL", "URI", "HOST", "PORT", "ENDPOINT", "ENABLED", "METHOD"}
+    | {"MODE", "LENGTH", "SIZE", "NAME", "REMAINING", "RESET"}
+)
+# MAX_OUTPUT_TOKENS and x-ratelimit-remaining-tokens count what a model reads and writes.
+_COUNTED = frozenset(
+    {"MAX", "MIN", "NUM", "INPUT", "OUTPUT", "THINKING", "CONTEXT", "TOTAL", "LIMIT", "REMAINING", "RESET"}
+)
+_KEYS_NOT_SECRET = frozenset({"PUBLIC", "CACHE", "SORT", "PRIMARY", "FOREIGN", "PARTITION", "IDEMPOTENCY"})
+
+
+def looks_like_credential_name(name: str) -> bool:
+    """Whether a variable's or a header's name says that its value is secret. Matches whole words."""
+    words = _words(name)
+    if not words or words[-1] in _PLACES:
+        return False
+    joined = f"_{'_'.join(words)}_"
+    if any(part in joined for part in (*_ANYWHERE, *_TOGETHER)):
+        return True
+    last = words[-1]
+    if last == "TOKENS":
+        return _COUNTED.isdisjoint(words)
+    if last in _LAST_OF_SEVERAL:
+        return len(words) > 1 and words[-2] not in _KEYS_NOT_SECRET
+    if last in _LAST_WORDS or last.endswith("AUTHKEY"):
+        return True
+    return last not in _ABOUT and any(word in _AUTH_WORDS or word.endswith("TOKEN") for word in words)
+
+
+def _words(name: str) -> list[str]:
+    """`npm_config__authToken` -> NPM CONFIG AUTH TOKEN."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
+    return ["KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word]
+
+
+@cache
+def credential_shapes() -> re.Pattern[str]:
+    """Everything that looks like a credential inside a text; group `password` is set for a URL's password.
+
+    Written so that no start is tried twice over the same run of characters: linear on hostile bodies.
+    """
+    return re.compile(
+        r"""
+          (?<![A-Za-z0-9]) (?:
+              sk-ant-[\w-]{4,}
+            | sk-(?=[\w-]{0,64}\d)[\w-]{20,}                # a digit: "sk-learn-..." is a package
+            | gh[oprsu]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
+            | xox[abeprs]-[\w-]{10,}
+            | (?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])
+            | npm_[A-Za-z0-9]{30,} | pypi-[\w-]{32,} | AIza[\w-]{30,} | hf_[A-Za-z0-9]{30,}
+            | [rs]k_(?:live|test)_[A-Za-z0-9]{16,}
+            | (?i:bearer|basic)\ (?=[^\s\d]{0,64}\d)[\w.~+/-]{16,}={0,2}
+          )
+        | (?<![\w-]) eyJ[\w-]{8,}\.[\w-]{8,}\.[\w.-]*
+        | -----BEGIN\ [A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----
+            [\s\S]*? (?: -----END\ [A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?----- | \Z )
+        | (?<=://) [^\s/:@"'<>]{0,256} : (?P<password> [^\s/?#"'<>]{1,1024} ) @
+        """,
+        re.VERBOSE | re.ASCII,
+    )
+
+
+def looks_like_credential_value(value: str) -> bool:
+    """Whether a value holds something in the shape of a known kind of key, or a URL with a password."""
+    return credential_shapes().search(value) is not None
+
+
+def child_environment(
+    environment: Mapping[str, str], pass_env: Collection[str], secrets: Collection[str]
+) -> dict[str, str]:
+    """What a tool's process gets: `pass_env` lets exactly those names through, whatever they hold.
+
+    Everything of ANTHROPIC_* stays behind, and what looks like a credential by name, by value, or because one
+    of `secrets` is part of it.
+    """
+
+    def is_harmless(name: str, value: str) -> bool:
+        return not (
+            name.upper().startswith("ANTHROPIC_")
+            or looks_like_credential_name(name)
+            or looks_like_credential_value(value)
+            or any(secret in value for secret in secrets)
+        )
+
+    return {
+        name: value for name, value in environment.items() if name in pass_env or is_harmless(name, value)
+    }
+
+
+def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> frozenset[str]:
+    """The values to redact: of variables that look like a credential, and `extra` (settings, headers).
+
+    Of a value that merely contains one (a URL, a JSON text) only that part counts.
+    """
+    found: set[str] = set()
+    for name, value in environment.items():
+        if looks_like_credential_name(name):
+            found.add(value.strip())
+        found.update(_secret_parts(value))
+    for value in extra:
+        found.add(value.strip())
+        found.update(_secret_parts(value))
+    return frozenset(secret for secret in found if len(secret) >= MIN_SECRET_CHARS)
+
+
+def _secret_parts(value: str) -> Iterator[str]:
+    for match in credential_shapes().finditer(value):
+        password = match["password"]
+        if password is not None:
+            yield password
+            yield _unquoted(password)
+            continue
+        secret = match[0]
+        yield secret
+        scheme, _, token = secret.partition(" ")
+        if scheme.lower() in {"bearer", "basic"}:
+            yield token
+        if secret.startswith("-----"):  # a diff or an indented copy shows a key line by line
+            lines = secret.replace("\\n", "\n").split("\n")
+            yield from (line.strip() for line in lines if "-----" not in line)
+
+
+def _unquoted(text: str) -> str:
+    """Percent escapes resolved, as a program that uses the URL would see it."""
+    raw = text.encode("utf-8", "surrogateescape")
+    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]), raw)
+    return plain.decode("utf-8", "surrogateescape")

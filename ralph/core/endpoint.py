@@ -1,0 +1,90 @@
+"""Where requests go and what their headers may hold: base URLs and header lines, checked and made uniform.
+
+Refuses, by a ValueError that never repeats the text (it may hold a key), what HTTP cannot carry safely.
+"""
+
+from __future__ import annotations
+
+import re
+
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+
+
+def normal_base_url(text: str) -> str:
+    """Without a closing `/` or `/v1`, so that `base_url + "/v1/messages"` is right."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
+
+    if re.search(r"[\x00-\x20\x7f\\]", text):
+        raise ValueError("must not hold white space or backslashes")
+    try:
+        parts = urlsplit(text)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ValueError("is not a valid URL") from None
+    if parts.scheme not in {"http", "https"}:
+        raise ValueError("must begin with http:// or https://")
+    if not parts.hostname or not has_port:
+        raise ValueError("must name a host, and no port or one of 1-65535")
+    if "@" in parts.netloc:
+        raise ValueError(
+            "must not hold a user or password before the host; use ANTHROPIC_CUSTOM_HEADERS instead"
+        )
+    if "?" in text or "#" in text:
+        raise ValueError("must not hold a query or a fragment")
+    path = re.sub(r"(/+|/v1)+$", "", parts.path)
+    return f"{parts.scheme}://{parts.netloc.lower()}{path}"
+
+
+def is_default(base_url: str) -> bool:
+    """Whether it leads to Anthropic's own API, where nothing works without a key."""
+    return _host(base_url) == _host(DEFAULT_BASE_URL)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the URL's host is this machine by name or number: what is sent there crosses no wire."""
+    host = _host(url)
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, 6.3
+        return True
+    if not re.fullmatch(r"[\d.]+|[\da-f:]*:[\da-f:.]*", host):
+        return False
+    from ipaddress import ip_address  # noqa: PLC0415 - most hosts are names
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(url: str) -> str:
+    from urllib.parse import urlsplit  # noqa: PLC0415 - see above
+
+    try:
+        return (urlsplit(url).hostname or "").removesuffix(".")
+    except ValueError:
+        return ""
+
+
+def header_value(text: str) -> str:
+    """Without white space around it. A line break inside would begin a header of its own."""
+    value = text.strip()
+    if any(character < " " or character == "\x7f" for character in value):
+        raise ValueError("must not hold line breaks or control characters")
+    if any(character > "\xff" for character in value):
+        raise ValueError("must hold only characters that a header can carry (latin-1)")
+    return value
+
+
+def header_lines(text: str) -> tuple[tuple[str, str], ...]:
+    """`Name: value` on each line; empty lines do not count. Errors name the line, from 1."""
+    headers = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        name, colon, value = line.partition(":")
+        if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()):  # RFC 9110, 5.6.2
+            raise ValueError(f'must hold "Name: value" on each line; line {number} is different')
+        try:
+            headers.append((name.strip(), header_value(value)))
+        except ValueError as error:
+            raise ValueError(f"{error} (line {number})") from None
+    return tuple(headers)

@@ -1,0 +1,52 @@
+"""What a person can do about a failed run: one sentence per cause. Pure; shown with the outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.core.classify import FailureKind, failure_kind, is_low_credit
+from ralph.core.errors import Api, HttpError, NetworkCause, StreamParse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.core.errors import AgentError
+
+_NETWORK_HINTS = {
+    NetworkCause.REFUSED: "Nothing listens at {endpoint}. Is the server running, and is the port right?",
+    NetworkCause.DNS_UNKNOWN_HOST: "Check the host name in {endpoint} (--base-url, ANTHROPIC_BASE_URL).",
+    NetworkCause.CERTIFICATE: (
+        "The certificate of {endpoint} is not trusted. For a private CA set SSL_CERT_FILE, or `ca_file` in your "
+        "own config file, to its certificate."
+    ),
+    NetworkCause.BAD_URL: "Check --base-url and ANTHROPIC_BASE_URL: {endpoint} cannot be used.",
+    NetworkCause.OTHER: "If {endpoint} speaks plain HTTP, its URL must begin with http://.",
+}
+
+
+def hints_for(error: AgentError, *, model: str, endpoint: str, credential: str) -> tuple[str, ...]:
+    """Sentences for the person who reads the failure. `credential` names where the key came from."""
+    return tuple(_hints(error, model, endpoint, credential))
+
+
+def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Iterator[str]:
+    kind = failure_kind(error)
+    if isinstance(error, Api) and error.cause in _NETWORK_HINTS:
+        yield _NETWORK_HINTS[error.cause].format(endpoint=endpoint)
+    elif is_low_credit(error) or kind is FailureKind.BILLING:
+        yield "The account has no credit left: see Plans & Billing in the provider's console."
+    elif kind is FailureKind.USAGE_LIMIT:
+        yield "A spending limit of the account is reached: raise it in the provider's console, or wait until it resets."
+    elif isinstance(error, HttpError) and error.status == 407:
+        yield "The proxy wants credentials: put them into HTTPS_PROXY as http://user:password@host:port."
+    elif kind is FailureKind.AUTH:
+        yield f"Check the key: {credential}."
+    elif kind is FailureKind.NOT_FOUND:
+        yield (
+            f"Either the model {model!r} does not exist there (--model, ANTHROPIC_MODEL), or {endpoint} is no "
+            "Messages API (--base-url)."
+        )
+    elif kind is FailureKind.CONTEXT_OVERFLOW:
+        yield "The conversation is larger than the model's window. Start afresh with a smaller task."
+    elif isinstance(error, StreamParse) and kind is FailureKind.PROTOCOL:
+        yield f"Is {endpoint} a Messages API? Check --base-url and ANTHROPIC_BASE_URL."

@@ -1,0 +1,139 @@
+"""Cuts known secrets, and on request whatever looks like one, out of text before anybody sees it.
+
+Refuses to know where a secret came from: `credentials.known_secrets` finds them.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ralph.core.credentials import credential_shapes, looks_like_credential_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+MARK = "[redacted]"
+_UNRESERVED = frozenset(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+)  # RFC 3986, 2.3
+
+
+class Redactor:
+    """Knows secrets in the forms they travel in: plain, JSON-escaped, URL-quoted and base64.
+
+    A "secret" that is part of the mark itself ("redacted") is none: somebody redacted it before.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets = frozenset(secret for secret in secrets if secret and secret not in MARK)
+
+    def redact(self, text: str) -> str:
+        """No known secret remains in what comes back; a text without one comes back as it was."""
+        if self._text_pattern is None:
+            return text
+        redacted = self._text_pattern.sub(MARK, text)
+        while self._may_rejoin and self._text_pattern.search(redacted):
+            redacted = self._text_pattern.sub("", redacted)  # shorter each time, so this ends
+        return redacted
+
+    def redact_bytes(self, data: bytes) -> bytes:
+        """The same for UTF-8 bytes; others pass unharmed."""
+        if self._bytes_pattern is None:
+            return data
+        redacted = self._bytes_pattern.sub(MARK.encode(), data)
+        while self._may_rejoin and self._bytes_pattern.search(redacted):
+            redacted = self._bytes_pattern.sub(b"", redacted)
+        return redacted
+
+    def redact_all(self, text: str) -> str:
+        """Known secrets and everything in the shape of a credential: for error bodies and headers.
+
+        Wider than `redact`, and wrong now and then: not for what the model reads.
+        """
+        return credential_shapes().sub(_mark_shape, self.redact(text))
+
+    def redact_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """A copy to show: values of headers with a credential's name are gone, others through `redact_all`."""
+        return {
+            self.redact(name): MARK if looks_like_credential_name(name) else self.redact_all(value)
+            for name, value in headers.items()
+        }
+
+    @cached_property
+    def longest_bytes(self) -> int:
+        """UTF-8 length of the longest form of any secret, 0 without one.
+
+        Who redacts a stream piece by piece holds back one byte less than this.
+        """
+        return max(map(len, self._encoded_forms), default=0)
+
+    @cached_property
+    def _forms(self) -> list[str]:
+        forms = {form for secret in self._secrets for form in _forms_of(secret) if form not in MARK}
+        return sorted(forms, key=lambda form: (-len(form), form))
+
+    @cached_property
+    def _encoded_forms(self) -> list[bytes]:
+        return sorted(map(_utf8, self._forms), key=lambda form: (-len(form), form))
+
+    @cached_property
+    def _text_pattern(self) -> re.Pattern[str] | None:
+        return re.compile("|".join(map(re.escape, self._forms))) if self._forms else None
+
+    @cached_property
+    def _bytes_pattern(self) -> re.Pattern[bytes] | None:
+        return re.compile(b"|".join(map(re.escape, self._encoded_forms))) if self._forms else None
+
+    @cached_property
+    def _may_rejoin(self) -> bool:
+        """A secret can come together anew across a mark's edge only if it holds one of its brackets."""
+        return any("[" in form or "]" in form for form in self._forms)
+
+
+def _forms_of(secret: str) -> Iterator[str]:
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    raw = _utf8(secret)
+    for kept in (_UNRESERVED, _UNRESERVED | {ord("/")}):
+        quoted = "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in raw)
+        yield quoted
+        yield re.sub("%..", lambda escape: escape[0].lower(), quoted)
+        yield quoted.replace("%20", "+")
+    for form in _base64_forms(raw):
+        yield form
+        yield form.translate(str.maketrans("+/", "-_"))
+
+
+def _base64_forms(raw: bytes) -> Iterator[str]:
+    """Base64 of the secret alone, and what it looks like inside a longer text (`user:secret`).
+
+    Three bytes make four characters, so there are three alignments; characters that also depend on a
+    neighbour are left out. Only 12 characters and more are kept: fewer occur by accident.
+    """
+    whole = binascii.b2a_base64(raw, newline=False).decode()
+    yield whole
+    yield whole.rstrip("=")
+    for before in range(3):
+        text = binascii.b2a_base64(bytes(before) + raw, newline=False).decode()
+        inside = text[(before * 8 + 5) // 6 : (before + len(raw)) * 8 // 6]
+        if len(inside) >= 12:
+            yield inside
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")  # as the environment spells bytes that are no UTF-8
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _mark_shape(match: re.Match[str]) -> str:
+    if match["password"] is None:
+        return MARK
+    before = match.start("password") - match.start()
+    return f"{match[0][:before]}{MARK}@"

@@ -1,0 +1,98 @@
+"""When the server wants to be asked again, read from its headers. Never raises, whatever they hold."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# About three centuries; keeps arithmetic on a 35-digit header finite.
+LONGEST_WISH_S = 1e10
+# A reset header over a year ahead is no delay but a Unix time.
+_LONGEST_DELAY_S = 365 * 86400.0
+
+
+def server_wish_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds from `now` (aware) that the server asks to be left alone, 0 or more; None when it says nothing.
+
+    `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or
+    an HTTP date). Only when both are absent the largest of the rate-limit reset headers counts.
+    """
+    if "retry-after-ms" in headers or "retry-after" in headers:
+        milliseconds = _number(headers.get("retry-after-ms", ""))
+        if milliseconds is not None:
+            return _bounded(milliseconds / 1000)
+        return _delay_or_date(headers.get("retry-after", ""), now)
+    wishes = [
+        _reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001),
+        _reset(headers.get("x-ratelimit-reset", ""), now, unit_s=1.0),
+        *_exhausted_limits(headers, now),
+    ]
+    return max((wish for wish in wishes if wish is not None), default=None)
+
+
+def _exhausted_limits(headers: Mapping[str, str], now: datetime) -> list[float | None]:
+    """Resets of `anthropic-ratelimit-*` limits that have nothing remaining; the others say nothing about us."""
+    wishes = []
+    for name, value in headers.items():
+        if name.startswith("anthropic-ratelimit-") and name.endswith("-reset"):
+            remaining = _number(headers.get(name.removesuffix("-reset") + "-remaining", ""))
+            if remaining is not None and remaining <= 0:
+                wishes.append(_rfc3339(value, now))
+    return wishes
+
+
+def _delay_or_date(value: str, now: datetime) -> float | None:
+    seconds = _number(value)
+    if seconds is not None:
+        return _bounded(seconds)
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return _until(moment, now)
+
+
+def _reset(value: str, now: datetime, unit_s: float) -> float | None:
+    """A reset header holds a delay or a Unix time, in its unit."""
+    number = _number(value)
+    if number is None:
+        return _rfc3339(value, now)
+    seconds = number * unit_s
+    return _bounded(max(0.0, seconds - now.timestamp()) if seconds > _LONGEST_DELAY_S else seconds)
+
+
+def _rfc3339(value: str, now: datetime) -> float | None:
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        return None
+    return _until(moment, now)
+
+
+def _until(moment: datetime, now: datetime) -> float | None:
+    """A moment that has passed is a wish for 0 seconds: ask again at once."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        return _bounded(max(0.0, (aware - now).total_seconds()))
+    except OverflowError:
+        return None
+
+
+def _number(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _bounded(seconds: float) -> float | None:
+    """A negative number of seconds makes no sense, and no sense is no wish."""
+    if seconds < 0:
+        return None
+    return min(seconds, LONGEST_WISH_S)

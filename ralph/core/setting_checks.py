@@ -1,0 +1,136 @@
+"""What a setting's value must be: each check takes a raw value and returns the one to keep.
+
+Refuses by a ValueError whose text goes after the setting's name ("must be ..."). Values that may be secret by
+accident (URLs, variable assignments) are not repeated in it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.core.endpoint import normal_base_url
+from ralph.core.models import ALIASES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
+MAX_SECONDS = 31_536_000
+"""A year. Python's own waits overflow at some 292 of them, and no run is meant to wait that long."""
+_SHOWN_CHARS = 60
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.strip().isprintable():
+        raise ValueError("must be a text of printable characters")
+    return value.strip()
+
+
+def model_name(value: object) -> str:
+    name = text(value)
+    return ALIASES.get(name, name)
+
+
+def base_url(value: object) -> str:
+    return normal_base_url(text(value))
+
+
+def path(value: object) -> Path:
+    return Path(text(value))
+
+
+def boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"must be true or false, not {_shown(value)}")
+
+
+def one_of(*choices: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if isinstance(value, str) and value in choices:
+            return value
+        raise ValueError(f"must be one of {', '.join(choices)}, not {_shown(value)}")
+
+    return check
+
+
+def whole(minimum: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
+            return value
+        raise ValueError(f"must be a whole number of at least {minimum}, not {_shown(value)}")
+
+    return check
+
+
+def seconds(value: object) -> float:
+    """0 and more. Comparisons with nan are false, so nan and the infinities fail too."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_SECONDS:
+        return value
+    raise ValueError(f"must be a number of seconds from 0 to {MAX_SECONDS}, not {_shown(value)}")
+
+
+def positive_seconds(value: object) -> float:
+    if (checked := seconds(value)) > 0:
+        return checked
+    raise ValueError("must be more than 0 seconds")
+
+
+def seconds_or_none(value: object) -> float:
+    """Everything from 0 downwards says the same: no maximum."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0:
+        return 0
+    return seconds(value)
+
+
+def tool_names(value: object) -> tuple[str, ...]:
+    names = _names(value)
+    for name in names:
+        if name in TOOL_NAMES:
+            continue
+        why = "names one that does not exist"
+        if re.search(r"[^A-Za-z0-9_-]", name):
+            why = "patterns are not supported"
+        raise ValueError(f"must hold exact names of tools ({', '.join(TOOL_NAMES)}); {name!r}: {why}")
+    return tuple(dict.fromkeys(names))
+
+
+def variable_names(value: object) -> tuple[str, ...]:
+    names = _names(value)
+    for number, name in enumerate(names, start=1):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"must hold names of variables, without values; entry {number} is none")
+    return tuple(dict.fromkeys(names))
+
+
+def split_names(value: str) -> list[str]:
+    """Names as flags give them, separated by commas or white space; `Bash(git add:*)` stays in one piece."""
+    return re.findall(r"[^\s,(]*\([^)]*\)?|[^\s,]+", value)
+
+
+def number(value: str) -> int:
+    """What a variable holds. Fifteen digits: more is no setting, and an `int` of thousands is slow to read."""
+    if re.fullmatch(r"[0-9]{1,15}", value):
+        return int(value)
+    raise ValueError("must be a whole number")
+
+
+def milliseconds(value: str) -> float:
+    in_seconds = number(value) / 1000
+    return int(in_seconds) if in_seconds.is_integer() else in_seconds
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise ValueError(f"must be a list of names, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # an `int` of more than 4,300 digits
+        return "a huge number"
+    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}..."

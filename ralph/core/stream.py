@@ -1,0 +1,328 @@
+"""Assemble one assistant message from stream events. Pure: events in, an answer out, or a reason why not.
+
+It refuses everything that is not whole: no `message_stop`, no message. Blocks are keyed by `index`, because
+servers interleave them. Unknown events, deltas and fields are ignored, unknown blocks are kept verbatim.
+Source: the Messages API's streaming contract, version 2026-10-21.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.classify import PERMANENT_STREAM_ERRORS
+from ralph.core.errors import AgentError, StreamParse, StreamTransient
+from ralph.core.tool_calls import ToolCall
+
+if TYPE_CHECKING:
+    from ralph.core.tool_calls import Block
+
+TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+NOT_RUNNABLE_STOPS = frozenset({"refusal"})
+"""Stop reasons after which no tool call of the answer may run."""
+
+
+@dataclass(frozen=True)
+class MalformedCall:
+    """A tool call that must not run. `raw` is its input as the model wrote it."""
+
+    id: str
+    name: str
+    raw: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole assistant message."""
+
+    message: dict[str, Any]
+    """The API's message object; `content` holds finished blocks in index order."""
+    calls: tuple[ToolCall | MalformedCall, ...]
+    """The client tool calls, in order. Empty where the stop reason forbids to run any."""
+    warnings: tuple[str, ...] = ()
+    request_id: str | None = None
+
+    @property
+    def content(self) -> list[Block]:
+        content: list[Block] = self.message["content"]
+        return content
+
+    @property
+    def stop_reason(self) -> str:
+        return str(self.message["stop_reason"])
+
+    @property
+    def text(self) -> str:
+        """What the model said, as it said it; blocks on lines of their own."""
+        return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
+
+
+class StreamAssembler:
+    """Feed it events in the order they came; ask for the answer once `is_complete`."""
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] | None = None
+        self._blocks: list[_OpenBlock] = []
+        self._saw_delta = False
+        self._damaged_text = False
+        self.is_complete = False
+
+    @property
+    def message_id(self) -> str | None:
+        return None if self._message is None else str(self._message.get("id", ""))
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Counts seen so far, as the server sent them."""
+        return {} if self._message is None else dict(self._message["usage"])
+
+    def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
+        """Take one event. `has_invalid_utf8`: its bytes were not valid UTF-8 and were replaced by U+FFFD.
+
+        Raises StreamParse where the protocol is broken, StreamTransient where asking again may help.
+        """
+        kind = event.get("type")
+        if self.is_complete or kind == "ping":
+            return
+        if kind == "error":
+            raise stream_error(event)
+        if kind == "message_start":
+            self._start_message(event)
+            return
+        if kind not in _AFTER_START:
+            return
+        if self._message is None:
+            raise StreamTransient(f"{kind} came before message_start")
+        match kind:
+            case "content_block_start":
+                self._start_block(event)
+            case "content_block_delta":
+                self._extend_block(event, has_invalid_utf8=has_invalid_utf8)
+            case "content_block_stop":
+                self._block(event).close()
+            case "message_delta":
+                self._update_message(event)
+            case "message_stop":
+                self._stop_message()
+
+    def answer(self, request_id: str | None = None) -> Answer:
+        """The whole message. Raises StreamTransient when the stream ended before `message_stop`."""
+        if self._message is None:
+            raise StreamTransient("the answer ended before message_start")
+        if not self.is_complete:
+            raise StreamTransient("the answer ended before message_stop")
+        warnings = list(self._warnings())
+        message = dict(self._message)
+        message["content"] = [block.block for block in self._blocks]
+        if not message.get("stop_reason"):
+            message["stop_reason"] = "tool_use" if any(b.is_client_call for b in self._blocks) else "end_turn"
+            warnings.append(f"the server gave no stop reason; taken as {message['stop_reason']}")
+        return Answer(message, self._calls(str(message["stop_reason"])), tuple(warnings), request_id)
+
+    def _start_message(self, event: dict[str, Any]) -> None:
+        if self._message is not None:
+            raise StreamParse("a second message_start in one answer")
+        message = _dict(event, "message")
+        usage = message.get("usage")
+        self._message = {
+            **{"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None},
+            **message,
+            "usage": dict(usage) if isinstance(usage, dict) else {},
+        }
+
+    def _start_block(self, event: dict[str, Any]) -> None:
+        index = event.get("index")
+        if index != len(self._blocks) or isinstance(index, bool):
+            raise StreamParse(f"content_block_start has index {index!r}, expected {len(self._blocks)}")
+        block = _OpenBlock(dict(_dict(event, "content_block")))
+        if block.is_client_call and any(b.block.get("id") == block.block["id"] for b in self._blocks):
+            raise StreamParse(f"tool_use id {block.block['id']!r} came twice in one answer")
+        self._blocks.append(block)
+
+    def _extend_block(self, event: dict[str, Any], *, has_invalid_utf8: bool) -> None:
+        delta = _dict(event, "delta")
+        if has_invalid_utf8:
+            if "\ufffd" in str(delta.get("partial_json", "")):
+                raise StreamTransient("invalid UTF-8 inside a tool's input")
+            self._damaged_text = True
+        self._block(event).extend(delta)
+
+    def _update_message(self, event: dict[str, Any]) -> None:
+        assert self._message is not None  # noqa: S101 - feed() has looked
+        self._saw_delta = True
+        self._message.update(_dict(event, "delta"))
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            # Counts are cumulative: overwrite; an absent or null one keeps what message_start said.
+            self._message["usage"].update({k: v for k, v in usage.items() if v is not None})
+
+    def _stop_message(self) -> None:
+        still_open = [str(i) for i, block in enumerate(self._blocks) if not block.is_closed]
+        if still_open:
+            raise StreamParse(f"message_stop came while block {', '.join(still_open)} was open")
+        self.is_complete = True
+
+    def _block(self, event: dict[str, Any]) -> _OpenBlock:
+        index = event.get("index")
+        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self._blocks):
+            raise StreamParse(f"{event['type']} names block {index!r}, which was not started")
+        block = self._blocks[index]
+        if block.is_closed:
+            raise StreamParse(f"{event['type']} names block {index}, which was closed")
+        return block
+
+    def _calls(self, stop_reason: str) -> tuple[ToolCall | MalformedCall, ...]:
+        if stop_reason in NOT_RUNNABLE_STOPS:
+            return ()
+        calls = [block.as_call() for block in self._blocks if block.is_client_call]
+        # A call that max_tokens cut may parse by luck; as the last block it is not to be trusted.
+        if calls and stop_reason == "max_tokens" and self._blocks[-1].is_client_call:
+            last = calls[-1]
+            raw = last.raw if isinstance(last, MalformedCall) else json.dumps(last.arguments)
+            calls[-1] = MalformedCall(last.id, last.name, raw, "the answer reached max_tokens inside this call")
+        return tuple(calls)
+
+    def _warnings(self) -> list[str]:
+        warnings = []
+        if not self._saw_delta:
+            warnings.append("the server sent no message_delta")
+        if self._damaged_text:
+            warnings.append("the answer held invalid UTF-8, shown as U+FFFD")
+        return warnings
+
+
+@dataclass
+class _OpenBlock:
+    """A content block while its deltas come. Fragments are joined once, at the end."""
+
+    block: Block
+    is_closed: bool = False
+    malformed: str | None = None
+    """Why the input cannot be run, set at close."""
+    raw_input: str = ""
+    _fragments: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.block.get("type"), str):
+            raise StreamParse(f"a content block without a type: {str(self.block)[:200]}")
+        if self.is_client_call and not (_is_name(self.block.get("id")) and _is_name(self.block.get("name"))):
+            raise StreamParse(f"a tool_use block without id or name: {str(self.block)[:200]}")
+
+    @property
+    def is_client_call(self) -> bool:
+        return self.block.get("type") == "tool_use"
+
+    def extend(self, delta: dict[str, Any]) -> None:
+        kind = delta.get("type")
+        match kind:
+            case "text_delta":
+                self._append("text", delta)
+            case "thinking_delta":
+                self._append("thinking", delta)
+            case "input_json_delta":
+                self._append("partial_json", delta)
+            case "signature_delta":
+                self.block["signature"] = delta.get("signature", "")
+            case "citations_delta":
+                self.block.setdefault("citations", [])
+                self.block["citations"] = [*(self.block["citations"] or []), delta.get("citation")]
+            case "compaction_delta":
+                self.block.update({k: v for k, v in delta.items() if k != "type"})
+
+    def close(self) -> None:
+        self.is_closed = True
+        for name in ("text", "thinking"):
+            if name in self._fragments:
+                start = self.block.get(name) or ""
+                self.block[name] = _joined_surrogates(start + "".join(self._fragments[name]))
+        if self.block["type"] in TOOL_INPUT_BLOCKS:
+            self._close_input()
+
+    def as_call(self) -> ToolCall | MalformedCall:
+        if self.malformed is not None:
+            return MalformedCall(self.block["id"], self.block["name"], self.raw_input, self.malformed)
+        return ToolCall(self.block["id"], self.block["name"], self.block["input"])
+
+    def _append(self, name: str, delta: dict[str, Any]) -> None:
+        fits = self.block["type"] in TOOL_INPUT_BLOCKS if name == "partial_json" else self.block["type"] == name
+        fragment = delta.get(name)
+        if not fits or not isinstance(fragment, str):
+            raise StreamParse(f"{delta['type']} does not fit a {self.block['type']} block: {str(delta)[:200]}")
+        self._fragments.setdefault(name, []).append(fragment)
+
+    def _close_input(self) -> None:
+        self.raw_input = "".join(self._fragments.get("partial_json", []))
+        placeholder = self.block.get("input")
+        value: Any = {} if placeholder is None else placeholder
+        if self.raw_input.strip():
+            try:
+                value = _strict_json(self.raw_input)
+            except (ValueError, RecursionError) as error:
+                self.malformed = f"its input is not valid JSON ({error})"
+        if self.malformed is None and not isinstance(value, dict):
+            self.malformed = f"its input must be a JSON object, got {type(value).__name__}"
+        # The API takes nothing but an object back; this wrapper is the form it documents.
+        self.block["input"] = value if self.malformed is None else {"INVALID_JSON": self.raw_input}
+
+
+_AFTER_START = frozenset(
+    {"content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}
+)
+
+
+def stream_error(event: dict[str, Any]) -> AgentError:
+    """The error of an `error` event or of an error object in a 2xx body: by its `error.type`."""
+    error = event.get("error")
+    fields: dict[str, Any] = error if isinstance(error, dict) else {}
+    details = fields.get("details")
+    code = details.get("error_code") if isinstance(details, dict) else None
+    error_type = fields.get("type") if isinstance(fields.get("type"), str) else None
+    kind = StreamParse if error_type in PERMANENT_STREAM_ERRORS else StreamTransient
+    message = str(fields.get("message") or error or "the server reported an error without a message")
+    request_id = event.get("request_id")
+    return kind(message, error_type, code, request_id if isinstance(request_id, str) else None)
+
+
+def answer_from_message(message: dict[str, Any], request_id: str | None = None) -> Answer:
+    """The answer of a server that ignored `stream` and sent the whole message as JSON."""
+    assembler = StreamAssembler()
+    content = message.get("content")
+    if not isinstance(content, list):
+        raise StreamParse("a JSON message without a content list")
+    assembler.feed({"type": "message_start", "message": {**message, "content": []}})
+    for index, block in enumerate(content):
+        assembler.feed({"type": "content_block_start", "index": index, "content_block": block})
+        assembler.feed({"type": "content_block_stop", "index": index})
+    assembler.feed({"type": "message_delta", "delta": {}})
+    assembler.feed({"type": "message_stop"})
+    return assembler.answer(request_id)
+
+
+def _dict(event: dict[str, Any], name: str) -> dict[str, Any]:
+    value = event.get(name)
+    if not isinstance(value, dict):
+        raise StreamParse(f"{event.get('type')} without {name}: {str(event)[:200]}")
+    return value
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _strict_json(text: str) -> Any:
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    value = json.loads(text, parse_constant=refuse)
+    # Two halves of a character in different escapes join here; a half alone could not reach a command.
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _joined_surrogates(text: str) -> str:
+    """Halves of a character that came in different deltas become one; a half alone becomes U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

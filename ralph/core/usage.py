@@ -1,0 +1,99 @@
+"""Tokens and money, added up per model. A cost that cannot be known is None, never 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.models import facts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class TokenUsage:
+    """Token counts of one answer, or a sum of them. `input` counts what was neither written to nor read from
+    the cache, as the API does."""
+
+    input: int = 0
+    output: int = 0
+    cache_write: int = 0
+    cache_write_1h: int = 0
+    """The part of `cache_write` at the 1-hour price."""
+    cache_read: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_write + self.cache_read
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_write + other.cache_write,
+            self.cache_write_1h + other.cache_write_1h,
+            self.cache_read + other.cache_read,
+        )
+
+
+@dataclass(frozen=True)
+class ModelUsage:
+    tokens: TokenUsage
+    cost_usd: float | None
+
+
+@dataclass(frozen=True)
+class RunUsage:
+    """What a run used, by model name. Immutable: `plus` gives the next one."""
+
+    by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
+
+    def plus(self, model: str, tokens: TokenUsage) -> RunUsage:
+        cost = cost_usd(model, tokens)
+        before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
+        total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
+        return RunUsage({**self.by_model, model: ModelUsage(before.tokens + tokens, total)})
+
+    @property
+    def tokens(self) -> TokenUsage:
+        return sum((usage.tokens for usage in self.by_model.values()), TokenUsage())
+
+    @property
+    def cost_usd(self) -> float | None:
+        costs = [usage.cost_usd for usage in self.by_model.values()]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
+
+
+def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
+    """Read the API's `usage` object; absent, null and nonsensical counts are 0."""
+    detail = usage.get("cache_creation")
+    return TokenUsage(
+        input=_count(usage, "input_tokens"),
+        output=_count(usage, "output_tokens"),
+        cache_write=_count(usage, "cache_creation_input_tokens"),
+        cache_write_1h=_count(detail, "ephemeral_1h_input_tokens") if isinstance(detail, dict) else 0,
+        cache_read=_count(usage, "cache_read_input_tokens"),
+    )
+
+
+def cost_usd(model: str, tokens: TokenUsage) -> float | None:
+    """Price of one answer in USD; None where the model's price is not known."""
+    facts = facts_of(model)
+    price = facts.price_for(tokens.prompt) if facts else None
+    if price is None:
+        return None
+    millionths = (
+        tokens.input * price.input
+        + tokens.output * price.output
+        + (tokens.cache_write - tokens.cache_write_1h) * price.cache_write
+        + tokens.cache_write_1h * price.cache_write_1h
+        + tokens.cache_read * price.cache_read
+    )
+    return millionths / 1e6
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

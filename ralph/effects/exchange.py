@@ -1,0 +1,134 @@
+"""One request on the wire: a reader thread that turns a blocking HTTP call into mailbox items.
+
+The thread resolves, connects, sends and reads; the main thread waits in the `Waiter` and can end it at any
+moment by shutting the socket down. Nothing here interprets an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx
+
+    from ralph.ports import Mailbox, Waiter
+
+# Chunks read ahead of the main thread, of at most 64 KiB each: bounds memory when a server is faster than we.
+READ_AHEAD_CHUNKS = 64
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The connection stands, or an old one is reused; the request is about to be sent."""
+
+
+@dataclass(frozen=True)
+class Head:
+    status: int
+    headers: httpx.Headers
+
+
+@dataclass(frozen=True)
+class Failed:
+    error: Exception
+
+
+@dataclass(frozen=True)
+class End:
+    """The body was read to its end."""
+
+
+Item = Connected | Head | bytes | Failed | End
+
+
+class Wire:
+    """An HTTP client that has one exchange under way at a time, and the socket it is on."""
+
+    def __init__(self, http: httpx.Client, waiter: Waiter) -> None:
+        self.http = http
+        self.open_socket: socket.socket | None = None
+        self._waiter = waiter
+        self._current: Exchange | None = None
+
+    def start(self, request: httpx.Request) -> Exchange:
+        if self._current is not None:
+            self._current.abort()
+        self._current = Exchange(self, request, self._waiter)
+        return self._current
+
+    def close(self) -> None:
+        if self._current is not None:
+            self._current.abort()
+
+
+class Exchange:
+    """Starts at once. `next_item` gives Connected, Head, body chunks (decoded) and End, or Failed at any point."""
+
+    def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
+        self._wire = wire
+        self._request = request
+        self._waiter = waiter
+        self._mailbox: Mailbox = waiter.mailbox()
+        self._read_ahead = threading.Semaphore(READ_AHEAD_CHUNKS)
+        self._unwanted = threading.Event()
+        self._aborted = threading.Event()
+        request.extensions["trace"] = self._trace
+        self._thread = threading.Thread(target=self._fetch, name="ralph-exchange", daemon=True)
+        self._thread.start()
+
+    def next_item(self, until_s: float | None, waiting_for: str) -> Any:
+        """The next `Item`, or `TIMED_OUT`."""
+        item = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
+        if isinstance(item, bytes):
+            self._read_ahead.release()
+        return item
+
+    def leave(self) -> None:
+        """The answer is complete: the thread reads on to the body's end, so that the connection can be reused.
+
+        Whatever still comes, errors included, is dropped. The next exchange ends a thread that is not done.
+        """
+        self._unwanted.set()
+        self._mailbox.close()
+        self._read_ahead.release()
+
+    def abort(self) -> None:
+        """End the thread wherever it is. A name lookup cannot be ended; its thread is left behind, harmless."""
+        self._aborted.set()
+        self.leave()
+        if self._thread.is_alive():
+            self._shut_down()
+
+    def _fetch(self) -> None:
+        try:
+            response = self._wire.http.send(self._request, stream=True)
+            try:
+                self._mailbox.put(Head(response.status_code, response.headers))
+                for chunk in response.iter_bytes():
+                    if not self._unwanted.is_set():
+                        self._read_ahead.acquire()
+                        self._mailbox.put(chunk)
+                self._mailbox.put(End())
+            finally:
+                response.close()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the main thread decides
+            self._mailbox.put(Failed(error))
+
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """httpcore's trace hook, called in the thread: the only way to the socket before there is an answer."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._wire.open_socket = info["return_value"].get_extra_info("socket")
+            if self._aborted.is_set():
+                self._shut_down()
+        elif event.endswith("send_request_headers.started"):
+            self._mailbox.put(Connected())
+
+    def _shut_down(self) -> None:
+        if self._wire.open_socket is not None:
+            with contextlib.suppress(OSError):  # the other side has closed it already
+                # The plain socket's method: an SSLSocket's own would pull TLS from under the reading thread.
+                socket.socket.shutdown(self._wire.open_socket, socket.SHUT_RDWR)

@@ -1,0 +1,60 @@
+"""The HTTP client that requests go through: TLS, proxies, keep-alive. It is built once per endpoint."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import urllib.request
+
+import httpx
+
+# After 60 s of silence the kernel asks whether the other side is still there, three times, 10 s apart.
+_KEEPALIVE = (
+    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
+    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 60),
+    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 10),
+    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
+    # Bytes that nobody acknowledges for this long end the connection; milliseconds.
+    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 90_000),
+    ("TCP_NODELAY", socket.IPPROTO_TCP, 1),
+)
+
+
+def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) -> httpx.Client:
+    """A client without timeouts (ralph's own clocks end a wait) that follows no redirect.
+
+    A loopback address never goes through a proxy. `ca_file` replaces the built-in certificates; there is no
+    way to switch verification off. Raises OSError (`ssl.SSLError` included) for a CA file that cannot be used.
+    """
+    url = httpx.URL(base_url)
+    proxy = None if is_loopback else _proxy_for(url)
+    transport = httpx.HTTPTransport(
+        verify=_tls_context(url, proxy, ca_file),
+        proxy=httpx.Proxy(proxy) if proxy else None,
+        socket_options=[
+            (level, getattr(socket, name), value) for name, level, value in _KEEPALIVE if hasattr(socket, name)
+        ],
+        # One request at a time; a second connection only while an old one is being given up.
+        limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
+    )
+    return httpx.Client(transport=transport, timeout=None, follow_redirects=False, trust_env=False)
+
+
+def _proxy_for(url: httpx.URL) -> str | None:
+    """HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, read as everybody reads them."""
+    if urllib.request.proxy_bypass(url.host):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+
+
+def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.SSLContext:
+    if ca_file is not None:
+        return ssl.create_default_context(cafile=ca_file)
+    if url.scheme == "https" or (proxy or "").startswith("https:"):
+        import certifi  # noqa: PLC0415 - 200 KB of certificates, not for plain http
+
+        return ssl.create_default_context(cafile=certifi.where())
+    # Plain http needs no certificates. This context trusts nobody, should it be asked after all.
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,0 +1,86 @@
+"""Translate what httpx raises into the five errors. The only place that knows both vocabularies.
+
+`httpx.ConnectError` covers refusal, DNS and TLS alike, so the chain of causes is what decides.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+import httpx
+
+from ralph.core.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+_PROXY_STATUS = re.compile(r"^(\d{3})\b")
+
+
+def error_before_answer(error: Exception, host: str, redact: Callable[[str], str]) -> AgentError:
+    """What a failure before the headers were read means. `redact` cleans the library's sentence."""
+    detail = redact(str(error))
+    if isinstance(error, httpx.ProxyError) and (refused := _PROXY_STATUS.match(str(error))):
+        # The library keeps a proxy's refusal of CONNECT in its message alone.
+        return HttpError(int(refused[1]), None, "", message=f"the proxy refused the connection: {detail}")
+    return Api(network_cause(error), detail, host)
+
+
+def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> AgentError:
+    """What a failure after a 2xx status line means: the answer was cut, or cannot be decoded at all."""
+    detail = redact(str(error)) or type(error).__name__
+    if isinstance(error, httpx.DecodingError):
+        return StreamParse(f"the answer's content-encoding is broken: {detail}")
+    return StreamTransient(f"the connection broke inside the answer: {detail}")
+
+
+def network_cause(error: BaseException) -> NetworkCause:
+    """Pure: the cause by the classes and codes in the error's chain, never by its text."""
+    if isinstance(error, httpx.TimeoutException):
+        return NetworkCause.TIMEOUT
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+        return NetworkCause.BAD_URL
+    for cause in _chain(error):
+        found = _os_cause(cause)
+        if found is not None:
+            return found
+    if isinstance(error, httpx.RemoteProtocolError):
+        return NetworkCause.PROTOCOL_GARBAGE
+    if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
+        return NetworkCause.RESET
+    return NetworkCause.OTHER
+
+
+def _os_cause(cause: BaseException) -> NetworkCause | None:
+    match cause:
+        case ssl.SSLCertVerificationError():
+            return NetworkCause.CERTIFICATE
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
+            return NetworkCause.RESET
+        case ssl.SSLError():
+            return NetworkCause.OTHER
+        case socket.gaierror():
+            temporary = cause.errno == socket.EAI_AGAIN
+            return NetworkCause.DNS_TEMPORARY if temporary else NetworkCause.DNS_UNKNOWN_HOST
+        case TimeoutError():
+            return NetworkCause.TIMEOUT
+        case ConnectionRefusedError():
+            return NetworkCause.REFUSED
+        case ConnectionError():
+            return NetworkCause.RESET
+        case OSError() if cause.errno in _UNREACHABLE:
+            return NetworkCause.UNREACHABLE
+        case _:
+            return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__

@@ -1,0 +1,144 @@
+"""Events as lines for people on standard error: what the model says, its tool calls, retries, the outcome.
+
+Text of the model appears line by line while it streams. Colour only where a terminal shows it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.core import events as ev
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.core.tool_calls import ToolCall
+
+LONGEST_SUMMARY = 160
+_COLORS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2"}
+
+# The argument that says most about a call, by tool.
+_TELLING_ARGUMENT = {
+    "Read": "file_path",
+    "Write": "file_path",
+    "Edit": "file_path",
+    "Bash": "command",
+    "Glob": "pattern",
+    "Grep": "pattern",
+}
+
+
+class Narration:
+    """Feed it events; it gives the lines, each without its line break."""
+
+    def __init__(self, *, is_quiet: bool, has_color: bool) -> None:
+        self._is_quiet = is_quiet
+        self._has_color = has_color
+        self._unfinished = ""
+        self._streamed = False
+
+    def lines(self, event: ev.Event) -> Iterator[str]:
+        if isinstance(event, ev.AttemptFailed):
+            yield from self._rest_of_text()
+            yield self.color("red", f"[error] {event.text}")
+        elif isinstance(event, ev.RunEnded):
+            yield from self._rest_of_text()
+            yield from self._ended(event)
+        elif self._is_quiet:
+            return
+        elif isinstance(event, ev.StreamReceived):
+            yield from self._stream_text(event.event)
+        elif isinstance(event, ev.AnswerAccepted):
+            yield from self._accepted(event.message)
+        else:
+            yield from self._rest_of_text()
+            yield from self._one_liners(event)
+
+    def color(self, name: str, text: str) -> str:
+        """The one place that colours: ANSI codes for a terminal, the plain text elsewhere."""
+        return f"\x1b[{_COLORS[name]}m{text}\x1b[0m" if self._has_color else text
+
+    def _one_liners(self, event: ev.Event) -> Iterator[str]:
+        match event:
+            case ev.RunStarted():
+                yield self.color("dim", f"[ralph] {event.model} in {event.cwd}")
+            case ev.ToolStarted():
+                yield self.color("blue", f"[tool] {describe_call(event.call)}")
+            case ev.ToolFinished() if event.result.output.is_error:
+                yield self.color("yellow", f"[tool] {event.call.name} failed: {_first_line(event.result.output.content)}")
+            case ev.RetryScheduled():
+                yield from self._retry(event)
+            case ev.RetryRecovered():
+                yield self.color("green", f"[retry] Recovered after {event.retries} retries")
+            case ev.RetryExhausted():
+                yield self.color("red", f"[retry] Failed after {event.retries} retries: {event.error}")
+            case ev.ClockFired():
+                yield self.color("yellow", f"[clock] {event.clock}: nothing for {event.after_s:g}s")
+            case ev.Heartbeat():
+                yield self.color("dim", f"[wait] {event.since_s:.0f}s for {event.waiting_for}")
+            case ev.Notice():
+                yield self.color("yellow", f"[notice] {event.text}")
+
+    def _retry(self, event: ev.RetryScheduled) -> Iterator[str]:
+        status = event.status if event.status is not None else event.error_class
+        attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {event.wait_s:g}s"
+        yield self.color("yellow", attempt)
+        if event.server_wish_s is not None:
+            yield self.color("yellow", f"[retry] Using retry-after: {event.server_wish_s:g}s")
+        if event.restarts_response:
+            yield self.color("yellow", "[retry] Retrying from beginning of response...")
+
+    def _stream_text(self, event: dict[str, Any]) -> Iterator[str]:
+        delta = event.get("delta")
+        if event.get("type") == "content_block_stop":
+            yield from self._rest_of_text()
+        elif isinstance(delta, dict) and delta.get("type") == "text_delta":
+            self._streamed = True
+            *lines, self._unfinished = (self._unfinished + str(delta.get("text", ""))).split("\n")
+            yield from lines
+
+    def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
+        """Text that did not stream (a whole message as JSON) is said now."""
+        yield from self._rest_of_text()
+        if not self._streamed:
+            for block in message["content"]:
+                if block.get("type") == "text":
+                    yield from str(block["text"]).split("\n")
+        self._streamed = False
+
+    def _rest_of_text(self) -> Iterator[str]:
+        if self._unfinished:
+            yield self._unfinished
+            self._unfinished = ""
+
+    def _ended(self, event: ev.RunEnded) -> Iterator[str]:
+        for hint in event.hints:
+            yield self.color("yellow", f"[hint] {hint}")
+        yield self.color("red" if event.outcome.is_error else "green", f"[ralph] {outcome_line(event)}")
+
+
+def outcome_line(event: ev.RunEnded) -> str:
+    """The last line: the outcome, its exit code where it is not 0, why, and what the run took."""
+    tokens, cost = event.usage.tokens, event.usage.cost_usd
+    code = f" (exit {event.exit_code})" if event.exit_code else ""
+    why = f": {event.errors[-1]}" if event.errors else ""
+    parts = [f"{event.num_turns} turn{'' if event.num_turns == 1 else 's'}", f"{event.duration_s:.1f}s"]
+    if event.retries:
+        parts.append(f"{event.retries} retries, {event.waited_s:g}s waited")
+    parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
+    parts.append("cost unknown" if cost is None else f"${cost:.4f}")
+    return f"{event.outcome.value}{code}{why} [{', '.join(parts)}]"
+
+
+def describe_call(call: ToolCall) -> str:
+    """A call in one line: its name and the argument that tells most, shortened."""
+    telling = call.arguments.get(_TELLING_ARGUMENT.get(call.name, ""))
+    if telling is None:
+        telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+    text = " ".join(str(telling).split())
+    return f"{call.name}: {text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + ' …'}"
+
+
+def _first_line(content: object) -> str:
+    line = next((line for line in str(content).splitlines() if line.strip()), "")
+    return line[:LONGEST_SUMMARY]

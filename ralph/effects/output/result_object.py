@@ -1,0 +1,70 @@
+"""The `result` object: the same fields for `json`, `stream-json` and `--result-file`. Pure.
+
+Names and fields are those that readers of headless agent CLIs know (specs/output.md). `terminal_reason`,
+`exit_code`, `retry_after_s`, `retries`, `waited_s` and `hints` say what only ralph knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.models import facts_of
+from ralph.core.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.core.events import RunEnded
+    from ralph.core.usage import ModelUsage, TokenUsage
+
+
+def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "type": "result",
+        "subtype": "success" if ended.outcome is Outcome.COMPLETED else "error_during_execution",
+        "is_error": ended.outcome.is_error,
+        "terminal_reason": ended.outcome.value,
+        "exit_code": ended.exit_code,
+        "duration_ms": round(ended.duration_s * 1000),
+        "duration_api_ms": round(ended.api_s * 1000),
+        "num_turns": ended.num_turns,
+        "stop_reason": ended.stop_reason,
+        "session_id": session_id,
+        "total_cost_usd": ended.usage.cost_usd,
+        "usage": _usage(ended.usage.tokens),
+        "modelUsage": {model: _model_usage(model, used) for model, used in ended.usage.by_model.items()},
+        "permission_denials": [],
+        "retries": ended.retries,
+        "waited_s": ended.waited_s,
+    }
+    if ended.result is not None:
+        result["result"] = ended.result
+    if ended.errors:
+        result["errors"] = list(ended.errors)
+    if ended.hints:
+        result["hints"] = list(ended.hints)
+    if ended.api_error_status is not None:
+        result["api_error_status"] = ended.api_error_status
+    if ended.retry_after_s is not None:
+        result["retry_after_s"] = ended.retry_after_s
+    return result
+
+
+def _usage(tokens: TokenUsage) -> dict[str, int]:
+    return {
+        "input_tokens": tokens.input,
+        "cache_creation_input_tokens": tokens.cache_write,
+        "cache_read_input_tokens": tokens.cache_read,
+        "output_tokens": tokens.output,
+    }
+
+
+def _model_usage(model: str, used: ModelUsage) -> dict[str, Any]:
+    facts = facts_of(model)
+    return {
+        "inputTokens": used.tokens.input,
+        "outputTokens": used.tokens.output,
+        "cacheReadInputTokens": used.tokens.cache_read,
+        "cacheCreationInputTokens": used.tokens.cache_write,
+        "costUSD": used.cost_usd,
+        "contextWindow": facts.context_window if facts else None,
+        "maxOutputTokens": facts.max_output if facts else None,
+    }

@@ -1,0 +1,66 @@
+"""Write to a file descriptor without ever making the run wait for its reader.
+
+A thread writes; what the reader has not taken is kept up to a bound. A reader that is gone (EPIPE) or never
+was (closed descriptor) is no error: the work goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ralph.ports import Mailbox, Waiter
+
+# A night's events are a few megabytes; a reader further behind than this has stopped reading.
+MOST_UNREAD_BYTES = 64 * 1024 * 1024
+
+
+class Spool:
+    def __init__(self, fd: int, most_unread_bytes: int = MOST_UNREAD_BYTES) -> None:
+        self._fd = fd
+        self._most_unread_bytes = most_unread_bytes
+        self._queue: queue.SimpleQueue[bytes | Mailbox] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._unread_bytes = 0
+        self._is_broken = False
+        self.dropped_writes = 0
+        """Writes left out because the reader was too far behind."""
+        threading.Thread(target=self._work, name=f"ralph-spool-{fd}", daemon=True).start()
+
+    def write(self, data: bytes, *, must_arrive: bool = False) -> None:
+        """Queue one write, whole. `must_arrive`: keep it even over the bound (the result)."""
+        with self._lock:
+            if self._unread_bytes + len(data) > self._most_unread_bytes and not must_arrive:
+                self.dropped_writes += 1
+                return
+            self._unread_bytes += len(data)
+        self._queue.put(data)
+
+    def drain(self, waiter: Waiter, until_s: float) -> None:
+        """Wait until everything was written, or `until_s`. Raises `Interrupted`."""
+        drained = waiter.mailbox()
+        self._queue.put(drained)
+        waiter.wait(drained, until_s=until_s, waiting_for="a reader of the output")
+
+    def _work(self) -> None:
+        while True:
+            item = self._queue.get()
+            if not isinstance(item, bytes):
+                item.put(True)
+                continue
+            if not self._is_broken:
+                self._write(item)
+            with self._lock:
+                self._unread_bytes -= len(item)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError:
+            # EPIPE, EBADF, EIO, ENOSPC: nobody reads this any more. The outcome does not depend on it.
+            self._is_broken = True

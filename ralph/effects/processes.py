@@ -1,0 +1,118 @@
+"""Starts commands that cannot outlive their call. How a tree is followed and ended is `launcher.py`'s part.
+
+Nothing here waits, except `wait_for_end`, which is for a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.effects import launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Whatever would ask, page or open an editor must fail at once: nobody is there to answer.
+_NOBODY_IS_THERE = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "EDITOR": "false",
+    "VISUAL": "false",
+    "GIT_EDITOR": "false",
+    "GIT_SEQUENCE_EDITOR": "false",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "TERM": "dumb",
+}
+# A credential program that the environment names (CI has them) is kept; a desktop's dialogue is not asked.
+_DEFAULTS = {"GIT_ASKPASS": "false"}
+
+_protected = False
+
+
+def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
+    """`base` is the scrubbed environment; what is added keeps commands from asking anybody anything."""
+    return _DEFAULTS | dict(base) | _NOBODY_IS_THERE
+
+
+def protect_this_process() -> None:
+    """Call before the first child; later calls do nothing. Linux only, without effect elsewhere.
+
+    Makes this process the adopter of its orphaned descendants, so that they can be found and ended, and
+    non-dumpable, so that an ordinary user's child can read neither its memory nor its environment.
+    """
+    global _protected  # noqa: PLW0603 - it is the process's state, not an object's
+    if not _protected:
+        _protected = True
+        launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
+        launcher.prctl(launcher.PR_SET_DUMPABLE, 0)
+
+
+class SupervisedCommand:
+    """A running command under the launcher, in a session of its own, with no standard input.
+
+    Start it on the main thread (the kernel ties it to the thread that starts it), and one at a time: whatever
+    this process has adopted since the start is taken for the command's.
+    """
+
+    def __init__(self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float) -> None:
+        """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start."""
+        import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
+
+        protect_this_process()
+        self._others = set(launcher.children_of(os.getpid()))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), str(grace_s), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=dict(environment),
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    @property
+    def output_descriptor(self) -> int:
+        """Where standard output and standard error arrive, merged."""
+        assert self._process.stdout is not None  # noqa: S101 - it was asked for
+        return self._process.stdout.fileno()
+
+    def wait_for_end(self) -> int:
+        """Block until the command has ended and its tree is gone: its exit code, negative for a killed launcher."""
+        return self._process.wait()
+
+    def ask_to_stop(self) -> None:
+        """The whole tree gets SIGTERM, and SIGKILL after the grace."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill_what_is_left(self) -> bool:
+        """SIGKILL the launcher, the tree and what this process adopted of it. True when nothing was left.
+
+        Processes that are being born escape one call: repeat until True.
+        """
+        roots = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
+        adopted = [pid for pid in roots if pid != self._process.pid]
+        launcher.send_signal(launcher.tree_below(adopted), signal.SIGKILL)
+        is_supervised = self._process.returncode is None
+        if is_supervised:
+            tree = launcher.tree_below([self._process.pid])
+            launcher.send_signal(tree, signal.SIGKILL)
+        return not [pid for pid in adopted if not _reaped(pid)] and not is_supervised
+
+    def close(self) -> None:
+        """Let go of the output. Only once its reader has stopped."""
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def _reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True

@@ -1,0 +1,80 @@
+"""The retry loop, whole, on one screen. Nothing below `send_message()` retries, nothing above it does either.
+
+Each call of `send_with_retry` starts with a fresh budget. What is transient and how long to wait are pure
+decisions of `core/classify.py` and `core/backoff.py`; every retry of one chain sends identical bytes.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from ralph.core.backoff import GiveUp, RetryPolicy, Wait
+from ralph.core.classify import ErrorClass, classify_error, failure_kind
+from ralph.core.errors import AgentError, HttpError, StreamTransient
+from ralph.core.events import AttemptFailed, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.ports import Interrupted
+
+if TYPE_CHECKING:
+    from ralph.core.stream import Answer
+    from ralph.ports import Client, Events, Waiter
+
+
+def send_with_retry(
+    body: bytes, *, client: Client, policy: RetryPolicy, waiter: Waiter, events: Events
+) -> Answer:
+    """The answer to `body`. Raises the last `AgentError` when it is permanent or the policy gives up.
+
+    A chain opens with its first retry and is closed by exactly one RetryRecovered or RetryExhausted, also
+    when a signal ends it.
+    """
+    waited_s = 0.0
+    for attempt in count(1):
+        retries = attempt - 1
+        try:
+            answer = client.send_message(body)
+        except AgentError as error:
+            events.emit(AttemptFailed(str(error)))
+            decision = decide(error, attempt, waited_s, policy)
+            if isinstance(decision, GiveUp):
+                if retries:
+                    events.emit(RetryExhausted(retries, waited_s, f"{error} ({decision.reason})"))
+                raise
+            events.emit(_scheduled(error, attempt, decision, policy))
+            try:
+                waiter.sleep(decision.seconds, waiting_for=f"retry {attempt} of {policy.max_retries}")
+            except Interrupted:
+                events.emit(RetryExhausted(retries, waited_s, f"interrupted while waiting after: {error}"))
+                raise
+            waited_s += decision.seconds
+        except Interrupted:
+            if retries:
+                events.emit(RetryExhausted(retries, waited_s, "interrupted"))
+            raise
+        else:
+            if retries:
+                events.emit(RetryRecovered(retries, waited_s))
+            return answer
+    raise AssertionError("count() does not end")
+
+
+def decide(error: AgentError, attempt: int, slept_s: float, policy: RetryPolicy) -> Wait | GiveUp:
+    """Retry number `attempt` after this error: how long to wait first, or why not at all. Pure."""
+    if classify_error(error) is ErrorClass.PERMANENT:
+        return GiveUp("asking again cannot help")
+    wish_s = error.retry_after if isinstance(error, HttpError) else None
+    return policy.next_wait(attempt, wish_s, slept_s)
+
+
+def _scheduled(error: AgentError, attempt: int, wait: Wait, policy: RetryPolicy) -> RetryScheduled:
+    return RetryScheduled(
+        attempt=attempt,
+        max_retries=policy.max_retries,
+        wait_s=wait.seconds,
+        status=error.status if isinstance(error, HttpError) else None,
+        error_class=type(error).__name__,
+        kind=failure_kind(error).value,
+        message=str(error),
+        server_wish_s=wait.seconds if wait.from_server else None,
+        restarts_response=isinstance(error, StreamTransient),
+    )

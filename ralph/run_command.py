@@ -1,0 +1,294 @@
+"""`ralph run` from its options to its exit code: wires the real effects to the loop, and ends in one result.
+
+Every path through here, bugs included, ends in exactly one `RunEnded`, except misuse of the command line,
+which is a `UsageError`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph import __version__
+from ralph.core import backoff
+from ralph.core.conversation import RequestShape
+from ralph.core.credentials import child_environment, known_secrets
+from ralph.core.events import Event, Notice, RunEnded, RunStarted
+from ralph.core.outcome import Outcome
+from ralph.core.redaction import Redactor
+from ralph.core.system_prompt import PromptParts, system_prompt
+from ralph.core.usage import RunUsage
+from ralph.effects.clock import SystemClock
+from ralph.effects.output.writer import OutputOptions, Writer
+from ralph.effects.project_instructions import read_project_instructions
+from ralph.effects.prompt_input import PromptError, read_prompt
+from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
+from ralph.loop import Run, Task
+from ralph.ports import Interrupted
+from ralph.settings import Settings, SettingsError, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ralph.core.backoff import RetryPolicy
+    from ralph.effects.tools import LocalToolbox
+    from ralph.settings import RetrySettings
+
+
+class UsageError(Exception):
+    """The command line asks for something impossible: one line, exit 2, no result."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line said. None: not given."""
+
+    prompt: str | None = None
+    prompt_file: str | None = None
+    directory: str | None = None
+    config_file: str | None = None
+    session_id: str | None = None
+    system_prompt: str | None = None
+    append_system_prompt: str | None = None
+    output: OutputOptions = field(default_factory=OutputOptions)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Flags under their settings' names (`model.name`)."""
+    speed: float = 1.0
+    """Waits of the retry policy are divided by it: for demonstrations."""
+
+
+def run_command(options: RunOptions) -> int:
+    """Run one task; the process's exit code. Raises UsageError, and nothing else."""
+    return RunCommand(options, dict(os.environ)).execute()
+
+
+class RunCommand:
+    """One invocation: the effects that live as long as it does. It is an `Events` sink for the loop."""
+
+    def __init__(self, options: RunOptions, environment: Mapping[str, str]) -> None:
+        self.options = options
+        self.ended: RunEnded | None = None
+        """The result, once `execute` has returned."""
+        self.on_event: Callable[[Event], None] | None = None
+        """Sees every event too (the demo's summary)."""
+        self._environment = environment
+        self._session_id = options.session_id or str(uuid.uuid4())
+        self._clock = SystemClock()
+        self._waiter = InboxWaiter(self._clock)
+        self._heartbeats: Heartbeats | None = None
+        self._writer = self._new_writer(Redactor(known_secrets(environment)))
+        self._started_s = self._clock.now_s()
+
+    def execute(self) -> int:
+        restore_signals = catch_stop_signals(self._waiter)
+        try:
+            ended = self._outcome()
+        finally:
+            restore_signals()
+        return ended.exit_code
+
+    def emit(self, event: Event) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.saw(event)
+        if self.on_event is not None:
+            self.on_event(event)
+        self._writer.emit(event)
+
+    def _outcome(self) -> RunEnded:
+        try:
+            ended = self._run()
+        except SettingsError as error:
+            if error.from_flag:
+                raise UsageError(str(error)) from error
+            ended = self._ended(Outcome.CONFIG, str(error))
+        except PromptError as error:
+            raise UsageError(str(error)) from error
+        except Interrupted as interrupted:
+            ended = self._ended(Outcome.INTERRUPTED, "stopped by a signal", signal_number=interrupted.signal_number)
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
+            ended = self._ended(Outcome.INTERNAL_ERROR, _bug(error))
+        try:
+            self._writer.write_result_file(ended)
+        except OSError as error:
+            text = f"cannot write the result file {self.options.output.result_file}: {error.strerror}"
+            ended = self._with_outcome(ended, Outcome.IO_ERROR, text)
+        self.ended = ended
+        self.emit(ended)
+        self._writer.close(self._waiter, self._clock)
+        return ended
+
+    def _run(self) -> RunEnded:
+        cwd = self._directory()
+        options = self.options
+        config_file = Path(options.config_file) if options.config_file is not None else None
+        settings = load_settings(options.settings, self._environment, cwd, config_file)
+        secrets = known_secrets(self._environment, settings.secrets)
+        redactor = Redactor(secrets)
+        self._writer = self._new_writer(redactor)
+        self._heartbeats = Heartbeats(self, self._clock, settings.clocks.heartbeat_s)
+        self._waiter.heartbeats = self._heartbeats
+        prompt, notices = read_prompt(options.prompt, options.prompt_file, waiter=self._waiter, clock=self._clock)
+        toolbox = self._toolbox(settings, redactor, secrets, cwd)
+        task = self._task(settings, toolbox, prompt, cwd)
+        source = settings.credential.source if settings.credential else "none"
+        tools = tuple(tool.name for tool in toolbox.definitions)
+        self.emit(RunStarted(str(cwd), settings.model.name, tools, source))
+        for notice in (*settings.warnings, *notices, *self._withheld(settings, secrets)):
+            self.emit(Notice(notice))
+        return self._run_task(task, settings, toolbox, redactor)
+
+    def _run_task(self, task: Task, settings: Settings, toolbox: LocalToolbox, redactor: Redactor) -> RunEnded:
+        # Late, because they cost most of the start-up time and nothing before needs them.
+        from ralph.effects.http_client import build_http_client  # noqa: PLC0415
+        from ralph.effects.messages_api import Endpoint, MessagesApi  # noqa: PLC0415
+        from ralph.settings import is_loopback  # noqa: PLC0415
+
+        model = settings.model
+        ca_file = str(model.ca_file) if model.ca_file is not None else None
+        try:
+            http = build_http_client(model.base_url, ca_file, is_loopback=is_loopback(model.base_url))
+        except OSError as error:
+            return self._ended(Outcome.CONFIG, f"cannot use the CA file {ca_file}: {error.strerror or error}")
+        credential = settings.credential
+        headers = (((credential.header, credential.value),) if credential else ()) + settings.custom_headers
+        client = MessagesApi(
+            Endpoint(model.base_url, headers),
+            http,
+            limits=settings.clocks,
+            waiter=self._waiter,
+            clock=self._clock,
+            events=self,
+            redact=redactor.redact_all,
+        )
+        try:
+            return Run(
+                task, client=client, toolbox=toolbox, waiter=self._waiter, clock=self._clock, events=self
+            ).run()
+        finally:
+            client.close()
+            toolbox.close()
+
+    def _directory(self) -> Path:
+        """The working directory, entered. Tools, files and git all see it as the current one."""
+        if self.options.directory is not None:
+            try:
+                os.chdir(self.options.directory)
+            except OSError as error:
+                raise UsageError(f"cannot work in {self.options.directory}: {error.strerror}") from error
+        try:
+            return Path.cwd()
+        except OSError as error:
+            raise UsageError(f"the working directory is gone: {error.strerror}") from error
+
+    def _toolbox(self, settings: Settings, redactor: Redactor, secrets: frozenset[str], cwd: Path) -> LocalToolbox:
+        from ralph.effects.tools import LocalToolbox, ToolSettings  # noqa: PLC0415
+
+        tools = settings.tools
+        enabled = frozenset(tools.allowed if tools.allowed is not None else ALL_TOOLS) - frozenset(tools.disallowed)
+        return LocalToolbox(
+            ToolSettings(
+                cwd=cwd,
+                bash_timeout_s=tools.bash_timeout_s,
+                bash_max_timeout_s=tools.bash_max_timeout_s,
+                max_output_bytes=tools.max_output_bytes,
+                environment=child_environment(self._environment, tools.pass_env, secrets),
+                enabled=enabled,
+            ),
+            waiter=self._waiter,
+            clock=self._clock,
+            redact=redactor.redact,
+            redact_longest=redactor.longest_bytes,
+        )
+
+    def _task(self, settings: Settings, toolbox: LocalToolbox, prompt: str, cwd: Path) -> Task:
+        parts = PromptParts(
+            cwd=str(cwd),
+            platform=platform.system(),
+            replacement=self.options.system_prompt,
+            appendix=self.options.append_system_prompt,
+            instructions=read_project_instructions(cwd),
+        )
+        for instructions in parts.instructions:
+            if instructions.was_cut:
+                self.emit(Notice(f"{instructions.path} was cut: only 32 KB of project instructions are read"))
+        shape = RequestShape(
+            model=settings.model.name,
+            system=system_prompt(parts),
+            tools=tuple(toolbox.definitions),
+            max_tokens=settings.model.max_tokens,
+            effort=settings.model.effort,
+        )
+        policy = retry_policy(settings.retry)
+        if self.options.speed != 1.0:
+            policy = backoff.sped_up(policy, self.options.speed)
+        credential = settings.credential.source if settings.credential else "no key is set"
+        return Task(prompt, shape, policy, settings.model.base_url, credential)
+
+    def _withheld(self, settings: Settings, secrets: frozenset[str]) -> tuple[str, ...]:
+        """A command that misses a variable would be a riddle: say which ones stay behind."""
+        passed = child_environment(self._environment, settings.tools.pass_env, secrets)
+        names = sorted(name for name in self._environment.keys() - passed.keys() if not name.startswith("ANTHROPIC_"))
+        if not names:
+            return ()
+        return (f"kept from tools, as they look like credentials: {', '.join(names)} (--pass-env NAME lets one through)",)
+
+    def _new_writer(self, redactor: Redactor) -> Writer:
+        has_color = "NO_COLOR" not in self._environment and os.isatty(2)
+        return Writer(
+            self.options.output, self._session_id, __version__, redact=redactor.redact, has_color=has_color
+        )
+
+    def _ended(self, outcome: Outcome, error: str, *, signal_number: int = 0) -> RunEnded:
+        """A run that ended before its loop began, or by a bug."""
+        return RunEnded(
+            outcome=outcome,
+            exit_code=outcome.exit_code(signal_number),
+            result=None,
+            errors=(error,),
+            stop_reason=None,
+            num_turns=0,
+            duration_s=self._clock.now_s() - self._started_s,
+            api_s=0.0,
+            usage=RunUsage(),
+        )
+
+    @staticmethod
+    def _with_outcome(ended: RunEnded, outcome: Outcome, error: str) -> RunEnded:
+        return replace(
+            ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error)
+        )
+
+
+ALL_TOOLS = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
+
+
+def retry_policy(retry: RetrySettings) -> RetryPolicy:
+    """The policy that the settings ask for."""
+    if not retry.enabled:
+        return backoff.off()
+    match retry.policy:
+        case "patient":
+            return backoff.patient()
+        case "off":
+            return backoff.off()
+        case "custom":
+            return backoff.custom(retry.max_retries, retry.base_delay_s, retry.max_delay_s)
+        case _:
+            return backoff.standard()
+
+
+def _bug(error: Exception) -> str:
+    """A bug in one line: what and where, so that it can be reported."""
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append(f"{Path(code.co_filename).name}:{traceback.tb_lineno} {code.co_name}")
+        traceback = traceback.tb_next
+    return f"a bug in ralph: {type(error).__name__}: {error} (at {' < '.join(reversed(frames[-4:]))})"

@@ -1,0 +1,74 @@
+"""Every header a server may name a time in, and every nonsense it may hold instead."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.core.retry_after import LONGEST_WISH_S, server_wish_s
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "wish_s"),
+    [
+        ("0", 0),
+        ("7", 7),
+        ("1.5", 1.5),
+        (" 3 ", 3),
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 30),
+        ("Sat, 21 Nov 2026 11:59:00 GMT", 0),
+        ("-1", None),
+        ("nan", None),
+        ("inf", None),
+        ("soon", None),
+        ("", None),
+        ("9" * 35, LONGEST_WISH_S),
+        ("Sat, 99 Nov 2026 12:00:30 GMT", None),
+    ],
+)
+def test_retry_after_is_read_as_integer_float_or_date(value: str, wish_s: float | None) -> None:
+    assert server_wish_s({"retry-after": value}, NOW) == wish_s
+
+
+def test_milliseconds_win_over_seconds() -> None:
+    assert server_wish_s({"retry-after-ms": "1500", "retry-after": "7"}, NOW) == 1.5
+    assert server_wish_s({"retry-after-ms": "what", "retry-after": "7"}, NOW) == 7
+
+
+def test_resets_count_only_without_retry_after_and_the_largest_wins() -> None:
+    resets = {"x-ratelimit-reset": "5", "x-ratelimit-reset-ms": "9000"}
+    assert server_wish_s(resets, NOW) == 9
+    assert server_wish_s({**resets, "retry-after": "2"}, NOW) == 2
+    assert server_wish_s({**resets, "retry-after": "nonsense"}, NOW) is None
+
+
+def test_a_reset_may_be_a_unix_time() -> None:
+    assert server_wish_s({"x-ratelimit-reset": str(int(NOW.timestamp()) + 40)}, NOW) == 40
+    assert server_wish_s({"x-ratelimit-reset-ms": str((int(NOW.timestamp()) + 40) * 1000)}, NOW) == 40
+
+
+def test_a_limit_of_the_api_counts_only_when_it_is_exhausted() -> None:
+    headers = {
+        "anthropic-ratelimit-requests-remaining": "3",
+        "anthropic-ratelimit-requests-reset": "2026-11-21T13:00:00Z",
+        "anthropic-ratelimit-input-tokens-remaining": "0",
+        "anthropic-ratelimit-input-tokens-reset": "2026-11-21T12:00:20Z",
+    }
+    assert server_wish_s(headers, NOW) == 20
+
+
+NAMES = st.sampled_from(
+    ["retry-after", "retry-after-ms", "x-ratelimit-reset", "x-ratelimit-reset-ms"]
+    + [f"anthropic-ratelimit-tokens-{part}" for part in ("remaining", "reset")]
+)
+
+
+@given(st.dictionaries(NAMES, st.one_of(st.text(), st.floats().map(str), st.integers().map(str), st.just("0"))))
+def test_no_header_makes_it_raise_or_give_a_senseless_wish(headers: dict[str, str]) -> None:
+    wish_s = server_wish_s(headers, NOW)
+    assert wish_s is None or 0 <= wish_s <= LONGEST_WISH_S

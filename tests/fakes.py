@@ -1,0 +1,148 @@
+"""Stand-ins for the ports: a clock that is told the time, a waiter that sleeps by moving it, scripted answers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ralph.core.stream import Answer, answer_from_message
+from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
+from ralph.ports import TIMED_OUT, Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ralph.core.errors import AgentError
+    from ralph.core.events import Event
+
+T = TypeVar("T")
+
+EPOCH = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def utc_now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.seconds)
+
+
+class FakeMailbox:
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def put(self, item: Any) -> None:
+        self.items.append(item)
+
+    def close(self) -> None:
+        self.items.clear()
+
+
+class FakeWaiter:
+    """Sleeping moves the clock. `interrupt_at_s` raises Interrupted when the clock would pass it."""
+
+    def __init__(self, clock: FakeClock | None = None, interrupt_at_s: float | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.interrupt_at_s = interrupt_at_s
+        self.sleeps: list[float] = []
+
+    def mailbox(self) -> FakeMailbox:
+        return FakeMailbox()
+
+    def wait(self, mailbox: Any, *, until_s: float | None, waiting_for: str) -> Any:
+        if mailbox.items:
+            return mailbox.items.pop(0)
+        assert until_s is not None, f"would wait for ever for {waiting_for}"
+        self._move_to(until_s)
+        return TIMED_OUT
+
+    def sleep(self, seconds: float, *, waiting_for: str) -> None:
+        assert waiting_for
+        self.sleeps.append(seconds)
+        self._move_to(self.clock.seconds + seconds)
+
+    def _move_to(self, moment_s: float) -> None:
+        if self.interrupt_at_s is not None and moment_s >= self.interrupt_at_s:
+            self.clock.seconds = self.interrupt_at_s
+            raise Interrupted(15)
+        self.clock.seconds = max(self.clock.seconds, moment_s)
+
+
+class RecordingEvents:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class ScriptedClient:
+    """Plays answers and errors in order; keeps the bodies it was sent."""
+
+    def __init__(self, script: Iterable[Answer | AgentError | BaseException]) -> None:
+        self._script = list(script)
+        self.bodies: list[bytes] = []
+
+    def send_message(self, body: bytes) -> Answer:
+        self.bodies.append(body)
+        step = self._script.pop(0)
+        if isinstance(step, BaseException):
+            raise step
+        return step
+
+
+ECHO = ToolDefinition(
+    "Echo",
+    "Say it again.",
+    {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    is_read_only=True,
+)
+TOUCH = ToolDefinition("Touch", "Has an effect.", {"type": "object", "properties": {}})
+
+
+class FakeToolbox:
+    """Echo is read-only, Touch is not. `ran` holds the batches in order."""
+
+    def __init__(self, on_run: Callable[[Sequence[ToolCall]], None] | None = None) -> None:
+        self.definitions: Sequence[ToolDefinition] = (ECHO, TOUCH)
+        self.ran: list[list[str]] = []
+        self._on_run = on_run
+
+    def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
+        self.ran.append([call.id for call in calls])
+        if self._on_run is not None:
+            self._on_run(calls)
+        return [(ToolOutput(str(call.arguments.get("text", "done"))), 0.1) for call in calls]
+
+
+def answer(*content: dict[str, Any], stop_reason: str = "", **fields: Any) -> Answer:
+    """A whole answer. The stop reason defaults to what the blocks imply."""
+    implied = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-5-5",
+        "content": list(content),
+        "stop_reason": stop_reason or implied,
+        "usage": {"input_tokens": 100, "output_tokens": 10},
+        **fields,
+    }
+    return answer_from_message(message)
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def call(call_id: str, name: str = "Echo", **arguments: Any) -> dict[str, Any]:
+    if name == "Echo":
+        arguments.setdefault("text", "hi")
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}

@@ -1,0 +1,196 @@
+"""What an answer means for the run, and that every run ends in one outcome with a valid conversation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ralph.core.backoff import standard
+from ralph.core.conversation import NOT_RUN, RequestShape, conversation_problems
+from ralph.core.errors import HttpError, StreamParse
+from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded
+from ralph.core.outcome import Outcome
+from ralph.core.stream import Answer
+from ralph.core.usage import TokenUsage
+from ralph.loop import CONTINUE, MOST_PAUSES, Run, Task
+from ralph.ports import Interrupted
+from ralph.tool_turn import INTERRUPTED
+from tests.fakes import ECHO, TOUCH, FakeToolbox, FakeWaiter, RecordingEvents, ScriptedClient, answer, call, text
+
+
+class Played:
+    """A whole run against a script of answers and errors."""
+
+    def __init__(self, *script: Answer | BaseException, on_run=None, interrupt_at_s=None) -> None:
+        self.client = ScriptedClient(script)
+        self.events = RecordingEvents()
+        self.toolbox = FakeToolbox(on_run)
+        waiter = FakeWaiter(interrupt_at_s=interrupt_at_s)
+        task = Task(
+            "the task",
+            RequestShape("claude-sonnet-5-5", "system", (ECHO, TOUCH)),
+            standard(),
+            "http://127.0.0.1:1",
+            "ANTHROPIC_API_KEY",
+        )
+        self.run = Run(
+            task, client=self.client, toolbox=self.toolbox, waiter=waiter, clock=waiter.clock, events=self.events
+        )
+        self.ended: RunEnded = self.run.run()
+        assert conversation_problems(self.run.conversation.messages) == []
+
+    def sent(self, index: int) -> list[dict[str, object]]:
+        messages: list[dict[str, object]] = json.loads(self.client.bodies[index])["messages"]
+        return messages
+
+
+DONE = answer(text("All done."))
+
+
+def test_an_answer_with_text_completes_the_run() -> None:
+    played = Played(DONE)
+    assert played.ended.outcome is Outcome.COMPLETED
+    assert played.ended.exit_code == 0
+    assert played.ended.result == "All done."
+    assert played.ended.num_turns == 1
+    assert played.ended.usage.cost_usd == pytest.approx((100 * 2 + 10 * 10) / 1e6)
+
+
+def test_tools_run_and_their_results_go_back_in_one_message_in_order() -> None:
+    played = Played(answer(call("a", text="1"), call("b", "Touch"), call("c", text="3")), DONE)
+    assert played.toolbox.ran == [["a"], ["b"], ["c"]]
+    content = played.sent(1)[-1]["content"]
+    assert isinstance(content, list)
+    assert [block["tool_use_id"] for block in content] == ["a", "b", "c"]
+    assert [block["content"] for block in content] == ["1", "done", "3"]
+    assert played.ended.num_turns == 2
+
+
+def test_neighbouring_read_only_calls_run_together() -> None:
+    played = Played(answer(*[call(f"t{i}") for i in range(10)], call("w", "Touch"), call("z")), DONE)
+    assert [len(batch) for batch in played.toolbox.ran] == [8, 2, 1, 1]
+
+
+def results_of(played: Played, index: int) -> list[dict[str, object]]:
+    content = played.sent(index)[-1]["content"]
+    assert isinstance(content, list)
+    return content
+
+
+def test_an_unknown_tool_and_wrong_arguments_are_answered_and_not_run() -> None:
+    played = Played(answer(call("a", "Launch"), call("b", text=7), call("c", extra=1)), DONE)
+    unknown, wrong, extra = results_of(played, 1)
+    assert "Echo, Touch" in str(unknown["content"])
+    assert unknown["is_error"] is True
+    assert '"text" must be a string' in str(wrong["content"])
+    assert "extra" in str(extra["content"])
+    assert "is_error" not in extra
+    assert played.toolbox.ran == [["c"]]
+
+
+def test_a_call_that_max_tokens_cut_is_answered_and_not_run() -> None:
+    played = Played(answer(call("a"), call("b", "Touch"), stop_reason="max_tokens"), DONE)
+    assert played.toolbox.ran == [["a"]]
+    assert "max_tokens" in str(results_of(played, 1)[1]["content"])
+
+
+def test_text_that_max_tokens_cut_is_continued_and_joined() -> None:
+    played = Played(answer(text("One, "), stop_reason="max_tokens"), answer(text("two.")))
+    assert json.dumps(CONTINUE) in json.dumps(played.sent(1)[-1])
+    assert played.ended.result == "One, two."
+    assert played.ended.num_turns == 1
+
+
+def test_the_fourth_cut_in_a_row_is_a_limit() -> None:
+    played = Played(*[answer(text("x"), stop_reason="max_tokens")] * 4)
+    assert played.ended.outcome is Outcome.LIMIT_REACHED
+
+
+def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
+    pause = answer(text("thinking about it"), stop_reason="pause_turn")
+    played = Played(pause, DONE)
+    assert played.sent(1)[-1]["role"] == "assistant"
+    assert played.ended.num_turns == 1
+    assert Played(*[pause] * (MOST_PAUSES + 1)).ended.outcome is Outcome.NO_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("last", "outcome"),
+    [
+        (answer(text("I will not."), stop_reason="refusal"), Outcome.NO_PROGRESS),
+        (answer(call("a", "Touch"), stop_reason="refusal"), Outcome.NO_PROGRESS),
+        (answer(text("half"), stop_reason="model_context_window_exceeded"), Outcome.LIMIT_REACHED),
+        (answer(), Outcome.NO_PROGRESS),
+        (answer({"type": "thinking", "thinking": "hm", "signature": "s"}), Outcome.NO_PROGRESS),
+        (answer(text("ok"), stop_reason="stop_sequence"), Outcome.COMPLETED),
+        (answer(text("ok"), stop_reason="brand_new"), Outcome.COMPLETED),
+        (HttpError(400, None, ""), Outcome.API_REJECTED),
+        (HttpError(401, None, ""), Outcome.AUTH),
+        (HttpError(413, None, ""), Outcome.LIMIT_REACHED),
+        (StreamParse("odd"), Outcome.API_REJECTED),
+        (Interrupted(2), Outcome.INTERRUPTED),
+    ],
+    ids=str,
+)
+def test_every_last_word_has_its_outcome_and_runs_nothing(last: Answer | BaseException, outcome: Outcome) -> None:
+    played = Played(last)
+    assert played.ended.outcome is outcome
+    assert played.toolbox.ran == []
+    assert (played.ended.exit_code == 0) is (outcome is Outcome.COMPLETED)
+
+
+def test_an_unknown_stop_reason_is_said() -> None:
+    notices = Played(answer(text("ok"), stop_reason="brand_new")).events.of(Notice)
+    assert "brand_new" in notices[0].text
+
+
+def test_outlasted_retries_end_as_unavailable_with_the_time_the_server_named() -> None:
+    played = Played(*[HttpError(529, 45, "")] * 5)
+    assert played.ended.outcome is Outcome.API_UNAVAILABLE
+    assert (played.ended.retry_after_s, played.ended.api_error_status) == (45, 529)
+    assert (played.ended.retries, played.ended.waited_s) == (4, 180)
+
+
+def test_each_request_starts_with_a_fresh_budget_of_retries() -> None:
+    bad = [HttpError(529, None, "")] * 4
+    played = Played(*bad, answer(call("a")), *bad, DONE)
+    assert played.ended.outcome is Outcome.COMPLETED
+    assert played.ended.retries == 8
+
+
+def test_api_time_leaves_the_waits_out() -> None:
+    played = Played(HttpError(529, None, ""), DONE)
+    assert played.ended.duration_s == 2
+    assert played.ended.api_s == 0
+
+
+def test_a_signal_inside_a_tool_keeps_what_was_done_and_says_what_is_unknown() -> None:
+    def interrupted_at_the_second(calls) -> None:
+        if calls[0].id == "b":
+            raise Interrupted(15)
+
+    played = Played(answer(call("a"), call("b", "Touch"), call("c")), on_run=interrupted_at_the_second)
+    assert played.ended.outcome is Outcome.INTERRUPTED
+    assert played.ended.exit_code == 143
+    contents = [block["content"] for block in played.run.conversation.messages[-1].content]
+    assert contents == ["hi", INTERRUPTED, NOT_RUN]
+
+
+def test_a_failed_answer_leaves_no_trace_in_the_conversation() -> None:
+    played = Played(HttpError(529, None, ""), HttpError(401, None, ""))
+    assert [message.role for message in played.run.conversation.messages] == ["user"]
+    assert played.events.of(AnswerAccepted) == []
+
+
+def test_what_the_server_counted_of_a_discarded_answer_is_billed() -> None:
+    played = Played(DONE)
+    before = played.ended.usage.tokens.prompt
+    played.run.emit(ResponseDiscarded("msg_x", TokenUsage(input=50)))
+    assert played.run._tally.usage.tokens.prompt == before + 50
+
+
+def test_a_dollar_sign_never_stands_before_a_guess() -> None:
+    run = Played(DONE).run
+    run._tally.usage = run._tally.usage.plus("mystery-model", TokenUsage(input=1))
+    assert run._tally.usage.cost_usd is None

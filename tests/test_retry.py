@@ -1,0 +1,161 @@
+"""The flat loop: how often it asks, how long it waits, what it says, and that it always closes its chain."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.core.backoff import RetryPolicy, Wait, off, patient, standard
+from ralph.core.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.core.events import AttemptFailed, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.core.stream import Answer
+from ralph.ports import Interrupted
+from ralph.retry import send_with_retry
+from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, text
+
+HELLO = answer(text("hello"))
+
+
+class Try:
+    """One use of the retry loop against a script."""
+
+    def __init__(self, *script: Answer | BaseException, policy: RetryPolicy | None = None, interrupt_at_s=None) -> None:
+        self.client = ScriptedClient(script)
+        self.waiter = FakeWaiter(interrupt_at_s=interrupt_at_s)
+        self.events = RecordingEvents()
+        self.policy = policy or standard()
+
+    def send(self) -> Answer:
+        return send_with_retry(
+            b"body", client=self.client, policy=self.policy, waiter=self.waiter, events=self.events
+        )
+
+
+def overloaded(retry_after: float | None = None) -> HttpError:
+    return HttpError(529, retry_after, "")
+
+
+def test_a_first_answer_that_is_good_opens_no_chain() -> None:
+    attempt = Try(HELLO)
+    assert attempt.send() is HELLO
+    assert attempt.events.events == []
+    assert attempt.waiter.sleeps == []
+
+
+def test_five_calls_at_most_with_identical_bytes_and_the_waits_of_the_schedule() -> None:
+    attempt = Try(*[overloaded()] * 5)
+    with pytest.raises(HttpError):
+        attempt.send()
+    assert attempt.client.bodies == [b"body"] * 5
+    assert attempt.waiter.sleeps == [2, 4, 8, 16]
+    assert [e.attempt for e in attempt.events.of(RetryScheduled)] == [1, 2, 3, 4]
+    assert len(attempt.events.of(AttemptFailed)) == 5
+    (end,) = attempt.events.of(RetryExhausted)
+    assert (end.retries, end.total_wait_s) == (4, 30)
+
+
+def test_recovery_closes_the_chain_once_with_what_it_took() -> None:
+    attempt = Try(overloaded(), StreamTransient("cut"), HELLO)
+    assert attempt.send() is HELLO
+    assert attempt.events.of(RetryRecovered) == [RetryRecovered(2, 6)]
+    assert attempt.events.of(RetryExhausted) == []
+    assert [e.restarts_response for e in attempt.events.of(RetryScheduled)] == [False, True]
+
+
+def test_retry_after_zero_is_announced_and_asks_at_once() -> None:
+    attempt = Try(overloaded(0), HELLO)
+    attempt.send()
+    assert attempt.waiter.sleeps == [0]
+    assert attempt.events.of(RetryScheduled)[0].server_wish_s == 0
+
+
+PERMANENT: list[AgentError] = [
+    HttpError(400, None, ""),
+    HttpError(401, 5, ""),
+    HttpError(413, None, ""),
+    StreamParse("x"),
+    Json("x"),
+    Api(NetworkCause.CERTIFICATE),
+]
+
+
+@pytest.mark.parametrize("error", PERMANENT, ids=str)
+def test_a_permanent_error_is_asked_once_and_opens_no_chain(error: AgentError) -> None:
+    attempt = Try(error)
+    with pytest.raises(AgentError):
+        attempt.send()
+    assert len(attempt.client.bodies) == 1
+    assert [type(e) for e in attempt.events.events] == [AttemptFailed]
+
+
+def test_a_permanent_error_after_retries_closes_the_chain_as_exhausted() -> None:
+    attempt = Try(overloaded(), HttpError(401, None, ""))
+    with pytest.raises(HttpError):
+        attempt.send()
+    assert [e.retries for e in attempt.events.of(RetryExhausted)] == [1]
+
+
+@pytest.mark.parametrize("interrupt_at_s", [0.5, 1.9, 3, 29])
+def test_a_signal_during_a_wait_closes_the_chain_once(interrupt_at_s: float) -> None:
+    attempt = Try(*[overloaded()] * 5, interrupt_at_s=interrupt_at_s)
+    with pytest.raises(Interrupted):
+        attempt.send()
+    assert len(attempt.events.of(RetryExhausted)) == 1
+    assert attempt.waiter.clock.seconds == interrupt_at_s
+
+
+def test_a_signal_during_a_retried_request_closes_the_chain_once() -> None:
+    attempt = Try(overloaded(), Interrupted(2))
+    with pytest.raises(Interrupted):
+        attempt.send()
+    assert len(attempt.events.of(RetryExhausted)) == 1
+
+
+def test_a_signal_during_the_first_request_opens_no_chain() -> None:
+    attempt = Try(Interrupted(2))
+    with pytest.raises(Interrupted):
+        attempt.send()
+    assert attempt.events.events == []
+
+
+def test_off_asks_once() -> None:
+    attempt = Try(overloaded(), policy=off())
+    with pytest.raises(HttpError):
+        attempt.send()
+    assert len(attempt.client.bodies) == 1
+
+
+def test_patient_outlasts_seven_hours_of_outage() -> None:
+    attempt = Try(*[overloaded()] * 20, HELLO, policy=patient())
+    assert attempt.send() is HELLO
+    assert attempt.waiter.clock.seconds > 7 * 3600
+
+
+ERRORS = st.one_of(
+    st.builds(HttpError, st.integers(300, 599), st.one_of(st.none(), st.floats(0, 1e6)), st.just("")),
+    st.builds(StreamTransient, st.just("cut")),
+    st.builds(StreamParse, st.just("odd")),
+    st.builds(Api, st.sampled_from(NetworkCause)),
+)
+
+
+@given(st.lists(ERRORS, max_size=8), st.sampled_from([standard(), off(), patient()]))
+def test_requests_and_waits_are_exactly_what_the_pure_policy_says(errors: list[AgentError], policy: RetryPolicy) -> None:
+    from ralph.retry import decide
+
+    attempt = Try(*errors, HELLO, policy=policy)
+    expected: list[float] = []
+    for error in errors:
+        decision = decide(error, len(expected) + 1, sum(expected), policy)
+        if not isinstance(decision, Wait):
+            break
+        expected.append(decision.seconds)
+    try:
+        attempt.send()
+    except AgentError:
+        assert len(expected) < len(errors)
+    assert attempt.waiter.sleeps == expected
+    assert len(attempt.client.bodies) == len(expected) + 1
+    closed = len(attempt.events.of(RetryRecovered)) + len(attempt.events.of(RetryExhausted))
+    assert closed == (1 if expected else 0)
