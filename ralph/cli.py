@@ -5,7 +5,6 @@ line and an exit code. What a command does lives elsewhere.
 from __future__ import annotations
 
 import enum
-import re
 import sys
 import uuid
 from pathlib import Path
@@ -244,19 +243,28 @@ def mock_api(
     ] = None,
 ) -> int:
     """A scripted Messages API server on 127.0.0.1, for tests and CI: answers and faults from a file."""
-    from ralph.mock_api.serve import serve_scenario  # noqa: PLC0415 - not needed for --help
+    from ralph.mock_api import ScenarioError, load_scenario, run_forever  # noqa: PLC0415 - not needed for --help
 
-    return serve_scenario(scenario, port=port, record=record)
+    try:
+        script = load_scenario(Path(scenario))
+        run_forever(
+            script,
+            port=port,
+            record=Path(record) if record else None,
+            ready=lambda server: typer.echo(f"listening on {server.base_url}"),
+        )
+    except ScenarioError as error:
+        raise typer.BadParameter(str(error), param_hint="SCENARIO") from None
+    except OSError as error:
+        return _complain(f"cannot serve on port {port}: {error.strerror or error}", Outcome.IO_ERROR.exit_code())
+    return 0
 
 
 def _names(values: list[str] | None) -> tuple[str, ...] | None:
-    """Names separated by commas or spaces, in one value or several; None when the option was not given.
+    """Names separated by commas or spaces, in one value or several; None when the option was not given."""
+    from ralph.core.setting_checks import split_names  # noqa: PLC0415 - not needed for --help
 
-    A pattern's parentheses hold it together, so that the refusal can name it whole.
-    """
-    if not values:
-        return None
-    return tuple(name for value in values for name in re.findall(r"[^\s,(]*\([^)]*\)?|[^\s,(]+", value))
+    return tuple(name for value in values for name in split_names(value)) if values else None
 
 
 def _uuid(text: str | None) -> str | None:

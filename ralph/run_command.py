@@ -57,6 +57,8 @@ class RunOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
     settings: Mapping[str, object] = field(default_factory=dict)
     """Flags under their settings' names (`model.name`)."""
+    reads_stdin: bool = True
+    """False: the prompt is all there is, whatever standard input holds."""
     speed: float = 1.0
     """Waits of the retry policy are divided by it: for demonstrations."""
 
@@ -125,15 +127,14 @@ class RunCommand:
 
     def _run(self) -> RunEnded:
         cwd = self._directory()
-        options = self.options
-        config_file = Path(options.config_file) if options.config_file is not None else None
-        settings = load_settings(options.settings, self._environment, cwd, config_file)
+        config_file = Path(self.options.config_file) if self.options.config_file is not None else None
+        settings = load_settings(self.options.settings, self._environment, cwd, config_file)
         secrets = known_secrets(self._environment, settings.secrets)
         redactor = Redactor(secrets)
         self._writer = self._new_writer(redactor)
         self._heartbeats = Heartbeats(self, self._clock, settings.clocks.heartbeat_s)
         self._waiter.heartbeats = self._heartbeats
-        prompt, notices = read_prompt(options.prompt, options.prompt_file, waiter=self._waiter, clock=self._clock)
+        prompt, notices = self._prompt()
         toolbox = self._toolbox(settings, redactor, secrets, cwd)
         task = self._task(settings, toolbox, prompt, cwd)
         source = settings.credential.source if settings.credential else "none"
@@ -156,9 +157,11 @@ class RunCommand:
         except OSError as error:
             return self._ended(Outcome.CONFIG, f"cannot use the CA file {ca_file}: {error.strerror or error}")
         credential = settings.credential
-        headers = (((credential.header, credential.value),) if credential else ()) + settings.custom_headers
+        # A custom header of the same name is the user's last word.
+        custom = {name.lower() for name, _ in settings.custom_headers}
+        own = ((credential.header, credential.value),) if credential and credential.header not in custom else ()
         client = MessagesApi(
-            Endpoint(model.base_url, headers),
+            Endpoint(model.base_url, own + settings.custom_headers),
             http,
             limits=settings.clocks,
             waiter=self._waiter,
@@ -174,6 +177,14 @@ class RunCommand:
             client.close()
             toolbox.close()
 
+    def _prompt(self) -> tuple[str, tuple[str, ...]]:
+        """The task, and notices about where it came from."""
+        if not self.options.reads_stdin:
+            return self.options.prompt or "", ()
+        return read_prompt(
+            self.options.prompt, self.options.prompt_file, waiter=self._waiter, clock=self._clock
+        )
+
     def _directory(self) -> Path:
         """The working directory, entered. Tools, files and git all see it as the current one."""
         if self.options.directory is not None:
@@ -187,10 +198,10 @@ class RunCommand:
             raise UsageError(f"the working directory is gone: {error.strerror}") from error
 
     def _toolbox(self, settings: Settings, redactor: Redactor, secrets: frozenset[str], cwd: Path) -> LocalToolbox:
-        from ralph.effects.tools import LocalToolbox, ToolSettings  # noqa: PLC0415
+        from ralph.effects.tools import ALL_TOOLS, LocalToolbox, ToolSettings  # noqa: PLC0415
 
         tools = settings.tools
-        enabled = frozenset(tools.allowed if tools.allowed is not None else ALL_TOOLS) - frozenset(tools.disallowed)
+        allowed = ALL_TOOLS if tools.allowed is None else frozenset(tools.allowed)
         return LocalToolbox(
             ToolSettings(
                 cwd=cwd,
@@ -198,7 +209,7 @@ class RunCommand:
                 bash_max_timeout_s=tools.bash_max_timeout_s,
                 max_output_bytes=tools.max_output_bytes,
                 environment=child_environment(self._environment, tools.pass_env, secrets),
-                enabled=enabled,
+                enabled=allowed - frozenset(tools.disallowed),
             ),
             waiter=self._waiter,
             clock=self._clock,
@@ -239,9 +250,13 @@ class RunCommand:
         return (f"kept from tools, as they look like credentials: {', '.join(names)} (--pass-env NAME lets one through)",)
 
     def _new_writer(self, redactor: Redactor) -> Writer:
-        has_color = "NO_COLOR" not in self._environment and os.isatty(2)
         return Writer(
-            self.options.output, self._session_id, __version__, redact=redactor.redact, has_color=has_color
+            self.options.output,
+            self._session_id,
+            __version__,
+            redact=redactor.redact,
+            has_color="NO_COLOR" not in self._environment and os.isatty(2),
+            is_one_terminal=os.isatty(1) and os.isatty(2),
         )
 
     def _ended(self, outcome: Outcome, error: str, *, signal_number: int = 0) -> RunEnded:
@@ -263,9 +278,6 @@ class RunCommand:
         return replace(
             ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error)
         )
-
-
-ALL_TOOLS = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 
 
 def retry_policy(retry: RetrySettings) -> RetryPolicy:

@@ -1,3 +1,4 @@
+# ruff: noqa: PTH, SIM105 - pathlib and contextlib would double the start-up that every command pays
 """Supervises one command so that nothing it starts outlives it; refuses to know anything else of ralph.
 
 Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S COMMAND...`), so it imports
@@ -51,7 +52,9 @@ def children_of(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
                 children += map(int, listing.read().split())
     except FileNotFoundError:
-        if os.path.isdir(f"/proc/{pid}/task"):  # a kernel without CONFIG_PROC_CHILDREN, or a thread just ended
+        if os.path.isdir(
+            f"/proc/{pid}/task"
+        ):  # a kernel without CONFIG_PROC_CHILDREN, or a thread just ended
             return _children_by_scan(pid)
     except OSError:
         pass
@@ -100,7 +103,9 @@ class _Supervisor:
 
     def run(self, command: list[str]) -> int:
         signal.signal(signal.SIGTERM, _request_stop)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as some parents leave it, it would hide the status
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # ignored, as some parents leave it, it would hide the status
         try:
             self._tie_to_parent()
             self._shell_pid = _start(command)
@@ -223,7 +228,7 @@ def _become(command: list[str]) -> None:
         for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGALRM})
-        os.execvp(command[0], command)
+        os.execvp(command[0], command)  # noqa: S606 - which shell it is was decided by who asked
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         status = 127 if isinstance(error, FileNotFoundError) else 126

@@ -83,7 +83,7 @@ class MessagesApi:
     def send_message(self, body: bytes) -> Answer:
         """Send `body` once. Raises only `AgentError`, and `Interrupted` when a signal ends the wait."""
         request = self._wire.http.build_request(
-            "POST", self._endpoint.url, content=body, headers=list(self._request_headers())
+            "POST", self._endpoint.url, content=body, headers=self._request_headers()
         )
         reception = _Reception(self._wire.start(request), ResponseClocks(self._limits, self._clock.now_s()), self)
         try:
@@ -97,13 +97,17 @@ class MessagesApi:
     def close(self) -> None:
         self._wire.close()
 
-    def _request_headers(self) -> Iterator[tuple[str, str]]:
-        yield "accept", "text/event-stream, application/json"
-        # A proxy that may compress also buffers; a stream must not wait in its buffer.
-        yield "accept-encoding", "identity"
-        yield "anthropic-version", API_VERSION
-        yield "content-type", "application/json"
-        yield from self._endpoint.headers
+    def _request_headers(self) -> list[tuple[bytes, bytes]]:
+        headers = (
+            ("accept", "text/event-stream, application/json"),
+            # A proxy that may compress also buffers; a stream must not wait in its buffer.
+            ("accept-encoding", "identity"),
+            ("anthropic-version", API_VERSION),
+            ("content-type", "application/json"),
+            *self._endpoint.headers,
+        )
+        # httpx would encode text as ASCII.
+        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
 
 
 class _Reception:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.effects import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 # Whatever would ask, page or open an editor must fail at once: nobody is there to answer.
 _NOBODY_IS_THERE = {
@@ -60,7 +60,9 @@ class SupervisedCommand:
     this process has adopted since the start is taken for the command's.
     """
 
-    def __init__(self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float) -> None:
+    def __init__(
+        self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float
+    ) -> None:
         """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start."""
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 

@@ -65,7 +65,7 @@ class Narration:
             case ev.ToolStarted():
                 yield self.color("blue", f"[tool] {describe_call(event.call)}")
             case ev.ToolFinished() if event.result.output.is_error:
-                yield self.color("yellow", f"[tool] {event.call.name} failed: {_first_line(event.result.output.content)}")
+                yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
             case ev.RetryScheduled():
                 yield from self._retry(event)
             case ev.RetryRecovered():
@@ -139,6 +139,7 @@ def describe_call(call: ToolCall) -> str:
     return f"{call.name}: {text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + ' …'}"
 
 
-def _first_line(content: object) -> str:
-    line = next((line for line in str(content).splitlines() if line.strip()), "")
-    return line[:LONGEST_SUMMARY]
+def _gist(event: ev.ToolFinished) -> str:
+    """One line of an error: a command's last, where its exit code stands, every other tool's first."""
+    lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
+    return lines[-1 if event.call.name == "Bash" else 0][:LONGEST_SUMMARY]

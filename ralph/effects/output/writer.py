@@ -51,12 +51,15 @@ class Writer:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         has_color: bool = False,
+        is_one_terminal: bool = False,
     ) -> None:
+        """`is_one_terminal`: both descriptors are the same screen, which need not show the answer twice."""
         self._options = options
         self._session_id = session_id
         self._ralph_version = ralph_version
         self._redact = redact
         self._narration = Narration(is_quiet=options.is_quiet, has_color=has_color)
+        self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
         self._stderr = Spool(stderr_fd)
 
@@ -91,7 +94,7 @@ class Writer:
             if self._stdout.dropped_writes:
                 fields["dropped_events"] = self._stdout.dropped_writes
             self._stdout.write(self._json_line(fields), must_arrive=True)
-        elif ended.result is not None:
+        elif ended.result is not None and not self._shows_answer_twice:
             self._stdout.write(_encoded(self._redact(ended.result)), must_arrive=True)
 
     def _json_line(self, fields: dict[str, Any]) -> bytes:

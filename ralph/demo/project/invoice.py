@@ -1,0 +1,11 @@
+"""Invoices: amounts are whole cents, rates are percentages."""
+
+
+def discounted(cents, percent):
+    """The price after a discount of `percent`, rounded half up to whole cents."""
+    return cents - cents * percent // 100
+
+
+def total(lines):
+    """The sum of (cents, quantity) lines."""
+    return sum(cents * quantity for cents, quantity in lines)

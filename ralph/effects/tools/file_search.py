@@ -1,0 +1,154 @@
+"""Asks for the files below a directory, or the lines in them: ripgrep where there is one, else a worker of our own.
+
+Both honour .gitignore files (nested, and those above up to the top of the repository), see hidden files but
+not `.git`, follow no links, and answer in the order of the paths.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ralph.effects.tools.file_type import is_binary, kind_of
+from ralph.effects.tools.glob_pattern import GlobPattern
+from ralph.effects.tools.read import open_regular
+from ralph.effects.tools.search_process import SearchProcess
+from ralph.effects.tools.text_encoding import marked_encoding
+from ralph.effects.tools.tool_error import ToolError, os_error_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.effects.tools.tool_room import ToolRoom
+
+_SNIFFED_BYTES = 65_536
+
+# `-I` keeps the working directory and the environment out; the program needs to find ralph all the same.
+_WORKER = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from ralph.effects.tools.search_worker import main; sys.exit(main(sys.argv[2]))"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to search: a directory, or one file in it."""
+
+    directory: Path
+    file_name: str | None = None
+
+    @property
+    def target(self) -> str:
+        return "./" + (self.file_name or "")
+
+
+@dataclass(frozen=True)
+class LineQuery:
+    pattern: str
+    output_mode: str
+    ignore_case: bool = False
+    before: int = 0
+    after: int = 0
+    glob: str | None = None
+
+
+def place_at(path: Path, shown: str) -> Place:
+    """Raises ToolError for what cannot be searched."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ToolError(f"{shown}: {os_error_text(error)}") from None
+    if stat.S_ISDIR(mode):
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise ToolError(f"{shown}: Permission denied")
+        return Place(path)
+    if not stat.S_ISREG(mode):
+        raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
+    descriptor = open_regular(path, shown)
+    try:
+        start = os.read(descriptor, _SNIFFED_BYTES)
+    finally:
+        os.close(descriptor)
+    if marked_encoding(start) is None and is_binary(start):
+        raise ToolError(f"{shown} is a binary file")
+    return Place(path.parent, path.name)
+
+
+def list_files(place: Place, room: ToolRoom) -> SearchProcess:
+    """Records are paths that begin with `./`, separated by NUL."""
+    ripgrep = room.program("rg")
+    if ripgrep is not None:
+        command = [ripgrep, *_ripgrep_options(place), "--files", "--null", "--", place.target]
+    else:
+        command = _worker_command(place, room, {"output_mode": "files"})
+    return SearchProcess(command, cwd=str(place.directory), room=room)
+
+
+def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProcess:
+    """Records as ripgrep's `--null` makes them: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH NUL`.
+
+    The glob is a hint only, to search less: what comes may still have to be filtered by it.
+    """
+    ripgrep = room.program("rg")
+    if ripgrep is None:
+        return SearchProcess(_worker_command(place, room, vars(query)), cwd=str(place.directory), room=room)
+    command = [
+        ripgrep,
+        *_ripgrep_options(place),
+        "--null",
+        "--with-filename",
+        "--no-heading",
+        "--line-number",
+    ]
+    match query.output_mode:
+        case "content":
+            command += ["--before-context", str(query.before), "--after-context", str(query.after)]
+        case "count":
+            command.append("--count")
+        case _:
+            command.append("--files-with-matches")
+    if query.ignore_case:
+        command.append("--ignore-case")
+    if query.glob is not None and _is_type_of_file(query.glob):
+        # Not --glob, which would bring ignored files back.
+        command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
+    command += ["--regexp", query.pattern, "--", place.target]
+    return SearchProcess(command, cwd=str(place.directory), room=room)
+
+
+def _is_type_of_file(glob: str) -> bool:
+    """Whether ripgrep's file types can express it: they know names only, and have a use of their own for colons."""
+    return not glob.startswith("!") and ":" not in glob and GlobPattern(glob).is_about_name
+
+
+def repository_top(directory: Path) -> Path | None:
+    directory = directory.resolve()
+    return next((above for above in (directory, *directory.parents) if (above / ".git").exists()), None)
+
+
+def _ripgrep_options(place: Place) -> list[str]:
+    outside = ["--no-require-git", "--no-ignore-parent"]
+    return [
+        "--no-config",
+        "--no-ignore-dot",
+        "--no-ignore-global",
+        "--no-ignore-exclude",
+        *([] if repository_top(place.directory) else outside),
+        *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
+    ]
+
+
+def _worker_command(place: Place, room: ToolRoom, query: dict[str, object]) -> list[str]:
+    top = repository_top(place.directory)
+    task = {
+        "target": place.target,
+        "top": None if top is None else str(top),
+        "limit_s": room.settings.search_timeout_s,
+        **query,
+    }
+    import_path = json.dumps([entry for entry in sys.path if entry])
+    return [sys.executable, "-I", "-c", _WORKER, import_path, json.dumps(task)]

@@ -1,0 +1,69 @@
+"""Glob: the files whose path fits a pattern, in the order of their paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ralph.core.tool_calls import ToolDefinition, ToolOutput
+from ralph.effects.tools.file_search import list_files, place_at
+from ralph.effects.tools.found_list import MOST_ENTRIES, FoundList
+from ralph.effects.tools.glob_pattern import GlobPattern
+from ralph.effects.tools.tool_error import ToolError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.effects.tools.tool_room import Arguments, ToolRoom
+
+DEFINITION = ToolDefinition(
+    "Glob",
+    "Find files by name, such as *.py or src/**/*.ts. Skips what .gitignore names.",
+    {
+        "type": "object",
+        "properties": {
+            "pattern": {"type": "string"},
+            "path": {"type": "string", "description": "directory, default: working directory"},
+        },
+        "required": ["pattern"],
+    },
+    is_read_only=True,
+)
+
+_SPECIAL = re.compile(r"[*?\[{]")
+
+
+def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+    start, pattern = _start_and_pattern(arguments["pattern"], arguments.get("path", "."), room)
+    glob = GlobPattern(pattern)
+    place = place_at(start, room.shown(start))
+    if place.file_name is not None:
+        raise ToolError(f"{room.shown(start)} is a file; path must be a directory")
+    found = FoundList(MOST_ENTRIES, room.settings.max_output_bytes)
+    shown_start = room.shown(place.directory)
+    prefix = "" if shown_start == "." else shown_start.rstrip("/") + "/"
+    with list_files(place, room) as search:
+        for record, _size in search.records(b"\0"):
+            path = os.fsdecode(record).removeprefix("./")
+            if glob.matches(path) and not found.add(prefix + path):
+                break
+        failure = None if found.entries or search.is_cut_short else search.failure()
+        if failure:
+            raise ToolError(failure)
+        text = found.text("No files found", search, room.settings.search_timeout_s)
+        return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
+
+
+def _start_and_pattern(pattern: str, path: str, room: ToolRoom) -> tuple[Path, str]:
+    """An absolute pattern, or one that climbs, moves the start to its last plain directory."""
+    start = room.resolve(path)
+    if not pattern.startswith(("/", "~/", "../")):
+        return start, pattern
+    special = _SPECIAL.search(pattern)
+    plain_end = pattern.rfind("/", 0, special.start() if special else len(pattern))
+    start /= (
+        room.resolve(pattern[: plain_end + 1]) if pattern.startswith(("/", "~")) else pattern[: plain_end + 1]
+    )
+    # What is left is about the path from there, not about a name at any depth: a slash keeps it so.
+    return start.resolve(), "/" + pattern[plain_end + 1 :]

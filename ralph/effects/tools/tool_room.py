@@ -1,0 +1,82 @@
+"""What the tools of one run share: the settings, the clock, the one place that waits, and what to hide."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from ralph.effects.tools.output_capture import SpillDirectory
+from ralph.effects.tools.tool_error import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from ralph.ports import Clock, Waiter
+
+ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
+
+
+@dataclass(frozen=True)
+class ToolSettings:
+    cwd: Path
+    """Absolute. Relative paths start here, and every command does."""
+    environment: Mapping[str, str]
+    """What commands see, already without credentials. Its PATH decides which `rg` and `bash` are used."""
+    bash_timeout_s: float = 120
+    bash_max_timeout_s: float = 600
+    """A longer wish is clamped to this."""
+    max_output_bytes: int = 30_000
+    """Of one result of Bash, Glob or Grep; the rest of it is left out, with a note."""
+    enabled: frozenset[str] = ALL_TOOLS
+    kill_grace_s: float = 5.0
+    """From SIGTERM to SIGKILL."""
+    search_timeout_s: float = 20.0
+    spill_bytes: int = 100_000_000
+    """A command that prints more is stopped."""
+
+
+@dataclass(frozen=True)
+class ToolRoom:
+    settings: ToolSettings
+    waiter: Waiter
+    clock: Clock
+    redact: Callable[[str], str]
+    redact_longest: int
+    spill: SpillDirectory = field(default_factory=SpillDirectory)
+    give_up: Event = field(default_factory=Event)
+    """Set when nobody wants the results of the running read-only calls any more."""
+    _found: dict[str, str | None] = field(default_factory=dict)
+
+    def program(self, name: str) -> str | None:
+        """The path of a program on the commands' PATH, looked up once; None when the machine has none."""
+        if name not in self._found:
+            import shutil  # noqa: PLC0415 - not needed before the first command or search
+
+            self._found[name] = shutil.which(name, path=self.settings.environment.get("PATH", os.defpath))
+        return self._found[name]
+
+    def resolve(self, path: str) -> Path:
+        """Absolute, from the working directory; `~` is the home directory. Links are not followed."""
+        if path == "~" or path.startswith("~/"):
+            path = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises without a home
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError:
+            raise ToolError(f"the path {path!r} cannot be the name of a file") from None
+        if not path or "\0" in path:
+            raise ToolError(f"the path {path!r} cannot be the name of a file")
+        return self.settings.cwd / path
+
+    def shown(self, path: Path) -> str:
+        """Relative to the working directory when inside it: shorter, and what models type back."""
+        try:
+            return str(path.relative_to(self.settings.cwd))
+        except ValueError:
+            return str(path)
+
+
+Arguments = dict[str, Any]
+"""A call's arguments, already checked against the tool's schema."""

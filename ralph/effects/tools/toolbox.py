@@ -1,0 +1,121 @@
+"""Runs tool calls: what fails becomes an error the model reads, what was started is gone when a signal comes."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
+from ralph.effects.tools import bash, edit, glob, grep, read, write
+from ralph.effects.tools.tool_error import ToolError
+from ralph.effects.tools.tool_room import ToolRoom, ToolSettings
+from ralph.ports import TIMED_OUT, Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ralph.effects.tools.tool_room import Arguments
+    from ralph.ports import Clock, Mailbox, Waiter
+
+_TOOLS = (read, write, edit, bash, glob, grep)
+_RUNNERS: dict[str, Callable[[Arguments, ToolRoom], ToolOutput]] = {
+    tool.DEFINITION.name: tool.run for tool in _TOOLS
+}
+_DEFINITIONS = {tool.DEFINITION.name: tool.DEFINITION for tool in _TOOLS}
+
+# What files hold is shown as it is, or no edit would match; what programs and searches print is not.
+_REDACTED = frozenset({"Bash", "Glob", "Grep"})
+# Searches look up ten times a second; a read that hangs on a dead mount is left behind.
+_GIVE_UP_S = 2.0
+
+
+class LocalToolbox:
+    """The six tools on this machine, as this user. `close()` removes what long outputs left in files."""
+
+    def __init__(
+        self,
+        settings: ToolSettings,
+        *,
+        waiter: Waiter,
+        clock: Clock,
+        redact: Callable[[str], str] | None = None,
+        redact_longest: int = 0,
+    ) -> None:
+        """`redact` replaces every known credential; `redact_longest` is the longest one's length in bytes."""
+        self._room = ToolRoom(settings, waiter, clock, redact or str, redact_longest if redact else 0)
+
+    @property
+    def definitions(self) -> Sequence[ToolDefinition]:
+        return [known for name, known in _DEFINITIONS.items() if name in self._room.settings.enabled]
+
+    def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
+        if all(_is_read_only(call) for call in calls):
+            return self._run_together(calls)
+        return [self._run_one(call) for call in calls]
+
+    def close(self) -> None:
+        self._room.spill.remove()
+
+    def _run_together(self, calls: Sequence[ToolCall]) -> list[tuple[ToolOutput, float]]:
+        mailbox = self._room.waiter.mailbox()
+        self._room.give_up.clear()
+        for index, call in enumerate(calls):
+            Thread(target=self._run_into, args=(mailbox, index, call), daemon=True, name=call.name).start()
+        done: dict[int, tuple[ToolOutput, float]] = {}
+        waiting_for = ", ".join(call.name for call in calls)
+        try:
+            while len(done) < len(calls):
+                index, result = self._room.waiter.wait(mailbox, until_s=None, waiting_for=waiting_for)
+                done[index] = result
+        except BaseException:
+            self._give_up(mailbox, len(calls) - len(done))
+            raise
+        finally:
+            mailbox.close()
+        return [done[index] for index in range(len(calls))]
+
+    def _run_into(self, mailbox: Mailbox, index: int, call: ToolCall) -> None:
+        mailbox.put((index, self._run_one(call)))
+
+    def _give_up(self, mailbox: Mailbox, running: int) -> None:
+        """Stop what the calls have started. A further signal means: do not wait for that."""
+        self._room.give_up.set()
+        deadline_s = self._room.clock.now_s() + _GIVE_UP_S
+        try:
+            while (
+                running
+                and self._room.waiter.wait(mailbox, until_s=deadline_s, waiting_for="tools") is not TIMED_OUT
+            ):
+                running -= 1
+        except Interrupted:
+            return
+
+    def _run_one(self, call: ToolCall) -> tuple[ToolOutput, float]:
+        started_s = self._room.clock.now_s()
+        output = self._output_of(call)
+        return output, self._room.clock.now_s() - started_s
+
+    def _output_of(self, call: ToolCall) -> ToolOutput:
+        if call.name not in self._room.settings.enabled or call.name not in _RUNNERS:
+            names = ", ".join(known.name for known in self.definitions)
+            return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
+        try:
+            output = _RUNNERS[call.name](call.arguments, self._room)
+        except ToolError as failure:
+            output = ToolOutput(str(failure), is_error=True)
+        except Exception as bug:  # noqa: BLE001 - the run goes on, and the model is told
+            output = ToolOutput(
+                f"{call.name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True
+            )
+        return self._presentable(call.name, output)
+
+    def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
+        """Redacted where that is promised, and encodable whatever names files have."""
+        if not isinstance(output.content, str):
+            return output
+        text = self._room.redact(output.content) if name in _REDACTED else output.content
+        return ToolOutput(text.encode("utf-8", "replace").decode(), output.is_error)
+
+
+def _is_read_only(call: ToolCall) -> bool:
+    return call.name in _DEFINITIONS and _DEFINITIONS[call.name].is_read_only

@@ -1,0 +1,46 @@
+"""A scripted Messages API server on real sockets, for demos, tests and users' own CI. Imports nothing of ralph."""
+
+from ralph.mock_api.events import as_events, as_message, encode_event, encode_events
+from ralph.mock_api.fault import ErrorEvent, Fault, ScenarioError
+from ralph.mock_api.recording import RecordedRequest
+from ralph.mock_api.scenario import (
+    FOREVER,
+    Block,
+    Playable,
+    Scenario,
+    Script,
+    Step,
+    Text,
+    Thinking,
+    ToolUse,
+    Turn,
+)
+from ralph.mock_api.scenario_file import example_names, load_example, load_scenario, parse_scenario
+from ralph.mock_api.server import MockApi, run_forever
+
+__all__ = [
+    "FOREVER",
+    "Block",
+    "ErrorEvent",
+    "Fault",
+    "MockApi",
+    "Playable",
+    "RecordedRequest",
+    "Scenario",
+    "ScenarioError",
+    "Script",
+    "Step",
+    "Text",
+    "Thinking",
+    "ToolUse",
+    "Turn",
+    "as_events",
+    "as_message",
+    "encode_event",
+    "encode_events",
+    "example_names",
+    "load_example",
+    "load_scenario",
+    "parse_scenario",
+    "run_forever",
+]

@@ -1,0 +1,168 @@
+"""One client's connection: reads its requests and carries out the plans that answer them. Decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import struct
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from ralph.mock_api.http_request import BadRequestError, read_body, read_head
+from ralph.mock_api.plan import Ending, Fill, Pause, Plan, Send
+
+if TYPE_CHECKING:
+    import threading
+
+    from ralph.mock_api.responder import Responder
+
+_CHUNK_BYTES = 65536  # one chunk of a chunked body; clients read about as much at a time
+_LONGEST_WAIT_S = 30 * 86400.0  # "for ever", in a range every poll() takes
+_UNSENT_BYTES_IOCTL = 0x894B  # Linux SIOCOUTQNSD: bytes that have not left yet
+_FLUSH_LIMIT_S = 5.0  # a client that stopped reading must not keep a reset from happening
+
+
+class PeerGoneError(Exception):
+    """The client or the server ended the connection while nothing was being sent."""
+
+
+class Connection:
+    def __init__(self, sock: socket.socket, responder: Responder, closing: threading.Event) -> None:
+        self._sock = sock
+        self._responder = responder
+        self._closing = closing
+        # Every send is one deliberate packet: drips must arrive as drips, and a reset must not overtake data.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = sock.makefile("rb")
+
+    def serve(self) -> None:
+        """Answer until either side ends it. Raises nothing the network can cause."""
+        ending = Ending.CLOSE
+        try:
+            with contextlib.suppress(OSError, PeerGoneError):
+                ending = self._serve()
+        finally:
+            self._end(ending)
+
+    def interrupt(self) -> None:
+        """End it from another thread: every blocked read, write and wait returns."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> Ending:
+        plan = self._responder.at_accept()
+        while plan is None:
+            try:
+                head = read_head(self._reader)
+                if head is None:
+                    return Ending.CLOSE
+                body = read_body(self._reader, head, self._ask_for_body)
+                plan = self._responder.answer(head, body)
+            except BadRequestError as problem:
+                plan = self._responder.refuse(problem)
+            if plan.ending is Ending.KEEP_ALIVE:
+                self._play(plan)
+                plan = None
+        self._play(plan)
+        return plan.ending
+
+    def _ask_for_body(self) -> None:
+        self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _play(self, plan: Plan) -> None:
+        self._wait(plan.wait_s)
+        ready = plan.head
+        for part in plan.parts:
+            if isinstance(part, Send) and plan.drip_s is None:
+                # Collected, so that a long answer leaves in few writes.
+                ready += _framed(part.data, chunked=plan.chunked)
+                continue
+            self._sock.sendall(ready)
+            ready = b""
+            if isinstance(part, Send):
+                self._drip(part.data, plan)
+            elif isinstance(part, Fill):
+                self._fill(part.size, chunked=plan.chunked)
+            else:
+                self._pause(part, chunked=plan.chunked)
+        self._sock.sendall(ready + plan.terminator)
+
+    def _drip(self, data: bytes, plan: Plan) -> None:
+        for at in range(len(data)):
+            self._sock.sendall(_framed(data[at : at + 1], chunked=plan.chunked))
+            self._wait(plan.drip_s)
+
+    def _fill(self, size: int, *, chunked: bool) -> None:
+        block = b"x" * _CHUNK_BYTES
+        framed = _framed(block, chunked=chunked)
+        for _ in range(size // _CHUNK_BYTES):
+            self._sock.sendall(framed)
+        self._sock.sendall(_framed(block[: size % _CHUNK_BYTES], chunked=chunked))
+
+    def _pause(self, pause: Pause, *, chunked: bool) -> None:
+        if pause.ping_interval_s is None:
+            self._wait(pause.duration_s)
+            return
+        ping = _framed(pause.ping, chunked=chunked)
+        end = time.monotonic() + (_LONGEST_WAIT_S if pause.duration_s is None else pause.duration_s)
+        while (left := end - time.monotonic()) > 0:
+            self._sock.sendall(ping)
+            self._wait(min(left, pause.ping_interval_s))
+
+    def _wait(self, seconds: float | None) -> None:
+        """Let time pass; None: for ever. Raises `PeerGoneError` as soon as either side ends the connection."""
+        wait_s = _LONGEST_WAIT_S if seconds is None else min(seconds, _LONGEST_WAIT_S)
+        if wait_s <= 0:
+            return
+        end = time.monotonic() + wait_s
+        self._sock.settimeout(wait_s)
+        try:
+            ahead = self._sock.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return
+        finally:
+            self._sock.settimeout(None)
+        # Bytes that are here already belong to the next request. They hide a client that leaves, not a close().
+        if not ahead or self._closing.wait(end - time.monotonic()):
+            raise PeerGoneError
+
+    def _end(self, ending: Ending) -> None:
+        with contextlib.suppress(OSError):
+            if ending is Ending.RESET:
+                self._flush()
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                self._sock.shutdown(socket.SHUT_WR)
+                self._discard_input()
+        self._reader.close()
+        self._sock.close()
+
+    def _flush(self) -> None:
+        """Wait until everything has left: a reset drops what is still queued here."""
+        if sys.platform != "linux":
+            self._closing.wait(0.05)  # no portable way to ask; loopback is faster than this
+            return
+        end = time.monotonic() + _FLUSH_LIMIT_S
+        unsent = bytearray(4)
+        while time.monotonic() < end:
+            fcntl.ioctl(self._sock, _UNSENT_BYTES_IOCTL, unsent)
+            if not any(unsent) or self._closing.wait(0.001):
+                return
+
+    def _discard_input(self) -> None:
+        """Closing with unread input would turn the clean end into a reset."""
+        for _ in range(16):
+            if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
+                return
+
+
+def _framed(data: bytes, *, chunked: bool) -> bytes:
+    if not chunked:
+        return data
+    pieces = []
+    for start in range(0, len(data), _CHUNK_BYTES):
+        piece = data[start : start + _CHUNK_BYTES]
+        pieces += [b"%x\r\n" % len(piece), piece, b"\r\n"]
+    return b"".join(pieces)

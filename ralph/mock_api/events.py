@@ -1,0 +1,154 @@
+"""A turn in the API's words: the message object, the stream's events, and their bytes. Pure; breaks nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ralph.mock_api.scenario import Block, Text, Thinking, ToolUse, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Event = dict[str, Any]
+
+DEFAULT_MODEL = "claude-mock"
+PING: Event = {"type": "ping"}
+
+
+def as_message(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> dict[str, Any]:
+    """The whole message, as a request without `stream` gets it.
+
+    `index` is the number of the answer, from 0; ids the turn leaves open are made from it.
+    """
+    blocks = turn.blocks()
+    calls_tool = any(isinstance(block, ToolUse) for block in blocks)
+    default_reason = "tool_use" if calls_tool else "end_turn"
+    message = {
+        "id": turn.id or f"msg_mock_{index:06d}",
+        "type": "message",
+        "role": "assistant",
+        "model": turn.model or model,
+        "content": [_whole_block(block, index, position) for position, block in enumerate(blocks)],
+        "stop_reason": default_reason if turn.stop_reason is None else turn.stop_reason,
+        "stop_sequence": turn.stop_sequence,
+        "usage": dict(turn.usage) if turn.usage is not None else _default_usage(blocks),
+    }
+    if turn.stop_details is not None:
+        message["stop_details"] = dict(turn.stop_details)
+    return message
+
+
+def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list[Event]:
+    """The turn as the events of an unbroken stream, in order; see `as_message` for `index`."""
+    message = as_message(turn, index=index, model=model)
+    end = {
+        key: message.pop(key) for key in ("stop_reason", "stop_sequence", "stop_details") if key in message
+    }
+    usage = message.pop("usage")
+    content = message.pop("content")
+    start = {
+        **message,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": _first_usage(usage),
+    }
+    events = [PING] * turn.pings_before_start
+    events.append({"type": "message_start", "message": start})
+    for position, (block, whole) in enumerate(zip(turn.blocks(), content, strict=True)):
+        events.extend(_block_events(block, whole, position, turn.chunk_chars))
+    events.append({"type": "message_delta", "delta": end, "usage": usage})
+    events.append({"type": "message_stop"})
+    return events if not turn.ping_every else list(_with_pings(events, turn.ping_every))
+
+
+def encode_event(event: Event, line_ending: str = "\n") -> bytes:
+    """One event as server-sent bytes. Text goes out as UTF-8, lone surrogates as the escapes a model sends."""
+    data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    try:
+        encoded = data.encode()
+    except UnicodeEncodeError:
+        encoded = json.dumps(event, separators=(",", ":")).encode()
+    end = line_ending.encode()
+    return b"event: " + str(event["type"]).encode() + end + b"data: " + encoded + end + end
+
+
+def encode_events(events: Iterable[Event], line_ending: str = "\n") -> bytes:
+    return b"".join(encode_event(event, line_ending) for event in events)
+
+
+def _whole_block(block: Block, index: int, position: int) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text}
+    if isinstance(block, Thinking):
+        return {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
+    if isinstance(block, ToolUse):
+        call_id = block.id or f"toolu_mock_{index:06d}_{position}"
+        return {"type": "tool_use", "id": call_id, "name": block.name, "input": dict(block.input)}
+    return dict(block)
+
+
+def _block_events(block: Block, whole: dict[str, Any], position: int, chunk_chars: int) -> Iterator[Event]:
+    opening = dict(whole)
+    deltas: list[dict[str, Any]] = []
+    if isinstance(block, Text):
+        opening["text"] = ""
+        deltas = [{"type": "text_delta", "text": part} for part in _split(block.text, chunk_chars)]
+    elif isinstance(block, Thinking):
+        opening |= {"thinking": "", "signature": ""}
+        deltas = [
+            {"type": "thinking_delta", "thinking": part} for part in _split(block.thinking, chunk_chars)
+        ]
+        deltas.append({"type": "signature_delta", "signature": block.signature})
+    elif isinstance(block, ToolUse):
+        opening["input"] = {}
+        # The API opens with an empty fragment; accumulators that take the first one for a start stumble over it.
+        fragments = ["", *_split(_input_json(block), chunk_chars)]
+        deltas = [{"type": "input_json_delta", "partial_json": part} for part in fragments]
+    yield {"type": "content_block_start", "index": position, "content_block": opening}
+    for delta in deltas:
+        yield {"type": "content_block_delta", "index": position, "delta": delta}
+    yield {"type": "content_block_stop", "index": position}
+
+
+def _input_json(block: ToolUse) -> str:
+    if block.input_json is not None:
+        return block.input_json
+    return json.dumps(block.input, ensure_ascii=False) if block.input else ""
+
+
+def _split(text: str, chunk_chars: int) -> list[str]:
+    size = chunk_chars or len(text) or 1
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _default_usage(blocks: Iterable[Block]) -> dict[str, int]:
+    chars = sum(_count_chars(block) for block in blocks)
+    # Four characters a token is the usual estimate for English.
+    return {
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": max(1, chars // 4),
+    }
+
+
+def _count_chars(block: Block) -> int:
+    if isinstance(block, Text):
+        return len(block.text)
+    if isinstance(block, Thinking):
+        return len(block.thinking)
+    return len(_input_json(block)) if isinstance(block, ToolUse) else 0
+
+
+def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
+    """`message_start` knows the input but has hardly any output yet."""
+    return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
+
+
+def _with_pings(events: list[Event], every: int) -> Iterator[Event]:
+    for count, event in enumerate(events, start=1):
+        yield event
+        if count % every == 0 and count < len(events):
+            yield PING

@@ -1,0 +1,148 @@
+"""How an answer breaks, as values. Refuses combinations in which a part would silently have no effect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be played. Its text is one line that names the key and where it is."""
+
+
+@dataclass(frozen=True)
+class ErrorEvent:
+    """An `error` event inside a stream that began with 200. The stream ends after it."""
+
+    type: str = "overloaded_error"
+    message: str = "Overloaded"
+    after_events: int = 0
+    """Events of the answer sent before it."""
+
+
+Framing = Literal["length", "chunked", "close", "reset"]
+LineEnding = Literal["\n", "\r\n", "\r"]
+Body = str | bytes | Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong. The defaults break nothing; events are counted from 1, so `message_start` is event 1."""
+
+    status: int | None = None
+    """HTTP status of an answer without a turn. With `body` or `huge_body_bytes` alone: 200."""
+    message: str | None = None
+    """The text inside the API's error object. None: what the API says for that status."""
+    body: Body | None = None
+    """Body of an answer without a turn; mappings and lists become JSON. None: from 400 on the API's error object."""
+    huge_body_bytes: int | None = None
+    """Bytes of `x` sent after `body`, made on the way, never held in memory."""
+    garbage: str | bytes | None = None
+    """Sent instead of an HTTP answer; then the connection closes."""
+    reset_before_headers: bool = False
+    """RST instead of an answer."""
+    close_before_headers: bool = False
+    """Clean end of the connection instead of an answer."""
+    at_accept: bool = False
+    """Reset or close a new connection before reading from it. Uses up the step without a recorded request."""
+    partial_headers_bytes: int | None = None
+    """So many bytes of the status line and headers, then RST."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Added to the answer's headers; one that is there already is replaced."""
+    content_type: str | None = None
+    framing: Framing | None = None
+    """How the body ends: `length` (Content-Length), `chunked`, `close` (clean end of the connection) or `reset` (RST after
+    the last byte). None: `chunked` for streams, `length` otherwise."""
+    json_instead_of_sse: bool = False
+    """Answer with the whole message as JSON although the request asked for a stream."""
+
+    stall_before_headers_s: float = 0
+    """Seconds of silence before the first byte."""
+    stall_after_events: int | None = None
+    """Stall after so many events; the rest follows."""
+    stall_s: float | None = None
+    """Seconds of the stall after events. None: until the client or the server gives up."""
+    ping_interval_s: float | None = None
+    """Seconds between `ping` events during the stall. None: silence."""
+    drip_s: float | None = None
+    """Send the body one byte at a time with so many seconds between two."""
+
+    cut_after_events: int | None = None
+    """End the connection after so many events. Without `framing`: inside a chunked body."""
+    cut_after_bytes: int | None = None
+    """End the connection after so many bytes of the body (headers and chunk sizes not counted)."""
+
+    error_event: ErrorEvent | None = None
+    malformed_json_at_event: int | None = None
+    """Send only the first half of the JSON of this event."""
+    interleaved: bool = False
+    """All `content_block_stop` events after the last block, as llama.cpp sends them."""
+    omit_message_stop: bool = False
+    omit_message_delta: bool = False
+    omit_tool_input: bool = False
+    """No `input` in the `content_block_start` of a tool call, as llama.cpp sends it."""
+    line_ending: LineEnding = "\n"
+
+    def __post_init__(self) -> None:
+        _refuse_bad_numbers(self)
+        if self.at_accept and not (self.reset_before_headers or self.close_before_headers):
+            raise ScenarioError("at_accept: needs reset_before_headers or close_before_headers")
+        for name in ("stall_s", "ping_interval_s"):
+            if getattr(self, name) is not None and self.stall_after_events is None:
+                raise ScenarioError(f"{name}: needs stall_after_events")
+        if self.framing == "length" and self.ping_interval_s is not None:
+            raise ScenarioError("ping_interval_s: a body of known length has no room for pings")
+        if self.message is not None and (self.status is None or self.body is not None):
+            raise ScenarioError("message: needs a status, and no body")
+        self._refuse_dead_parts()
+
+    def replaces_answer(self) -> bool:
+        """True when nothing of a turn would be seen."""
+        return (
+            self.is_plain_answer()
+            or self.garbage is not None
+            or self.reset_before_headers
+            or self.close_before_headers
+        )
+
+    def is_plain_answer(self) -> bool:
+        """True when it answers with a status and a body of its own."""
+        return self.status is not None or self.body is not None or self.huge_body_bytes is not None
+
+    def _refuse_dead_parts(self) -> None:
+        """A fault that does nothing makes a test that proves nothing."""
+        if not (self.replaces_answer() or self.json_instead_of_sse):
+            return
+        default = Fault.__dataclass_fields__
+        for name in _NEEDS_EVENTS:
+            if getattr(self, name) != default[name].default:
+                raise ScenarioError(f"{name}: has no effect here, the answer has no events")
+
+
+_NEEDS_EVENTS = (
+    "stall_after_events",
+    "cut_after_events",
+    "error_event",
+    "malformed_json_at_event",
+    "interleaved",
+    "omit_message_stop",
+    "omit_message_delta",
+    "omit_tool_input",
+    "line_ending",
+)
+
+
+def _refuse_bad_numbers(fault: Fault) -> None:
+    for key in fields(fault):
+        value = getattr(fault, key.name)
+        if isinstance(value, (int, float)) and (math.isnan(value) or value < 0):
+            raise ScenarioError(f"{key.name}: must not be negative")
+    if fault.status is not None and not 200 <= fault.status <= 999:
+        raise ScenarioError("status: must be between 200 and 999")
+    if fault.malformed_json_at_event == 0:
+        raise ScenarioError("malformed_json_at_event: events are counted from 1")
+    if fault.ping_interval_s == 0:
+        raise ScenarioError("ping_interval_s: must be above 0")

@@ -1,0 +1,126 @@
+"""Reading one HTTP/1.x request from a socket. Refuses what it cannot frame, and bodies over a bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MAX_HEAD_BYTES = 65536  # twice what common servers accept
+MAX_BODY_BYTES = 256 * 1024 * 1024  # eight times the API's own limit, so that going over that can be tested
+
+
+class BadRequestError(Exception):
+    """What came is no request that can be answered and followed by another one."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Head:
+    method: str
+    target: str
+    """Path and query as sent."""
+    version: str
+    headers: dict[str, str]
+    """Names in lower case; repeated ones joined by commas."""
+
+    @property
+    def keeps_alive(self) -> bool:
+        wish = self.headers.get("connection", "").lower()
+        return "close" not in wish and self.version != "HTTP/1.0"
+
+
+def read_head(reader: BinaryIO) -> Head | None:
+    """The next request line and headers; None when the client has nothing more to say."""
+    lines = _head_lines(reader)
+    first = next(lines, None)
+    if first is None:
+        return None
+    try:
+        method, target, version = first.split(" ")
+    except ValueError:
+        raise BadRequestError(400, f"not an HTTP request line: {first[:80]!r}") from None
+    if not version.startswith("HTTP/1."):
+        raise BadRequestError(505, f"not an HTTP/1 request: {version[:20]!r}")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise BadRequestError(400, f"not a header line: {line[:80]!r}")
+        key = name.strip().lower()
+        headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
+    return Head(method, target, version, headers)
+
+
+def read_body(reader: BinaryIO, head: Head, send_continue: Callable[[], None]) -> bytes:
+    """The body; `send_continue` is called before it is read if the client waits to be asked for it."""
+    chunked = "chunked" in head.headers.get("transfer-encoding", "").lower()
+    length = 0 if chunked else _content_length(head)
+    if head.headers.get("expect", "").lower() == "100-continue" and (chunked or length):
+        send_continue()
+    if chunked:
+        return b"".join(_chunks(reader))
+    return _read_exactly(reader, length)
+
+
+def _head_lines(reader: BinaryIO) -> Iterator[str]:
+    """Lines up to the empty one. Empty lines before the first are skipped, as RFC 9112 section 2.2 asks."""
+    left = MAX_HEAD_BYTES
+    started = False
+    while True:
+        line = reader.readline(left + 1)
+        left -= len(line)
+        if left < 0:
+            raise BadRequestError(431, f"more than {MAX_HEAD_BYTES} bytes of headers")
+        if not line.endswith(b"\n"):
+            if started or line:
+                raise ConnectionError("the client went away inside the headers")
+            return
+        text = line.rstrip(b"\r\n").decode("latin-1")
+        if text:
+            started = True
+            yield text
+        elif started:
+            return
+
+
+def _content_length(head: Head) -> int:
+    text = head.headers.get("content-length", "0")
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequestError(400, f"not a content-length: {text[:40]!r}")
+    return _bounded(int(text[:20]))
+
+
+def _bounded(size: int) -> int:
+    if size > MAX_BODY_BYTES:
+        raise BadRequestError(413, "Request exceeds the maximum size")
+    return size
+
+
+def _chunks(reader: BinaryIO) -> Iterator[bytes]:
+    total = 0
+    while True:
+        line = reader.readline(1024)
+        try:
+            size = int(line.split(b";")[0].strip(), 16)
+        except ValueError:
+            raise BadRequestError(400, f"not a chunk size: {line[:40]!r}") from None
+        if size == 0:
+            break
+        total = _bounded(total + size)
+        yield _read_exactly(reader, size)
+        reader.readline(1024)
+    while reader.readline(1024).strip():  # trailers
+        pass
+
+
+def _read_exactly(reader: BinaryIO, size: int) -> bytes:
+    data = reader.read(size) if size else b""
+    if len(data) < size:
+        raise ConnectionError("the client went away inside the body")
+    return data

@@ -1,0 +1,235 @@
+"""A step as the exact bytes and pauses of one HTTP answer. Pure: `connection` carries a plan out."""
+
+from __future__ import annotations
+
+import enum
+import http
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ralph.mock_api.api_errors import error_object
+from ralph.mock_api.breakage import break_events, encode_broken
+from ralph.mock_api.events import DEFAULT_MODEL, PING, as_events, as_message, encode_event
+from ralph.mock_api.fault import Fault, Framing
+from ralph.mock_api.scenario import STAND_IN, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+# The API's own 529 is in no registry.
+_PHRASES = {known.value: known.phrase for known in http.HTTPStatus} | {529: "Overloaded"}
+
+
+@dataclass(frozen=True)
+class Send:
+    """Bytes of the body, without the framing."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Fill:
+    """So many bytes of `x`."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Pause:
+    duration_s: float | None
+    """None: for ever."""
+    ping_interval_s: float | None
+    """None: silence."""
+    ping: bytes = b""
+
+
+BodyPart = Send | Fill | Pause
+
+
+class Ending(enum.Enum):
+    """What becomes of the connection after the last byte."""
+
+    KEEP_ALIVE = "keep-alive"
+    CLOSE = "close"
+    RESET = "reset"
+
+
+@dataclass(frozen=True)
+class Plan:
+    ending: Ending
+    wait_s: float = 0
+    """Seconds before the first byte."""
+    head: bytes = b""
+    """Status line and headers with the empty line, or what is sent in their place."""
+    parts: tuple[BodyPart, ...] = ()
+    chunked: bool = False
+    """Each `Send` goes out as chunks."""
+    terminator: bytes = b""
+    """What a chunked body ends with when it is whole."""
+    drip_s: float | None = None
+    """Seconds between two bytes of the body. None: as fast as the client reads."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an answer depends on besides its step."""
+
+    index: int = 0
+    """Number of the answer, from 0."""
+    request_id: str = "req_mock_000000"
+    model: str = DEFAULT_MODEL
+    stream: bool = True
+    keep_alive: bool = True
+    """False: the client wants the connection closed."""
+    accepts_chunks: bool = True
+    """False for HTTP/1.0."""
+
+
+@dataclass(frozen=True)
+class _Body:
+    content_type: str
+    parts: tuple[BodyPart, ...]
+    cut_at: int | None = None
+    """Bytes after which it is cut; None: it is whole."""
+
+
+def plan_step(step: Step, context: Context) -> Plan:
+    """How this step answers a request made in this context."""
+    fault = step.fault or Fault()
+    wait_s = fault.stall_before_headers_s
+    if fault.reset_before_headers:
+        return Plan(Ending.RESET, wait_s)
+    if fault.close_before_headers:
+        return Plan(Ending.CLOSE, wait_s)
+    if fault.garbage is not None:
+        return Plan(Ending.CLOSE, wait_s, head=_as_bytes(fault.garbage))
+    if fault.is_plain_answer():
+        status = 200 if fault.status is None else fault.status
+        return _frame(status, _plain_body(fault, status, context.request_id), fault, context)
+    if context.stream and not fault.json_instead_of_sse:
+        return _frame(200, _stream_body(step, fault, context), fault, context)
+    message = as_message(step.turn or STAND_IN, index=context.index, model=context.model)
+    return _frame(200, _json_body(message), fault, context)
+
+
+def plan_error(
+    status: int, message: str | None, context: Context, *, headers: Mapping[str, str] | None = None
+) -> Plan:
+    """An answer with the API's error object."""
+    return plan_step(Step(fault=Fault(status=status, message=message, headers=headers or {})), context)
+
+
+def plan_json(value: Any, context: Context) -> Plan:
+    """A plain 200 with a JSON value."""
+    return _frame(200, _json_body(value), Fault(), context)
+
+
+def _as_bytes(data: str | bytes) -> bytes:
+    return data.encode() if isinstance(data, str) else data
+
+
+def _json_body(value: Any) -> _Body:
+    return _Body("application/json", (Send(json.dumps(value).encode()),))
+
+
+def _plain_body(fault: Fault, status: int, request_id: str) -> _Body:
+    content_type = "application/json"
+    parts: tuple[BodyPart, ...] = ()
+    if isinstance(fault.body, (str, bytes)):
+        parts = (Send(_as_bytes(fault.body)),)
+        content_type = "text/html; charset=utf-8" if parts[0] != Send(b"") else "text/plain"
+    elif fault.body is not None:
+        parts = _json_body(fault.body).parts
+    elif fault.huge_body_bytes is not None:
+        content_type = "text/plain"
+    elif status >= http.HTTPStatus.BAD_REQUEST:
+        parts = _json_body(error_object(status, fault.message, request_id=request_id)).parts
+    if fault.huge_body_bytes is not None:
+        parts = (*parts, Fill(fault.huge_body_bytes))
+    return _Body(content_type, parts)
+
+
+def _stream_body(step: Step, fault: Fault, context: Context) -> _Body:
+    turn = step.turn or STAND_IN
+    events = break_events(as_events(turn, index=context.index, model=context.model), fault)
+    encoded = encode_broken(events, fault)
+    cut_at = None
+    if fault.cut_after_events is not None:
+        cut_at = len(b"".join(encoded[: fault.cut_after_events]))
+    if fault.stall_after_events is None:
+        return _Body(EVENT_STREAM, (Send(b"".join(encoded)),), cut_at)
+    before = b"".join(encoded[: fault.stall_after_events])
+    after = b"".join(encoded[fault.stall_after_events :])
+    pause = Pause(fault.stall_s, fault.ping_interval_s, encode_event(PING, fault.line_ending))
+    return _Body(EVENT_STREAM, (Send(before), pause, Send(after)), cut_at)
+
+
+def _frame(status: int, body: _Body, fault: Fault, context: Context) -> Plan:
+    framing: Framing = fault.framing or ("chunked" if body.content_type == EVENT_STREAM else "length")
+    if framing == "chunked" and not context.accepts_chunks:
+        framing = "close"
+    cuts = [cut for cut in (body.cut_at, fault.cut_after_bytes) if cut is not None]
+    ending = Ending.RESET if framing == "reset" else Ending.CLOSE
+    if framing in {"length", "chunked"} and not cuts and context.keep_alive:
+        ending = Ending.KEEP_ALIVE
+    headers = {
+        "content-type": fault.content_type or body.content_type,
+        **_framing_headers(framing, body, keep_alive=context.keep_alive),
+        "request-id": context.request_id,
+        **{name.lower(): value for name, value in fault.headers.items()},
+    }
+    head = _encode_head(status, headers)
+    if fault.partial_headers_bytes is not None:
+        return Plan(Ending.RESET, fault.stall_before_headers_s, head[: fault.partial_headers_bytes])
+    return Plan(
+        ending=ending,
+        wait_s=fault.stall_before_headers_s,
+        head=head,
+        parts=_cut(body.parts, min(cuts)) if cuts else body.parts,
+        chunked=framing == "chunked",
+        terminator=b"0\r\n\r\n" if framing == "chunked" and not cuts else b"",
+        drip_s=fault.drip_s,
+    )
+
+
+def _framing_headers(framing: Framing, body: _Body, *, keep_alive: bool) -> dict[str, str]:
+    headers = {"cache-control": "no-cache"} if body.content_type == EVENT_STREAM else {}
+    if framing == "length":
+        headers["content-length"] = str(sum(_size(part) for part in body.parts))
+    elif framing == "chunked":
+        headers["transfer-encoding"] = "chunked"
+    if framing in {"close", "reset"} or not keep_alive:
+        headers["connection"] = "close"
+    return headers
+
+
+def _encode_head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status} {_PHRASES.get(status, '')}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+
+
+def _size(part: BodyPart) -> int:
+    if isinstance(part, Send):
+        return len(part.data)
+    return part.size if isinstance(part, Fill) else 0
+
+
+def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
+    """The parts up to the limit in bytes. A pause right at the limit stays: first it stalls, then it is cut."""
+    kept: list[BodyPart] = []
+    left = limit
+    for part in parts:
+        size = _size(part)
+        if size <= left:
+            kept.append(part)
+            left -= size
+            continue
+        kept.append(Send(part.data[:left]) if isinstance(part, Send) else Fill(left))
+        break
+    return tuple(kept)

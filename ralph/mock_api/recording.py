@@ -1,0 +1,152 @@
+"""Who asked what, and when: in memory and as JSON lines. Credentials are replaced before anything is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+REDACTED = "[redacted]"
+
+# Broad on purpose: a harmless header lost costs less than a key kept.
+_CREDENTIAL = re.compile(r"auth|token|secret|key|passw|credential|cookie|session|signature", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    index: int
+    """Number of the request, from 0, whatever its path."""
+    received_at: str
+    """UTC, ISO 8601, when its headers were complete; for people."""
+    monotonic_s: float
+    """`time.monotonic()` at that moment; for durations."""
+    method: str
+    path: str
+    """With the query; values that look like credentials are replaced."""
+    headers: Mapping[str, str]
+    """Names in lower case; values of headers that look like credentials are replaced."""
+    body_bytes: int
+    """Size of the body, also when the body itself is no longer kept."""
+    body: bytes | None
+    """None: not kept, see `keep_bodies`."""
+
+    def json(self) -> Any:
+        """The body, parsed. Raises ValueError when it is no JSON or is not kept."""
+        if self.body is None:
+            raise ValueError(f"the body of request {self.index} was not kept")
+        return json.loads(self.body)
+
+
+def redact_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: REDACTED if _CREDENTIAL.search(name) else value for name, value in headers.items()}
+
+
+def redact_path(target: str) -> str:
+    path, mark, query = target.partition("?")
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    return (
+        path
+        + mark
+        + "&".join(n + eq + (REDACTED if eq and _CREDENTIAL.search(n) else v) for n, eq, v in pairs)
+    )
+
+
+class Recorder:
+    """Keeps requests at a cost per request that does not grow with what is kept. Used by many threads."""
+
+    def __init__(
+        self, *, path: Path | None = None, keep_requests: int | None = None, keep_bodies: int | None = None
+    ) -> None:
+        self._requests: deque[RecordedRequest] = deque(maxlen=keep_requests)
+        self._keep_bodies = keep_bodies
+        self._count = 0
+        self._changed = threading.Condition()
+        # Prompts are nobody else's business.
+        mode = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._file = None if path is None else os.open(path, mode, 0o600)
+
+    @property
+    def count(self) -> int:
+        """Requests so far, kept or not."""
+        return self._count
+
+    def requests(self) -> tuple[RecordedRequest, ...]:
+        with self._changed:
+            return tuple(self._requests)
+
+    def wait_for(self, count: int, timeout_s: float) -> bool:
+        """Wait until so many requests have come in all; False when the time is over first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._count >= count, timeout_s)
+
+    def add(
+        self,
+        *,
+        received_at: str,
+        monotonic_s: float,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> RecordedRequest:
+        """Raises OSError when the file cannot be written."""
+        path = redact_path(target)
+        kept_headers = redact_headers(headers)
+        with self._changed:
+            request = RecordedRequest(
+                self._count, received_at, monotonic_s, method, path, kept_headers, len(body), body
+            )
+            self._count += 1
+            self._keep(request)
+            self._changed.notify_all()
+            if self._file is not None:
+                _write_whole(self._file, _json_line(request))
+        return request
+
+    def close(self) -> None:
+        with self._changed:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _keep(self, request: RecordedRequest) -> None:
+        self._requests.append(request)
+        if self._keep_bodies is None:
+            return
+        oldest = -1 - self._keep_bodies  # the one body too many, counted from the newest
+        if len(self._requests) >= -oldest:
+            self._requests[oldest] = replace(self._requests[oldest], body=None)
+
+
+def _json_line(request: RecordedRequest) -> bytes:
+    """One object per line; `body` is the JSON value when it is one, else its text."""
+    body = request.body or b""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        value = body.decode(errors="replace")
+    fields = {
+        "index": request.index,
+        "received_at": request.received_at,
+        "monotonic_s": request.monotonic_s,
+        "method": request.method,
+        "path": request.path,
+        "headers": dict(request.headers),
+        "body_bytes": request.body_bytes,
+        "body": value,
+    }
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _write_whole(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

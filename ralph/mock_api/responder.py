@@ -1,0 +1,127 @@
+"""What each request is answered with: recorded, refused or given its step. Sends nothing; returns plans."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ralph.mock_api.events import DEFAULT_MODEL
+from ralph.mock_api.plan import Context, Plan, plan_error, plan_json, plan_step
+from ralph.mock_api.playback import ExhaustedError, Playback
+from ralph.mock_api.scenario import FOREVER, Scenario, Script, Step, ToolUse
+from ralph.mock_api.validation import MAX_REQUEST_BYTES, InvalidBodyError, find_violation, parse_body
+
+if TYPE_CHECKING:
+    from ralph.mock_api.http_request import BadRequestError, Head
+    from ralph.mock_api.recording import RecordedRequest, Recorder
+
+MESSAGES_PATH = "/v1/messages"
+_MODELS_PATH = "/v1/models/"
+
+
+class Responder:
+    def __init__(self, scenario: Scenario, script: Script | None, recorder: Recorder) -> None:
+        self._scenario = scenario
+        self._recorder = recorder
+        self._playback = Playback(scenario, script)
+        self._cached: tuple[Step, Plan] | None = None
+
+    def at_accept(self) -> Plan | None:
+        """What happens to a new connection before anything is read from it. None: nothing."""
+        fault = self._playback.take_at_accept()
+        return None if fault is None else plan_step(Step(fault=fault), Context())
+
+    def refuse(self, problem: BadRequestError) -> Plan:
+        """The answer to bytes that are no request."""
+        return plan_error(problem.status, str(problem), Context(keep_alive=False, accepts_chunks=False))
+
+    def answer(self, head: Head, body: bytes) -> Plan:
+        """Record the request and decide about it."""
+        plan = self._answer(head, body)
+        return replace(plan, parts=()) if head.method == "HEAD" else plan
+
+    def _answer(self, head: Head, body: bytes) -> Plan:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        context = Context(keep_alive=head.keeps_alive, accepts_chunks=head.version != "HTTP/1.0")
+        try:
+            request = self._recorder.add(
+                received_at=now,
+                monotonic_s=time.monotonic(),
+                method=head.method,
+                target=head.target,
+                headers=head.headers,
+                body=body,
+            )
+        except OSError as error:
+            return plan_error(500, f"mock-api cannot record the request: {error}", context)
+        context = replace(context, request_id=f"req_mock_{request.index:06d}")
+        path = head.target.partition("?")[0]
+        if path != MESSAGES_PATH:
+            return _other_path(head.method, path, context)
+        if head.method != "POST":
+            return plan_error(405, "Method Not Allowed", context, headers={"allow": "POST"})
+        return self._answer_message(head, request, body, context)
+
+    def _answer_message(self, head: Head, request: RecordedRequest, body: bytes, context: Context) -> Plan:
+        if self._scenario.require_key and not {"x-api-key", "authorization"} & head.headers.keys():
+            return plan_error(401, "x-api-key header is required", context)
+        payload: dict[str, Any] = {"stream": True}
+        if self._scenario.parse_requests:
+            try:
+                payload = parse_body(body)
+            except InvalidBodyError as error:
+                return plan_error(400, str(error), context)
+        if self._scenario.validate and self._scenario.parse_requests:
+            if len(body) > MAX_REQUEST_BYTES:
+                return plan_error(413, None, context)
+            violation = find_violation(payload, head.headers, continues_turn=self._playback.after_pause_turn)
+            if violation is not None:
+                return plan_error(400, violation, context)
+        return self._play(request, payload, context)
+
+    def _play(self, request: RecordedRequest, payload: dict[str, Any], context: Context) -> Plan:
+        try:
+            step, index = self._playback.take(request)
+        except ExhaustedError as error:
+            return plan_error(400, str(error), context)
+        except Exception as error:  # noqa: BLE001 - a script is the user's code; the client must see that it failed
+            return plan_error(400, f"the mock-api script failed: {error!r}", context)
+        if self._cached is not None and self._cached[0] is step and context.keep_alive:
+            return self._cached[1]
+        model = payload.get("model")
+        context = replace(
+            context,
+            index=index,
+            model=model if isinstance(model, str) else DEFAULT_MODEL,
+            stream=payload.get("stream") is True,
+        )
+        plan = plan_step(step, context)
+        if not self._scenario.parse_requests and context.keep_alive and _is_always_the_same(step):
+            self._cached = step, plan
+        return plan
+
+
+def _is_always_the_same(step: Step) -> bool:
+    """True when only the ids of message and request would differ between two answers with this step."""
+    blocks = step.turn.blocks() if step.turn else ()
+    return step.repeat == FOREVER and not any(isinstance(b, ToolUse) and b.id is None for b in blocks)
+
+
+def _other_path(method: str, path: str, context: Context) -> Plan:
+    model = path.removeprefix(_MODELS_PATH)
+    if method == "GET" and model and model != path and "/" not in model:
+        return plan_json(_model_object(model), context)
+    return plan_error(404, "Not found", context)
+
+
+def _model_object(model: str) -> dict[str, Any]:
+    return {
+        "type": "model",
+        "id": model,
+        "display_name": model,
+        "created_at": "2026-01-01T00:00:00Z",
+        "max_input_tokens": 200_000,
+        "max_tokens": 64_000,
+    }

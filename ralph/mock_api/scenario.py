@@ -1,0 +1,130 @@
+"""What a scenario is made of: answers as values. Refuses what cannot be played; how it breaks is `fault`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ralph.mock_api.fault import Fault, ScenarioError
+
+if TYPE_CHECKING:
+    from ralph.mock_api.recording import RecordedRequest
+
+FOREVER: Literal["forever"] = "forever"
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Thinking:
+    thinking: str
+    signature: str = "bW9jaw=="
+    """Opaque, sent once in a `signature_delta` before the block closes. "" as local servers send it."""
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    name: str
+    input: Mapping[str, Any] = field(default_factory=dict)
+    id: str | None = None
+    """None: made from the number of the answer and of the block, so that no two answers share one."""
+    input_json: str | None = None
+    """Streamed verbatim instead of `input`: the way to send arguments that are no JSON."""
+
+
+Block = Text | Thinking | ToolUse | Mapping[str, Any]
+"""A mapping is a content block of any other type; it is sent as it is, whole, in `content_block_start`."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One assistant message."""
+
+    content: str | Sequence[Block] = ()
+    """A string is one text block, as in the API. Empty: a message without content."""
+    stop_reason: str | None = None
+    """None: `tool_use` when there is a tool call, else `end_turn`. "" is sent as it is."""
+    stop_sequence: str | None = None
+    stop_details: Mapping[str, Any] | None = None
+    """Sent beside `stop_reason: "refusal"` by the API. None: left out."""
+    usage: Mapping[str, Any] | None = None
+    """Token counts, sent verbatim. None: 10 input tokens, and a quarter of the characters as output tokens."""
+    model: str | None = None
+    """None: the model of the request."""
+    id: str | None = None
+    """None: made from the number of the answer."""
+    chunk_chars: int = 16
+    """Characters per delta of text, thinking and tool input. 0: everything in one delta."""
+    pings_before_start: int = 0
+    """`ping` events before `message_start`."""
+    ping_every: int = 0
+    """A `ping` after every so many events. 0: none."""
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_chars", "pings_before_start", "ping_every"):
+            if getattr(self, name) < 0:
+                raise ScenarioError(f"{name}: must not be negative")
+
+    def blocks(self) -> Sequence[Block]:
+        """The content blocks, a string being one text block."""
+        if isinstance(self.content, str):
+            return (Text(self.content),)
+        return self.content
+
+
+STAND_IN = Turn(content="Hello from the mock API.")
+"""What a fault breaks when its step has no turn of its own."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one request is answered with: a turn, a fault, or a turn broken by a fault."""
+
+    turn: Turn | None = None
+    """None: a fault that needs an answer to break takes a short greeting."""
+    fault: Fault | None = None
+    repeat: int | Literal["forever"] = 1
+    """How many requests in a row get this step."""
+
+    def __post_init__(self) -> None:
+        if self.turn is None and self.fault is None:
+            raise ScenarioError("a step needs content or a fault")
+        if self.repeat != FOREVER and self.repeat < 1:
+            raise ScenarioError('repeat: must be at least 1, or "forever"')
+        if self.turn is not None and self.fault is not None and self.fault.replaces_answer():
+            raise ScenarioError("a fault that answers by itself leaves nothing of the step's content")
+
+
+Playable = Step | Turn | Fault
+"""Wherever a step is expected, a bare turn or fault is one too."""
+
+
+def as_step(playable: Playable) -> Step:
+    if isinstance(playable, Turn):
+        return Step(turn=playable)
+    if isinstance(playable, Fault):
+        return Step(fault=playable)
+    return playable
+
+
+Script = Callable[["RecordedRequest", int], Playable]
+"""Computes a step from the request and the number of steps already taken (0 for the first)."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The steps for the requests to `/v1/messages`, in order, and how strictly requests are looked at."""
+
+    steps: Sequence[Playable] = ()
+    """One is used up by each request that is not refused. When none is left, requests are refused with 400."""
+    description: str = ""
+    validate: bool = True
+    """Refuse requests the API would refuse. A refused request uses up no step."""
+    require_key: bool = False
+    """Refuse requests without `x-api-key` or `Authorization` with 401."""
+    parse_requests: bool = True
+    """False, for benchmarks: request bodies are read but not parsed, nothing is validated, every answer streams."""

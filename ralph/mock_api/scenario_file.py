@@ -1,0 +1,195 @@
+"""Scenario files, TOML or JSON. Refuses unknown keys and wrong types, and says where they are."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import MISSING, fields
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from ralph.mock_api.fault import ErrorEvent, Fault, Framing, LineEnding, ScenarioError
+from ralph.mock_api.scenario import FOREVER, Block, Scenario, Step, Text, Thinking, ToolUse, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_T = TypeVar("_T")
+_EXAMPLES = resources.files("ralph.mock_api") / "scenarios"
+
+
+def load_scenario(path: Path | str) -> Scenario:
+    """The scenario in a `.json` file, or in a TOML file of any other name. Raises `ScenarioError`."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{file}: {error}") from error
+    return parse_scenario(text, name=str(file), is_json=file.suffix == ".json")
+
+
+def example_names() -> list[str]:
+    """The scenarios that come with ralph."""
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in _EXAMPLES.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def load_example(name: str) -> Scenario:
+    if name not in example_names():
+        raise ScenarioError(f"no example scenario {name!r}; there are: {', '.join(example_names())}")
+    return parse_scenario((_EXAMPLES / f"{name}.toml").read_text(encoding="utf-8"), name=name)
+
+
+def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
+    """`name` opens the line of every error."""
+    try:
+        table = json.loads(text) if is_json else tomllib.loads(text)
+        return _scenario(table)
+    except (ScenarioError, ValueError) as error:
+        raise ScenarioError(f"{name}: {error}") from None
+
+
+def _scenario(value: Any) -> Scenario:
+    table = _table(value, "the scenario")
+    settings = _settings(Scenario, table, "the scenario", apart={"steps"})
+    steps = _list(table.get("steps", []), "steps")
+    return Scenario(
+        steps=tuple(_step(step, f"step {number}") for number, step in enumerate(steps, 1)), **settings
+    )
+
+
+def _step(value: Any, where: str) -> Step:
+    table = _table(value, where)
+    about_step = {key: table[key] for key in ("fault", "repeat") if key in table}
+    about_turn = {key: table[key] for key in table if key not in about_step}
+    repeat = about_step.get("repeat", 1)
+    if repeat != FOREVER and not _is_integer(repeat):
+        raise ScenarioError(f'{where}: repeat must be an integer or "{FOREVER}"')
+    turn = _turn(about_turn, where) if about_turn else None
+    fault = _fault(about_step["fault"], f"{where}, fault") if "fault" in about_step else None
+    return _build(Step, {"turn": turn, "fault": fault, "repeat": repeat}, where)
+
+
+def _turn(table: dict[str, Any], where: str) -> Turn:
+    settings = _settings(Turn, table, where, apart={"content"})
+    content = table.get("content", "")
+    if not isinstance(content, str):
+        blocks = _list(content, f"{where}, content")
+        settings["content"] = tuple(
+            _block(block, f"{where}, content {n}") for n, block in enumerate(blocks, 1)
+        )
+    elif content:
+        settings["content"] = content
+    return _build(Turn, settings, where)
+
+
+def _fault(value: Any, where: str) -> Fault:
+    table = _table(value, where)
+    settings = _settings(Fault, table, where, apart={"headers", "error_event"})
+    if "headers" in table:
+        settings["headers"] = _headers(table["headers"], f"{where}, headers")
+    if "error_event" in table:
+        inside = f"{where}, error_event"
+        event = _settings(ErrorEvent, _table(table["error_event"], inside), inside)
+        settings["error_event"] = _build(ErrorEvent, event, inside)
+    return _build(Fault, settings, where)
+
+
+def _block(value: Any, where: str) -> Block:
+    table = _table(value, where)
+    if list(table) == ["raw"]:
+        return _table(table["raw"], f"{where}, raw")
+    kinds: dict[Any, type[Text | Thinking | ToolUse]] = {
+        "text": Text,
+        "thinking": Thinking,
+        "tool_use": ToolUse,
+    }
+    kind = table.get("type")
+    if kind not in kinds:
+        raise ScenarioError(
+            f"{where}: type must be one of {', '.join(kinds)} (any other block: raw = {{...}})"
+        )
+    settings = _settings(kinds[kind], {key: table[key] for key in table if key != "type"}, where)
+    return _build(kinds[kind], settings, where)
+
+
+def _headers(value: Any, where: str) -> dict[str, str]:
+    """Numbers are welcome: `retry-after = 1` reads better without quotes."""
+    for name, text in _table(value, where).items():
+        if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+            raise ScenarioError(f"{where}: {name} must be a string or a number")
+    return {name: str(text) for name, text in value.items()}
+
+
+def _build(kind: type[_T], settings: dict[str, Any], where: str) -> _T:
+    try:
+        return kind(**settings)
+    except ScenarioError as error:
+        raise ScenarioError(f"{where}: {error}") from None
+
+
+def _settings(
+    kind: type[Any], table: dict[str, Any], where: str, *, apart: frozenset[str] | set[str] = frozenset()
+) -> dict[str, Any]:
+    """The table's values for the fields of this dataclass, checked; those `apart` are the caller's."""
+    known = {field.name: field for field in fields(kind)}
+    for key in table:
+        if key not in known:
+            raise ScenarioError(f"{where}: unknown key {key!r}")
+    for name, field in known.items():
+        if field.default is MISSING and field.default_factory is MISSING and name not in table:
+            raise ScenarioError(f"{where}: {name} is missing")
+    for key in table.keys() - apart:
+        is_right, expected = _KINDS[str(known[key].type).removesuffix(" | None")]
+        if not is_right(table[key]):
+            raise ScenarioError(f"{where}: {key} must be {expected}")
+    return {key: table[key] for key in table if key not in apart}
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ScenarioError(f"{where} must be a table")
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ScenarioError(f"{where} must be a list")
+    return value
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_integer(value)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _choice(kind: Any) -> tuple[Callable[[Any], bool], str]:
+    choices = get_args(kind)
+    return (lambda value: value in choices), f"one of {', '.join(map(json.dumps, choices))}"
+
+
+# What each annotation of the dataclasses means in a file.
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "int": (_is_integer, "an integer"),
+    "float": (_is_number, "a number"),
+    "str": (_is_string, "a string"),
+    "str | bytes": (_is_string, "a string"),
+    "Mapping[str, Any]": (_is_table, "a table"),
+    "Body": (lambda value: isinstance(value, (str, dict, list)), "a string, a table or a list"),
+    "Framing": _choice(Framing),
+    "LineEnding": _choice(LineEnding),
+}

@@ -1,0 +1,175 @@
+"""The server: listens, gives each connection a thread, and ends them all at once. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+from ralph.mock_api.connection import Connection
+from ralph.mock_api.recording import RecordedRequest, Recorder
+from ralph.mock_api.responder import Responder
+from ralph.mock_api.scenario import Scenario, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+_JOIN_LIMIT_S = 2.0  # threads end within milliseconds; a stuck one is a daemon and must not hold up the user
+_BACKLOG = 128
+
+
+class MockApi:
+    """A scripted Messages API server on 127.0.0.1. Also a context manager: started on entry, closed on exit.
+
+    `scenario` gives the steps and how strict the server is; `script` computes the steps instead.
+    `port` 0: any free one. `record`: a file that gets one JSON object per request, overwritten at start.
+    `keep_requests`, `keep_bodies`: how many requests, and bodies of them, stay in memory; None: all.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario | None = None,
+        *,
+        script: Script | None = None,
+        port: int = 0,
+        record: Path | None = None,
+        keep_requests: int | None = None,
+        keep_bodies: int | None = None,
+    ) -> None:
+        if script is not None and scenario is not None and scenario.steps:
+            raise ValueError("a script computes the steps; the scenario beside it must have none")
+        self._scenario = scenario or Scenario()
+        self._script = script
+        self._wanted_port = port
+        self._recorder = Recorder(path=record, keep_requests=keep_requests, keep_bodies=keep_bodies)
+        self._responder = Responder(self._scenario, script, self._recorder)
+        self._listener: socket.socket | None = None
+        self._port = 0
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._open: dict[threading.Thread, Connection] = {}
+        self._acceptor = threading.Thread(target=self._accept_all, name="mock-api", daemon=True)
+
+    def start(self) -> Self:
+        """Listen. Raises OSError when the port is taken."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            # Lets a port be used again while connections of the last server linger in TIME_WAIT.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", self._wanted_port))
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            self._recorder.close()
+            raise
+        self._listener = listener
+        self._port = listener.getsockname()[1]
+        self._acceptor.start()
+        return self
+
+    def close(self) -> None:
+        """End every connection at once, stalls included. A closed server cannot be started again."""
+        self._closing.set()
+        if self._listener is not None:
+            # A connection of our own is the portable way out of accept().
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            self._acceptor.join(_JOIN_LIMIT_S)
+            self._listener.close()
+            self._listener = None
+        with self._lock:
+            remaining = dict(self._open)
+        for connection in remaining.values():
+            connection.interrupt()
+        end = time.monotonic() + _JOIN_LIMIT_S
+        for thread in remaining:
+            thread.join(max(0.0, end - time.monotonic()))
+        self._recorder.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def port(self) -> int:
+        """The port listened on; 0 before `start()`."""
+        return self._port
+
+    @property
+    def base_url(self) -> str:
+        """Without a path: clients add `/v1/messages`."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def requests(self) -> tuple[RecordedRequest, ...]:
+        """The requests still kept, oldest first; a copy."""
+        return self._recorder.requests()
+
+    @property
+    def request_count(self) -> int:
+        """All requests so far, kept or not."""
+        return self._recorder.count
+
+    def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
+        """Wait until so many requests have come in all; False when the time is over first."""
+        return self._recorder.wait_for(count, timeout_s)
+
+    def _accept_all(self) -> None:
+        listener = self._listener
+        while listener is not None and not self._closing.is_set():
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                # A client that left before it was accepted, or no file descriptor free for now.
+                self._closing.wait(0.01)
+                continue
+            if self._closing.is_set():
+                sock.close()
+                return
+            self._open_connection(sock)
+
+    def _open_connection(self, sock: socket.socket) -> None:
+        try:
+            connection = Connection(sock, self._responder, self._closing)
+        except OSError:
+            sock.close()
+            return
+        thread = threading.Thread(
+            target=self._serve, args=(connection,), name="mock-api-connection", daemon=True
+        )
+        with self._lock:
+            self._open[thread] = connection
+        thread.start()
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            connection.serve()
+        finally:
+            with self._lock:
+                self._open.pop(threading.current_thread(), None)
+
+
+def run_forever(
+    scenario: Scenario,
+    *,
+    port: int = 0,
+    record: Path | None = None,
+    ready: Callable[[MockApi], None] | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Serve until `stop` is set or an exception (KeyboardInterrupt) ends the wait, which is passed on.
+
+    `ready` is called once the server listens. Only the newest requests stay in memory; the file gets all.
+    """
+    with MockApi(scenario, port=port, record=record, keep_requests=100, keep_bodies=0) as server:
+        if ready is not None:
+            ready(server)
+        (stop or threading.Event()).wait()

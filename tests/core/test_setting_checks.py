@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.core import setting_checks as must_be
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.lists(st.text()),
+    st.dictionaries(st.text(), st.none()),
+)
+CHECKS = [
+    must_be.text,
+    must_be.model_name,
+    must_be.base_url,
+    must_be.path,
+    must_be.boolean,
+    must_be.one_of("a", "b"),
+    must_be.whole(1),
+    must_be.seconds,
+    must_be.positive_seconds,
+    must_be.seconds_or_none,
+    must_be.tool_names,
+    must_be.variable_names,
+]
+
+
+@given(ANYTHING, st.sampled_from(CHECKS))
+def test_check_gives_a_value_or_says_in_one_line_what_it_must_be(
+    value: object, check: Callable[[object], object]
+) -> None:
+    said = ""
+    try:
+        check(value)
+    except ValueError as error:
+        said = str(error)
+    assert not said or said.startswith(("must ", "is not "))
+    assert "\n" not in said
+
+
+def test_huge_number_is_refused_and_not_spelled_out() -> None:
+    with pytest.raises(ValueError, match="a huge number"):
+        must_be.seconds(10**5000)
+
+
+def test_long_value_is_cut() -> None:
+    with pytest.raises(ValueError, match=r"x\.\.\.$"):
+        must_be.boolean("x" * 500)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        (" , ", []),
+        ("Read", ["Read"]),
+        ("Read,Edit Bash,,Grep", ["Read", "Edit", "Bash", "Grep"]),
+        ("Bash(git add:*),Read", ["Bash(git add:*)", "Read"]),
+        ("Bash(git", ["Bash(git"]),
+        ("Bash(a) Bash(b)", ["Bash(a)", "Bash(b)"]),
+        (")(", [")("]),
+    ],
+)
+def test_names_are_split_outside_of_parentheses(text: str, names: list[str]) -> None:
+    assert must_be.split_names(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "in_seconds"), [("0", 0), ("1", 0.001), ("1000", 1), ("9" * 15, 999999999999.999)]
+)
+def test_milliseconds_become_seconds(text: str, in_seconds: float) -> None:
+    assert must_be.milliseconds(text) == in_seconds

@@ -1,0 +1,121 @@
+"""Servers that are closed again, and a client that sees every byte and how the connection ended."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+
+import pytest
+
+from ralph.mock_api import MockApi, Scenario
+
+REQUEST = {"model": "claude-test", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
+HEADERS = "content-type: application/json\r\nanthropic-version: 2023-06-01\r\nx-api-key: k-secret\r\n"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a raw client got until the connection ended."""
+
+    data: bytes
+    ended: str
+    """`eof`, `reset` or `timeout`."""
+
+    @property
+    def head(self):
+        return self.data.partition(b"\r\n\r\n")[0].decode("latin-1")
+
+    @property
+    def body(self):
+        return self.data.partition(b"\r\n\r\n")[2]
+
+    @property
+    def status(self):
+        return int(self.head.split(" ")[1])
+
+    @property
+    def chunks(self):
+        """The body without its chunk framing, and whether it ended with the last chunk."""
+        rest, pieces = self.body, []
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            if int(size, 16) == 0:
+                return b"".join(pieces), True
+            pieces.append(rest[: int(size, 16)])
+            rest = rest[int(size, 16) + 2 :]
+        return b"".join(pieces), False
+
+
+def encode_request(payload, *, path="/v1/messages", headers=HEADERS):
+    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    return f"POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def read_to_the_end(sock):
+    data = b""
+    try:
+        while piece := sock.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        return Seen(data, "reset")
+    except TimeoutError:
+        return Seen(data, "timeout")
+    return Seen(data, "eof")
+
+
+@pytest.fixture
+def serve():
+    """Start a server with these steps (or these arguments); it is closed after the test."""
+    servers = []
+
+    def start(*steps, **settings):
+        options = {key: settings.pop(key) for key in ("validate", "require_key", "parse_requests") if key in settings}
+        server = MockApi(Scenario(steps=steps, **options), **settings).start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def connect():
+    """A raw connection to a server."""
+    sockets = []
+
+    def open_connection(server, timeout_s=5.0):
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s)
+        sockets.append(sock)
+        return sock
+
+    yield open_connection
+    for sock in sockets:
+        sock.close()
+
+
+@pytest.fixture
+def ask(connect):
+    """Send one request on a connection of its own; returns all that came back."""
+
+    def send(server, *, stream=True, timeout_s=5.0, close=True, **changes):
+        sock = connect(server, timeout_s)
+        headers = HEADERS + ("connection: close\r\n" if close else "")
+        sock.sendall(encode_request({**REQUEST, "stream": stream, **changes}, headers=headers))
+        return read_to_the_end(sock)
+
+    return send
+
+
+@pytest.fixture
+def raw_request():
+    return encode_request
+
+
+@pytest.fixture(scope="session")
+def anthropic():
+    """The official SDK, which takes seconds to import."""
+    import anthropic
+
+    return anthropic
