@@ -91,7 +91,7 @@ def _root(
         raise typer.Exit
 
 
-@app.command()
+@app.command(short_help="Do one task, from a prompt to an outcome (the default).")
 def run(
     prompt: Annotated[
         str | None,
@@ -217,7 +217,7 @@ def run(
     )
 
 
-@app.command()
+@app.command(short_help="Watch it work: no key, no network, a scripted model.")
 def demo(
     *,
     speed: Annotated[
@@ -233,7 +233,7 @@ def demo(
     return run_demo(speed=speed, keep=keep)
 
 
-@app.command("mock-api")
+@app.command("mock-api", short_help="Serve a scripted Messages API on 127.0.0.1.")
 def mock_api(
     scenario: Annotated[str, typer.Argument(help="Scenario file (.toml or .json); docs/mock-api.md describes it.")],
     *,

@@ -127,6 +127,7 @@ class RunCommand:
 
     def _run(self) -> RunEnded:
         cwd = self._directory()
+        prompt, notices = self._prompt()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
         secrets = known_secrets(self._environment, settings.secrets)
@@ -134,7 +135,6 @@ class RunCommand:
         self._writer = self._new_writer(redactor)
         self._heartbeats = Heartbeats(self, self._clock, settings.clocks.heartbeat_s)
         self._waiter.heartbeats = self._heartbeats
-        prompt, notices = self._prompt()
         toolbox = self._toolbox(settings, redactor, secrets, cwd)
         task = self._task(settings, toolbox, prompt, cwd)
         source = settings.credential.source if settings.credential else "none"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _LONGEST_SHOWN_VALUE = 60
 _MOST_FAULTS_NAMED = 5
@@ -82,23 +82,25 @@ def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) 
 def _is_of_type(value: Any, expected: str | list[str]) -> bool:
     if isinstance(expected, list):
         return any(_is_of_type(value, one) for one in expected)
-    match expected:
-        case "string":
-            return isinstance(value, str)
-        case "integer":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "number":  # Python's parser lets NaN and Infinity through; JSON has neither
-            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        case "boolean":
-            return isinstance(value, bool)
-        case "array":
-            return isinstance(value, list)
-        case "object":
-            return isinstance(value, dict)
-        case "null":
-            return value is None
-        case _:
-            return True
+    is_of_type = _TYPES.get(expected)
+    return is_of_type is None or is_of_type(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Python's parser lets NaN and Infinity through; JSON has neither. A boolean is no number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# In this order a value is named by the first that fits.
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": _is_number,
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
 
 
 def _is_same(value: Any, allowed: Any) -> bool:
@@ -120,7 +122,4 @@ def _shown(value: Any) -> str:
 
 
 def _type_name(value: Any) -> str:
-    for name in ("string", "boolean", "integer", "array", "object"):
-        if _is_of_type(value, name):
-            return name
-    return "number"
+    return next((name for name, is_of_type in _TYPES.items() if is_of_type(value)), "not JSON")

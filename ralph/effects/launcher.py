@@ -1,8 +1,9 @@
-# ruff: noqa: PTH, SIM105 - pathlib and contextlib would double the start-up that every command pays
+# pathlib and contextlib would double the start-up that every command pays.
+# ruff: noqa: PTH112, PTH123, PTH208, SIM105
 """Supervises one command so that nothing it starts outlives it; refuses to know anything else of ralph.
 
-Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S COMMAND...`), so it imports
-little: its start-up is part of every command. On Linux it adopts whatever the command orphans (a daemon made
+Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE COMMAND...`), so it
+imports little: its start-up is part of every command. On Linux it adopts whatever the command orphans (a daemon made
 with `setsid` and a double fork too), and dies with its parent, taking the tree along. Elsewhere it can reach
 only the command's process group.
 
@@ -237,7 +238,13 @@ def _become(command: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    return _Supervisor(int(arguments[0]), float(arguments[1])).run(arguments[2:])
+    parent_pid, grace_s, character_type, *command = arguments
+    # The interpreter sets this variable at its start (PEP 538): the command gets what it was given.
+    if character_type:
+        os.environ["LC_CTYPE"] = character_type
+    else:
+        os.environ.pop("LC_CTYPE", None)
+    return _Supervisor(int(parent_pid), float(grace_s)).run(command)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,11 @@ class SupervisedCommand:
         protect_this_process()
         self._others = set(launcher.children_of(os.getpid()))
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), str(grace_s), *command],
+            [
+                *(sys.executable, "-I", "-S", launcher.__file__),
+                *(str(os.getpid()), str(grace_s), environment.get("LC_CTYPE", "")),
+                *command,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

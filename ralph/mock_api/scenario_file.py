@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _T = TypeVar("_T")
+_BLOCKS: Mapping[str, type[Text | Thinking | ToolUse]] = {
+    "text": Text,
+    "thinking": Thinking,
+    "tool_use": ToolUse,
+}
 _EXAMPLES = resources.files("ralph.mock_api") / "scenarios"
 
 
@@ -101,18 +106,13 @@ def _block(value: Any, where: str) -> Block:
     table = _table(value, where)
     if list(table) == ["raw"]:
         return _table(table["raw"], f"{where}, raw")
-    kinds: dict[Any, type[Text | Thinking | ToolUse]] = {
-        "text": Text,
-        "thinking": Thinking,
-        "tool_use": ToolUse,
-    }
-    kind = table.get("type")
-    if kind not in kinds:
+    kind = _BLOCKS.get(str(table.get("type")))
+    if kind is None:
         raise ScenarioError(
-            f"{where}: type must be one of {', '.join(kinds)} (any other block: raw = {{...}})"
+            f"{where}: type must be one of {', '.join(_BLOCKS)} (any other block: raw = {{...}})"
         )
-    settings = _settings(kinds[kind], {key: table[key] for key in table if key != "type"}, where)
-    return _build(kinds[kind], settings, where)
+    settings = _settings(kind, {key: table[key] for key in table if key != "type"}, where)
+    return _build(kind, settings, where)
 
 
 def _headers(value: Any, where: str) -> dict[str, str]:

@@ -70,7 +70,9 @@ def serve():
     servers = []
 
     def start(*steps, **settings):
-        options = {key: settings.pop(key) for key in ("validate", "require_key", "parse_requests") if key in settings}
+        options = {
+            key: settings.pop(key) for key in ("validate", "require_key", "parse_requests") if key in settings
+        }
         server = MockApi(Scenario(steps=steps, **options), **settings).start()
         servers.append(server)
         return server

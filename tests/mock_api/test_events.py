@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from ralph.mock_api import ScenarioError, Text, Thinking, ToolUse, Turn, as_events, as_message, encode_event, encode_events
+from ralph.mock_api import (
+    ScenarioError,
+    Text,
+    Thinking,
+    ToolUse,
+    Turn,
+    as_events,
+    as_message,
+    encode_event,
+    encode_events,
+)
 
 EVERYTHING = Turn(
     content=(
@@ -47,7 +57,9 @@ def test_deltas_add_up_to_the_message(chunk_chars):
 def test_blocks_are_strictly_sequential():
     events = as_events(EVERYTHING)
 
-    order = [(e["type"], e["index"]) for e in events if e["type"] in {"content_block_start", "content_block_stop"}]
+    order = [
+        (e["type"], e["index"]) for e in events if e["type"] in {"content_block_start", "content_block_stop"}
+    ]
     assert order == [(kind, i) for i in range(4) for kind in ("content_block_start", "content_block_stop")]
     assert [e["type"] for e in events[-2:]] == ["message_delta", "message_stop"]
 
@@ -55,10 +67,13 @@ def test_blocks_are_strictly_sequential():
 def test_stop_reason_follows_from_the_content_unless_given():
     assert as_message(Turn("hi"))["stop_reason"] == "end_turn"
     assert as_message(EVERYTHING)["stop_reason"] == "tool_use"
-    assert as_message(Turn(stop_reason="refusal", stop_details={"type": "refusal"})).items() >= {
-        "stop_reason": "refusal",
-        "stop_details": {"type": "refusal"},
-    }.items()
+    assert (
+        as_message(Turn(stop_reason="refusal", stop_details={"type": "refusal"})).items()
+        >= {
+            "stop_reason": "refusal",
+            "stop_details": {"type": "refusal"},
+        }.items()
+    )
     assert as_events(Turn("hi", stop_reason=""))[-2]["delta"]["stop_reason"] == ""
 
 
@@ -80,7 +95,10 @@ def test_usage_given_is_sent_verbatim_at_both_ends():
 def test_arguments_that_are_no_json_are_streamed_verbatim():
     events = as_events(Turn(content=(ToolUse("Bash", input_json='{"command": "l'),), chunk_chars=5))
 
-    assert "".join(e["delta"]["partial_json"] for e in events if "delta" in e and "index" in e) == '{"command": "l'
+    assert (
+        "".join(e["delta"]["partial_json"] for e in events if "delta" in e and "index" in e)
+        == '{"command": "l'
+    )
 
 
 def test_a_raw_block_arrives_whole_in_its_start():

@@ -5,7 +5,18 @@ import time
 import httpx
 import pytest
 
-from ralph.mock_api import ErrorEvent, Fault, ScenarioError, Step, Text, ToolUse, Turn, as_events, encode_event, encode_events
+from ralph.mock_api import (
+    ErrorEvent,
+    Fault,
+    ScenarioError,
+    Step,
+    Text,
+    ToolUse,
+    Turn,
+    as_events,
+    encode_event,
+    encode_events,
+)
 
 REQUEST = {
     "model": "claude-test",
@@ -23,7 +34,9 @@ def breaking(**fault):
 
 
 def names(body):
-    return [line.removeprefix(b"event: ").decode() for line in body.splitlines() if line.startswith(b"event: ")]
+    return [
+        line.removeprefix(b"event: ").decode() for line in body.splitlines() if line.startswith(b"event: ")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +60,9 @@ def names(body):
 def test_a_status_comes_with_the_apis_error_object(serve, status, kind):
     server = serve(Fault(status=status, headers={"Retry-After": "7"}))
 
-    answer = httpx.post(f"{server.base_url}/v1/messages", json=REQUEST, headers={"anthropic-version": "2023-06-01"})
+    answer = httpx.post(
+        f"{server.base_url}/v1/messages", json=REQUEST, headers={"anthropic-version": "2023-06-01"}
+    )
 
     assert answer.status_code == status
     assert answer.headers["retry-after"] == "7"
@@ -97,9 +112,8 @@ def test_bytes_of_ones_own_can_be_served_as_a_stream_and_cut(serve, ask):
 def test_a_reset_before_any_byte(serve, ask, connect, at_accept):
     server = serve(Fault(reset_before_headers=True, at_accept=at_accept), Turn("next"))
     if at_accept:
-        sock = connect(server)
-        with pytest.raises(ConnectionResetError):
-            sock.recv(1)
+        with pytest.raises(ConnectionResetError):  # possibly before connect() returns
+            connect(server).recv(1)
     else:
         seen = ask(server)
         assert (seen.data, seen.ended) == (b"", "reset")
@@ -218,9 +232,14 @@ def test_a_stall_right_before_a_cut_comes_first(serve, ask):
     assert seen.body == encode_events(EVENTS[:2])
 
 
-def test_pings_only_for_ever(serve, ask):
-    seen = ask(serve(Fault(stall_after_events=0, ping_interval_s=0.01)), timeout_s=0.1)
-    assert seen.ended in {"timeout", "eof"} or seen.data
+def test_pings_only_for_ever(serve, connect, raw_request):
+    sock = connect(serve(Fault(stall_after_events=0, ping_interval_s=0.01, framing="close")))
+    sock.sendall(raw_request(REQUEST))
+    data = b""
+    while names(data).count("ping") < 20:
+        data += sock.recv(65536)
+
+    assert set(names(data)) == {"ping"}
 
 
 def test_pings_during_a_stall_and_then_the_rest(serve, ask):
@@ -229,18 +248,19 @@ def test_pings_during_a_stall_and_then_the_rest(serve, ask):
     body, is_whole = seen.chunks
     assert is_whole
     assert body.replace(encode_event({"type": "ping"}), b"") == WHOLE
-    assert 2 <= names(body).count("ping") <= 6
+    assert 1 <= names(body).count("ping") <= 6
 
 
 def test_a_slow_drip_sends_one_byte_at_a_time(serve, connect, raw_request):
-    sock = connect(serve(breaking(drip_s=0.02, framing="close")))
+    sock = connect(serve(breaking(drip_s=0.01, framing="close")))
+    started = time.monotonic()
     sock.sendall(raw_request(REQUEST))
     data = b""
-    while b"\r\n\r\n" not in data:
+    while len(data.partition(b"\r\n\r\n")[2]) < 11:
         data += sock.recv(65536)
-    pieces = [sock.recv(65536) for _ in range(5)]
 
-    assert max(map(len, pieces)) <= 2  # this thread may be late once
+    assert time.monotonic() - started >= 10 * 0.01
+    assert WHOLE.startswith(data.partition(b"\r\n\r\n")[2])
 
 
 def test_a_drip_without_delay_is_whole(serve, ask):

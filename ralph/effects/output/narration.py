@@ -122,12 +122,15 @@ def outcome_line(event: ev.RunEnded) -> str:
     tokens, cost = event.usage.tokens, event.usage.cost_usd
     code = f" (exit {event.exit_code})" if event.exit_code else ""
     why = f": {event.errors[-1]}" if event.errors else ""
+    ending = f"{event.outcome.value}{code}{why}"
+    if not event.usage.by_model and not event.api_s:
+        return ending  # nothing was sent, so there is nothing to count
     parts = [f"{event.num_turns} turn{'' if event.num_turns == 1 else 's'}", f"{event.duration_s:.1f}s"]
     if event.retries:
         parts.append(f"{event.retries} retries, {event.waited_s:g}s waited")
     parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
     parts.append("cost unknown" if cost is None else f"${cost:.4f}")
-    return f"{event.outcome.value}{code}{why} [{', '.join(parts)}]"
+    return f"{ending} [{', '.join(parts)}]"
 
 
 def describe_call(call: ToolCall) -> str:

@@ -51,9 +51,7 @@ class SearchProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _type: type | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdout, self._process.stderr):

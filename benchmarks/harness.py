@@ -1,0 +1,171 @@
+"""What all measurements share: a clean environment, whole processes, a mock API in a process of its own, tables.
+
+Nothing here judges a figure. Medians and minimums are both kept: on a busy machine the minimum says what the
+program costs, and the distance to the median how much the machine was disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from ralph.mock_api import MockApi, Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+    from types import TracebackType
+
+RUNS = 15
+"""Of each measurement, after one that is thrown away: it writes the bytecode and fills the disk cache."""
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+PYTHON = sys.executable
+BARE_PYTHON = (PYTHON, "-c", "pass")
+
+
+def ralph(*arguments: str) -> tuple[str, ...]:
+    """The command as users start it: the script beside this interpreter, or `python -m ralph` without one."""
+    script = Path(PYTHON).with_name("ralph")
+    return (str(script), *arguments) if script.exists() else (PYTHON, "-m", "ralph", *arguments)
+
+
+class Request(NamedTuple):
+    monotonic_s: float
+    """On the system-wide clock, so that it compares with times taken in other processes."""
+    body_bytes: int
+    body: bytes | None
+
+
+class MockProcess:
+    """A `MockApi` in a process of its own: in this one it would share the interpreter lock with the measuring."""
+
+    def __init__(self, scenario: Scenario, *, keep_requests: int | None = 1, keep_bodies: int = 0) -> None:
+        self._pipe, theirs = multiprocessing.Pipe()
+        arguments = (scenario, keep_requests, keep_bodies, theirs)
+        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        self.base_url: str = self._pipe.recv()
+
+    def requests(self) -> list[Request]:
+        """The requests still kept, oldest first."""
+        self._pipe.send("requests")
+        requests: list[Request] = self._pipe.recv()
+        return requests
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(scenario: Scenario, keep_requests: int | None, keep_bodies: int, pipe: Connection) -> None:
+    with MockApi(scenario, keep_requests=keep_requests, keep_bodies=keep_bodies) as server:
+        pipe.send(server.base_url)
+        while True:
+            try:
+                pipe.recv()
+            except EOFError:
+                return
+            pipe.send([Request(one.monotonic_s, one.body_bytes, one.body) for one in server.requests])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One process from its start to its end."""
+
+    started_s: float
+    """On the system-wide monotonic clock."""
+    wall_s: float
+    cpu_s: float
+    """User and system time, of the process and of the children it waited for."""
+    peak_mb: float
+    """The largest resident set, of the process or of one of those children."""
+
+
+@contextmanager
+def workplace(base_url: str = "") -> Iterator[Workplace]:
+    """An empty directory to work in and an environment without the user's settings."""
+    with tempfile.TemporaryDirectory(prefix="ralph-benchmark-") as top:
+        place = Workplace(Path(top, "work"), Path(top, "home"), base_url)
+        place.directory.mkdir()
+        place.home.mkdir()
+        yield place
+
+
+@dataclass(frozen=True)
+class Workplace:
+    directory: Path
+    home: Path
+    base_url: str
+
+    def environment(self) -> dict[str, str]:
+        """PYTHON* variables are dropped: without bytecode a start-up takes twice as long, which no user sees."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
+        own = {"HOME": str(self.home), "ANTHROPIC_API_KEY": "sk-ant-benchmark-0001"}
+        return kept | own | ({"ANTHROPIC_BASE_URL": self.base_url} if self.base_url else {})
+
+    def measure(self, command: Sequence[str], *, exit_code: int = 0) -> Measured:
+        """Run it once. Standard output and error go to /dev/null; a wrong exit code ends the benchmark."""
+        completed = subprocess.run(
+            (PYTHON, "-I", "-S", str(LAUNCHER), *command),
+            cwd=self.directory,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        figures = json.loads(completed.stdout)
+        if figures.pop("exit_code") != exit_code:
+            raise SystemExit(f"{' '.join(command)} did not exit with {exit_code}")
+        return Measured(**figures)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The median and the minimum of several runs."""
+
+    median: float
+    minimum: float
+
+    def __str__(self) -> str:
+        return f"{self.median:8.1f} {self.minimum:8.1f}"
+
+
+def figure(values: Sequence[float]) -> Figure:
+    return Figure(statistics.median(values), min(values))
+
+
+def repeat(measure: Callable[[], float], *, runs: int = RUNS) -> Figure:
+    """Run it once without looking, then `runs` times."""
+    measure()
+    return figure([measure() for _ in range(runs)])
+
+
+class Row(NamedTuple):
+    name: str
+    figure: Figure
+    target: str = ""
+
+
+def show(title: str, rows: Sequence[Row], *, unit: str, bare: Figure | None = None) -> None:
+    """Print a table. `bare`: what bare Python needs, for the column of ratios."""
+    print(f"\n{title}")
+    print(f"{'':44}{'median':>8} {'minimum':>8} {unit:4}{'x bare Python':>14}  target")
+    for row in rows:
+        ratio = f"{row.figure.median / bare.median:.1f}" if bare else ""
+        print(f"{row.name:44}{row.figure} {unit:4}{ratio:>14}  {row.target}".rstrip())

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Sets ralph up in a virtual environment beside this file and runs it there: needs nothing but Python >= 3.11.
+
+    python3 quickstart.py demo       set up, and watch the main job
+    python3 quickstart.py test       set up, and pass the tests
+    python3 quickstart.py check      set up, and lint and type-check
+    python3 quickstart.py run "..."  set up, and run any other ralph command
+
+The environment is made once, with uv where the machine has it, and made anew when pyproject.toml changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+OLDEST_PYTHON = (3, 11)
+
+# `test` and `check` need what developers need; every other word is a ralph command.
+DEVELOPER_COMMANDS = {
+    "test": [["-m", "pytest"]],
+    "check": [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."], ["-m", "mypy"]],
+}
+
+
+class SetupError(Exception):
+    """One line: what could not be made, and what helps."""
+
+
+def main() -> int:
+    """Set up what the first argument needs, run it, and give back its exit code."""
+    if sys.version_info < OLDEST_PYTHON:
+        return complain(f"ralph needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})")
+    if len(sys.argv) < 2:  # noqa: PLR2004 - the command and one word
+        print(__doc__.strip())  # noqa: T201
+        return 2
+    word, rest = sys.argv[1], sys.argv[2:]
+    commands = DEVELOPER_COMMANDS.get(word)
+    try:
+        python = set_up(HERE / (".venv-run" if commands is None else ".venv-dev"), developer=commands is not None)
+    except SetupError as error:
+        return complain(str(error))
+    if commands is None:
+        return subprocess.call([python, "-m", "ralph", word, *rest])
+    return next((code for command in commands if (code := subprocess.call([python, *command, *rest], cwd=HERE))), 0)
+
+
+def set_up(directory: Path, *, developer: bool) -> str:
+    """The environment's Python, made ready. Raises SetupError."""
+    python = directory / "bin" / "python"
+    stamp = directory / "ready"
+    wanted = hashlib.sha256((HERE / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
+    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return str(python)
+    print(f"setting up {directory.name} (once, less than a minute)", file=sys.stderr, flush=True)  # noqa: T201
+    shutil.rmtree(directory, ignore_errors=True)
+    package = f"{HERE}[dev]" if developer else str(HERE)
+    for command in commands_to_make(directory, python, package):
+        if subprocess.call(command, stdout=subprocess.DEVNULL) != 0:
+            raise SetupError(f"this step failed, its reason stands above: {' '.join(command)}")
+    stamp.write_text(wanted)
+    return str(python)
+
+
+def commands_to_make(directory: Path, python: Path, package: str) -> list[list[str]]:
+    """What makes the environment: uv when it is there, else the standard library's venv and pip."""
+    uv = shutil.which("uv")
+    if uv is not None:
+        return [
+            [uv, "venv", "--quiet", "--python", sys.executable, str(directory)],
+            [uv, "pip", "install", "--quiet", "--python", str(python), "--editable", package],
+        ]
+    if importlib.util.find_spec("ensurepip") is None:
+        raise SetupError("this Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv")
+    return [
+        [sys.executable, "-m", "venv", str(directory)],
+        [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--editable", package],
+    ]
+
+
+def complain(message: str) -> int:
+    """One line for people, and the exit code of a failure."""
+    print(f"quickstart: {message}", file=sys.stderr)  # noqa: T201
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""`ralph` as users start it: a real process, a real server on loopback, an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.mock_api import MockApi, Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ralph.mock_api import Playable
+
+KEY = "sk-ant-test-0123456789abcdef"
+
+
+@dataclass
+class Finished:
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        (result,) = [entry for entry in self.objects if entry["type"] == "result"]
+        assert self.objects[-1] is not None
+        assert self.objects[-1]["type"] == "result"
+        return result
+
+    @property
+    def last_line(self) -> str:
+        return self.stderr.splitlines()[-1]
+
+
+@dataclass
+class Ralph:
+    """Starts `python -m ralph` in `cwd` with nothing of the developer's environment but PATH."""
+
+    cwd: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def retry_quickly(self) -> None:
+        """Four retries without the waits of the standard schedule."""
+        (self.cwd / "ralph.toml").write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
+
+    def start(self, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
+        popen.setdefault("stdin", subprocess.DEVNULL)
+        popen.setdefault("stdout", subprocess.PIPE)
+        popen.setdefault("stderr", subprocess.PIPE)
+        return subprocess.Popen(
+            [sys.executable, "-m", "ralph", *arguments], cwd=self.cwd, env=self.environment, **popen
+        )
+
+    def __call__(self, *arguments: str, stdin: bytes | None = None) -> Finished:
+        process = self.start(*arguments, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
+        return self.finish(process, stdin)
+
+    def finish(self, process: subprocess.Popen[bytes], stdin: bytes | None = None) -> Finished:
+        stdout, stderr = process.communicate(stdin, timeout=30)
+        return Finished(process.returncode, stdout.decode(), stderr.decode())
+
+    def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> tuple[Finished, float]:
+        """Send the signal; what came, and the seconds it took to end."""
+        started = time.monotonic()
+        process.send_signal(number)
+        finished = self.finish(process)
+        return finished, time.monotonic() - started
+
+
+@pytest.fixture
+def ralph(tmp_path: Path) -> Ralph:
+    work = tmp_path / "work"
+    work.mkdir()
+    home = tmp_path / "home"
+    home.mkdir()
+    return Ralph(work, {"PATH": os.environ["PATH"], "HOME": str(home), "ANTHROPIC_API_KEY": KEY})
+
+
+@pytest.fixture
+def serve(ralph: Ralph) -> Iterator[Callable[..., MockApi]]:
+    """Start a server with these steps; `ralph` then talks to it."""
+    servers: list[MockApi] = []
+
+    def start(*steps: Playable, **options: Any) -> MockApi:
+        script = options.pop("script", None)
+        scenario = None if script else Scenario(steps, **options)
+        server = MockApi(scenario, script=script).start()
+        servers.append(server)
+        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)

@@ -1,0 +1,252 @@
+"""`ralph run` end to end: prompts, tools, formats, and the files it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
+
+HELLO = Turn(content="Hello there.")
+
+
+def sent(server, index=-1):
+    return json.loads(server.requests[index].body)
+
+
+def test_a_prompt_is_answered_and_standard_output_holds_the_answer_alone(ralph, serve) -> None:
+    server = serve(HELLO)
+    ran = ralph("say hello")
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n")
+    assert ran.last_line.startswith("[ralph] completed [1 turn, ")
+    assert sent(server)["messages"][0]["content"][0]["text"] == "say hello"
+
+
+def test_the_first_request_is_under_6_kb_tools_included(ralph, serve) -> None:
+    server = serve(HELLO)
+    ralph("hi")
+    assert len(server.requests[0].body) < 6000
+    assert len(sent(server)["tools"]) == 6
+
+
+def test_the_request_follows_the_wire_contract(ralph, serve) -> None:
+    server = serve(HELLO)
+    ralph("hi")
+    body, headers = sent(server), server.requests[0].headers
+    assert headers["anthropic-version"] == "2026-10-21"
+    assert "x-api-key" in headers
+    assert body["model"] == "claude-sonnet-5-5"
+    assert body["stream"] is True
+    assert not {"temperature", "top_p", "top_k", "thinking"} & body.keys()
+
+
+@pytest.mark.parametrize("arguments", [(), ("-",), ("-p",), ("run",), ("run", "-")])
+def test_the_prompt_may_come_from_a_pipe(ralph, serve, arguments) -> None:
+    server = serve(HELLO)
+    assert ralph(*arguments, stdin=b"from the pipe").code == 0
+    assert sent(server)["messages"][0]["content"][0]["text"] == "from the pipe"
+
+
+def test_the_classic_loop_line_works_as_it_stands(ralph, serve) -> None:
+    serve(HELLO)
+    options = "-p --dangerously-skip-permissions --output-format=stream-json --model opus --verbose"
+    ran = ralph(*options.split(), stdin=b"the prompt")
+    assert ran.code == 0
+    assert ran.objects[0]["model"] == "claude-opus-5-5"
+    assert ran.result["subtype"] == "success"
+
+
+def test_piped_data_stands_below_the_prompt(ralph, serve) -> None:
+    server = serve(HELLO)
+    ralph("-p", "review this", stdin=b"+ a line\n")
+    assert sent(server)["messages"][0]["content"][0]["text"] == "review this\n\n+ a line\n"
+
+
+def test_a_prompt_file_is_read_from_where_ralph_was_called(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "PROMPT.md").write_text("from the file")
+    (ralph.cwd / "sub").mkdir()
+    ran = ralph("-f", "PROMPT.md", "-C", "sub", "--output-format", "stream-json")
+    assert sent(server)["messages"][0]["content"][0]["text"] == "from the file"
+    assert ran.objects[0]["cwd"] == str(ralph.cwd / "sub")
+
+
+def test_p11_a_silent_open_pipe_is_left_alone_after_a_second_and_that_is_said(ralph, serve) -> None:
+    serve(HELLO)
+    reader, writer = os.pipe()
+    try:
+        started = time.monotonic()
+        ran = ralph.finish(ralph.start("hi", stdin=reader))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert ran.code == 0
+    assert 0.9 < time.monotonic() - started < 5
+    assert "stayed silent for 1s" in ran.stderr
+
+
+def test_tools_really_run_and_their_results_go_back(ralph, serve) -> None:
+    calls = [
+        ToolUse("Write", {"file_path": "notes.txt", "content": "one\n"}),
+        ToolUse("Bash", {"command": "cat notes.txt && echo two >> notes.txt"}),
+        ToolUse("Read", {"file_path": "notes.txt"}),
+    ]
+    server = serve(Turn(content=[Text("Working."), *calls]), HELLO)
+    ran = ralph("go")
+    assert ran.code == 0
+    assert (ralph.cwd / "notes.txt").read_text() == "one\ntwo\n"
+    results = sent(server)["messages"][-1]["content"]
+    assert [block["type"] for block in results] == ["tool_result"] * 3
+    assert "one" in results[1]["content"]
+    assert "two" in results[2]["content"]
+    assert "[tool] Bash: cat notes.txt" in ran.stderr
+
+
+def test_json_prints_one_result_object(ralph, serve) -> None:
+    serve(HELLO)
+    ran = ralph("hi", "--output-format", "json", "--session-id", "00000000-0000-4000-8000-000000000001")
+    assert len(ran.objects) == 1
+    result = ran.result
+    assert result["result"] == "Hello there."
+    assert result["session_id"] == "00000000-0000-4000-8000-000000000001"
+    assert (result["subtype"], result["is_error"], result["terminal_reason"]) == ("success", False, "completed")
+    assert result["total_cost_usd"] > 0
+
+
+def test_stream_json_tells_the_story_in_order(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(
+        Fault(status=529),
+        Turn(content=[Text("Look."), ToolUse("Bash", {"command": "echo hi"})]),
+        HELLO,
+    )
+    ran = ralph("go", "--output-format", "stream-json", "--include-partial-messages")
+    kinds = [f"{o['type']}/{o.get('subtype', '')}" for o in ran.objects if o["type"] != "stream_event"]
+    assert kinds == [
+        "system/init",
+        "system/api_retry",
+        "system/retry_recovered",
+        "assistant/",
+        "assistant/",
+        "user/",
+        "assistant/",
+        "result/success",
+    ]
+    assert all({"type", "uuid", "session_id"} <= entry.keys() for entry in ran.objects)
+    assert len({entry["session_id"] for entry in ran.objects}) == 1
+    assert any(o["type"] == "stream_event" for o in ran.objects)
+    assert ran.result["retries"] == 1
+
+
+def test_a_discarded_answer_is_marked_and_never_in_the_result(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Step(Turn(content="Half of it is wrong"), Fault(cut_after_events=4, framing="close")), HELLO)
+    ran = ralph("go", "--output-format", "stream-json")
+    assert any(o.get("subtype") == "response_discarded" for o in ran.objects)
+    assert "Half" not in json.dumps(ran.result)
+    assert ran.code == 0
+    assert "[retry] Retrying from beginning of response..." in ran.stderr
+
+
+def test_retries_of_one_request_send_identical_bytes(ralph, serve) -> None:
+    ralph.retry_quickly()
+    server = serve(Fault(status=503), Fault(reset_before_headers=True), HELLO)
+    assert ralph("go").code == 0
+    assert len({request.body for request in server.requests}) == 1
+    assert len(server.requests) == 3
+
+
+def test_a_cut_inside_a_tool_call_runs_nothing_of_it(ralph, serve) -> None:
+    ralph.retry_quickly()
+    danger = Turn(content=[ToolUse("Bash", {"command": "touch wanted && touch unwanted"}, id="tu_1")], chunk_chars=8)
+    steps = [Step(danger, Fault(cut_after_events=n, framing="close")) for n in (3, 4, 6)]
+    serve(*steps, HELLO)
+    assert ralph("go").code == 0
+    assert not (ralph.cwd / "wanted").exists()
+
+
+def test_the_result_file_holds_the_result(ralph, serve) -> None:
+    serve(HELLO)
+    ran = ralph("hi", "--result-file", "out.json")
+    assert ran.code == 0
+    assert json.loads((ralph.cwd / "out.json").read_text())["result"] == "Hello there."
+
+
+def test_a_result_file_that_cannot_be_written_is_an_io_error_with_the_answer_kept(ralph, serve) -> None:
+    serve(HELLO)
+    (ralph.cwd / "out.json").mkdir()
+    ran = ralph("hi", "--result-file", "out.json", "--output-format", "json")
+    assert ran.code == 74
+    assert ran.result["result"] == "Hello there."
+    assert "out.json" in ran.last_line
+
+
+def test_project_instructions_reach_the_system_prompt_nearest_last(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / ".git").mkdir()
+    (ralph.cwd / "AGENTS.md").write_text("outer rule")
+    (ralph.cwd / "sub").mkdir()
+    (ralph.cwd / "sub" / "CLAUDE.md").write_text("inner rule " + "x" * 40_000)
+    (ralph.cwd / "sub" / "AGENTS.md").write_text("not this one")
+    ran = ralph("hi", "-C", "sub")
+    system = sent(server)["system"][0]["text"]
+    assert "inner rule" in system
+    assert "not this one" not in system
+    assert "[cut after 32 KB]" in system
+    assert "32 KB" in ran.stderr
+
+
+def test_system_prompts_are_replaced_and_extended(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "more.txt").write_text("And rhyme.")
+    ralph("hi", "--system-prompt", "Be terse.", "--append-system-prompt-file", "more.txt")
+    assert sent(server)["system"][0]["text"] == "Be terse.\n\nAnd rhyme."
+
+
+def test_allowed_and_disallowed_tools_shape_the_list(ralph, serve) -> None:
+    server = serve(HELLO, HELLO)
+    ralph("hi", "--allowedTools", "Read,Grep Bash", "--disallowed-tools", "Bash")
+    assert sorted(tool["name"] for tool in sent(server)["tools"]) == ["Grep", "Read"]
+
+
+def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Fault(status=529), HELLO)
+    ran = ralph("hi", "-q")
+    lines = ran.stderr.splitlines()
+    assert [line.split("]")[0] for line in lines] == ["[error", "[ralph"]
+
+
+def test_p9_closed_standard_streams_and_a_reader_that_leaves_change_no_exit_code(ralph, serve) -> None:
+    serve(HELLO, HELLO)
+    closed = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m ralph hi >&- 2>&- <&-"],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        check=False,
+        timeout=30,
+    )
+    assert closed.returncode == 0
+    script = f"{sys.executable} -m ralph hi --output-format stream-json | head -1; exit ${{PIPESTATUS[0]}}"
+    left = subprocess.run(
+        ["bash", "-c", script],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
+        timeout=30,
+    )
+    assert left.returncode == 0
+    assert b"Traceback" not in left.stderr
+
+
+def test_colour_is_for_terminals_only(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Fault(status=529), HELLO)
+    assert "\x1b" not in ralph("hi").stderr

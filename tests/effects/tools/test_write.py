@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_is_created_with_its_directories(tools: Any, tmp_path: Path) -> None:
+    assert tools.ok("Write", file_path="a/b/c.txt", content="é\nx") == "Created a/b/c.txt (2 lines, 4 bytes)"
+    assert (tmp_path / "a/b/c.txt").read_bytes() == b"\xc3\xa9\nx"
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "a/b/c.txt").stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_file_is_replaced_and_keeps_its_mode(tools: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("old content\n")
+    path.chmod(0o4751)
+    assert tools.ok("Write", file_path="run.sh", content="new\r\n") == "Replaced run.sh (1 line, 5 bytes; it had 12 bytes)"
+    assert path.read_bytes() == b"new\r\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o4751
+    assert os.listdir(tmp_path) == ["run.sh"]
+
+
+def test_the_same_content_again_changes_nothing(tools: Any, tmp_path: Path) -> None:
+    tools.ok("Write", file_path="a", content="x")
+    before = (tmp_path / "a").stat()
+    assert "nothing was written" in tools.ok("Write", file_path="a", content="x")
+    assert (tmp_path / "a").stat().st_ino == before.st_ino
+
+
+def test_t13_a_link_is_followed_and_its_target_replaced(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir/real").write_text("old")
+    (tmp_path / "link").symlink_to("dir/real")
+    (tmp_path / "dangling").symlink_to("dir/new")
+    tools.ok("Write", file_path="link", content="new")
+    tools.ok("Write", file_path="dangling", content="made")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "dir/real").read_text() == "new"
+    assert (tmp_path / "dir/new").read_text() == "made"
+
+
+def test_t13_extended_attributes_stay(tools: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    try:
+        os.setxattr(path, "user.origin", b"here")
+    except (OSError, AttributeError):
+        pytest.skip("no extended attributes here")
+    tools.ok("Write", file_path="a", content="new")
+    tools.ok("Edit", file_path="a", old_string="new", new_string="newer")
+    assert os.getxattr(path, "user.origin") == b"here"
+
+
+def test_a_hard_link_is_mentioned(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    assert tools.ok("Write", file_path="a", content="new").endswith("[its 1 other hard link(s) keep the old content]")
+    assert (tmp_path / "b").read_text() == "old"
+
+
+def test_what_cannot_be_written_is_named(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    assert "dir is a directory" in tools.error("Write", file_path="dir", content="x")
+    assert "fifo is a FIFO" in tools.error("Write", file_path="fifo", content="x")
+    assert "/dev/null is a character device" in tools.error("Write", file_path="/dev/null", content="x")
+    assert "symbolic link" in tools.error("Write", file_path="loop", content="x")
+    assert "Not a directory" in tools.error("Write", file_path="file/a", content="x")
+    assert "too long" in tools.error("Write", file_path="x" * 300, content="x")
+    assert "surrogate" in tools.error("Write", file_path="a", content="\ud83d")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_file_or_directory_is_said(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir(mode=0o555)
+    (tmp_path / "file").touch(mode=0o444)
+    assert "Permission denied" in tools.error("Write", file_path="dir/a", content="x")
+    assert "file is read-only" in tools.error("Write", file_path="file", content="x")
+
+
+@pytest.mark.parametrize("tool", ["Write", "Edit"])
+@pytest.mark.parametrize("call", ["write", "fsync", "fchmod"])
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, call: str
+) -> None:
+    """A disk that is full at any step: the system call itself fails."""
+    (tmp_path / "a").write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    arguments = {"content": "new"} if tool == "Write" else {"old_string": "old", "new_string": "new"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        text = tools.error(tool, file_path="a", **arguments)
+    assert text == "a was not written: No space left on device"
+    assert (tmp_path / "a").read_text() == "old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_short_write_is_continued(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: real_write(descriptor, bytes(data[:3])))
+        tools.ok("Write", file_path="a", content="0123456789")
+    assert (tmp_path / "a").read_text() == "0123456789"

@@ -1,0 +1,176 @@
+"""Clients ralph did not write understand the server: the official SDK, and curl by hand."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn, as_message
+
+TURN = Turn(
+    content=(
+        Thinking("Two looks are better than one.", "c2lnbmF0dXJl"),
+        Text("Größe 🙂: let me look."),
+        ToolUse("Bash", {"command": "ls", "note": "\u2028 and 'quotes'"}),
+        ToolUse("Read", {"path": "a.py", "range": [1, 2], "deep": {"x": None}}),
+    ),
+    usage={
+        "input_tokens": 11,
+        "output_tokens": 22,
+        "cache_read_input_tokens": 33,
+        "cache_creation_input_tokens": 0,
+    },
+    ping_every=4,
+)
+TOOLS = [{"name": name, "input_schema": {"type": "object"}} for name in ("Bash", "Read")]
+REQUEST = {
+    "model": "claude-test",
+    "max_tokens": 100,
+    "tools": TOOLS,
+    "messages": [{"role": "user", "content": "hi"}],
+}
+
+
+@pytest.fixture
+def client_of(anthropic):
+    clients = []
+
+    def make(server):
+        clients.append(anthropic.Anthropic(base_url=server.base_url, api_key="k", max_retries=0))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def plain(message):
+    content = [block.to_dict() for block in message.content]
+    return content, message.stop_reason, message.usage.input_tokens, message.usage.output_tokens
+
+
+@pytest.mark.parametrize(
+    "fault", [None, Fault(interleaved=True, omit_tool_input=True), Fault(framing="close")]
+)
+def test_the_sdk_streams_and_gets_the_same_message(serve, client_of, fault):
+    client = client_of(serve(Step(TURN, fault)))
+
+    with client.messages.stream(**REQUEST) as stream:
+        message = stream.get_final_message()
+
+    assert plain(message) == (as_message(TURN)["content"], "tool_use", 11, 22)
+    assert message.usage.cache_read_input_tokens == 33
+
+
+def test_the_sdk_gets_the_same_message_without_a_stream(serve, client_of):
+    message = client_of(serve(TURN)).messages.create(**REQUEST)
+
+    assert plain(message) == (as_message(TURN)["content"], "tool_use", 11, 22)
+
+
+def test_the_sdk_sends_the_tool_results_back_and_goes_on(serve, client_of):
+    server = serve(TURN, Turn("Done."))
+    client = client_of(server)
+    asked = client.messages.create(**REQUEST)
+    results = [
+        {"type": "tool_result", "tool_use_id": block.id, "content": "ok"}
+        for block in asked.content
+        if block.type == "tool_use"
+    ]
+    messages = [
+        *REQUEST["messages"],
+        {"role": "assistant", "content": asked.content},
+        {"role": "user", "content": results},
+    ]
+
+    answer = client.messages.create(**{**REQUEST, "messages": messages})
+
+    assert answer.content[0].text == "Done."
+    assert server.requests[1].json()["messages"][2]["content"] == results
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        (400, "BadRequestError"),
+        (401, "AuthenticationError"),
+        (429, "RateLimitError"),
+        (529, "OverloadedError"),
+    ],
+)
+def test_the_sdk_raises_its_error_for_the_status(serve, client_of, anthropic, status, name):
+    with pytest.raises(anthropic.APIStatusError) as caught:
+        client_of(serve(Fault(status=status))).messages.create(**REQUEST)
+
+    assert type(caught.value).__name__ == name
+    assert caught.value.request_id == "req_mock_000000"
+
+
+def test_the_sdk_raises_for_an_error_event(serve, client_of, anthropic):
+    server = serve(Step(TURN, Fault(error_event=ErrorEvent(after_events=3))))
+
+    with (
+        pytest.raises(anthropic.APIStatusError, match="Overloaded"),
+        client_of(server).messages.stream(**REQUEST) as s,
+    ):
+        s.get_final_message()
+
+
+def test_the_sdk_lists_a_model(serve, client_of):
+    assert client_of(serve(TURN)).models.retrieve("claude-x").id == "claude-x"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.parametrize("stream", [True, False])
+def test_curl_gets_an_answer_by_hand_also_for_a_large_body(serve, tmp_path, stream):
+    server = serve(Turn("Hello"))
+    body = tmp_path / "body.json"
+    # Over 1 MiB, so that every curl asks with `Expect: 100-continue` before it sends.
+    messages = [{"role": "user", "content": "x" * 2_000_000}]
+    body.write_text(json.dumps({**REQUEST, "messages": messages, "stream": stream}))
+
+    command = [
+        "curl",
+        "-sS",
+        "--max-time",
+        "10",
+        f"{server.base_url}/v1/messages",
+        "--data-binary",
+        f"@{body}",
+    ]
+    headers = [
+        "-H",
+        "anthropic-version: 2026-10-21",
+        "-H",
+        "x-api-key: k",
+        "-H",
+        "content-type: application/json",
+    ]
+    done = subprocess.run([*command, *headers], capture_output=True, check=True)
+
+    assert server.requests[0].headers["expect"] == "100-continue"
+    if stream:
+        assert done.stdout.endswith(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+    else:
+        assert json.loads(done.stdout)["content"][0]["text"] == "Hello"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.parametrize(
+    ("fault", "exit_code"),
+    [
+        (Fault(cut_after_bytes=100), 18),  # transfer closed with data outstanding
+        (Fault(cut_after_bytes=100, framing="close"), 0),  # looks whole
+        (Fault(framing="reset"), 56),  # connection reset while receiving
+        (Fault(close_before_headers=True), 52),  # empty reply
+    ],
+)
+def test_curl_sees_the_fault_that_was_asked_for(serve, fault, exit_code):
+    server = serve(fault)
+    body = json.dumps({**REQUEST, "stream": True})
+
+    command = ["curl", "-sS", "--max-time", "10", f"{server.base_url}/v1/messages", "-d", body]
+    done = subprocess.run([*command, "-H", "anthropic-version: 2026-10-21"], capture_output=True, check=False)
+
+    assert done.returncode == exit_code

@@ -1,0 +1,205 @@
+"""Scenario files: what they mean, and what is said about a wrong one."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ralph.mock_api import (
+    FOREVER,
+    ErrorEvent,
+    Fault,
+    MockApi,
+    Scenario,
+    ScenarioError,
+    Step,
+    Text,
+    Thinking,
+    ToolUse,
+    Turn,
+    example_names,
+    load_example,
+    load_scenario,
+    parse_scenario,
+)
+
+DOCS = Path(__file__).parents[2] / "docs" / "mock-api.md"
+
+EVERYTHING = """
+description = "all of it"
+validate = false
+require_key = true
+parse_requests = false
+
+[[steps]]
+content = "Hello"
+repeat = 3
+
+[[steps]]
+stop_reason = "max_tokens"
+usage = { input_tokens = 5, output_tokens = 6 }
+chunk_chars = 2
+fault = { cut_after_events = 3, framing = "reset", headers = { retry-after = 1 }, drip_s = 1 }
+content = [
+  { type = "thinking", thinking = "hm", signature = "" },
+  { type = "text", text = "Hi" },
+  { type = "tool_use", name = "Bash", input = { command = "ls" } },
+  { raw = { type = "redacted_thinking", data = "x" } },
+]
+
+[[steps]]
+repeat = "forever"
+fault = { error_event = { type = "api_error", after_events = 2 } }
+"""
+
+
+def test_a_file_says_what_the_dataclasses_say():
+    assert parse_scenario(EVERYTHING) == Scenario(
+        description="all of it",
+        validate=False,
+        require_key=True,
+        parse_requests=False,
+        steps=(
+            Step(Turn("Hello"), repeat=3),
+            Step(
+                Turn(
+                    content=(
+                        Thinking("hm", ""),
+                        Text("Hi"),
+                        ToolUse("Bash", {"command": "ls"}),
+                        {"type": "redacted_thinking", "data": "x"},
+                    ),
+                    stop_reason="max_tokens",
+                    usage={"input_tokens": 5, "output_tokens": 6},
+                    chunk_chars=2,
+                ),
+                Fault(cut_after_events=3, framing="reset", headers={"retry-after": "1"}, drip_s=1),
+            ),
+            Step(fault=Fault(error_event=ErrorEvent("api_error", after_events=2)), repeat=FOREVER),
+        ),
+    )
+
+
+def test_json_says_the_same_as_toml(tmp_path):
+    toml, as_json = tmp_path / "s.toml", tmp_path / "s.json"
+    toml.write_text('[[steps]]\ncontent = "Hello"\nfault = { drip_s = 0.5 }\n')
+    as_json.write_text(json.dumps({"steps": [{"content": "Hello", "fault": {"drip_s": 0.5}}]}))
+
+    assert load_scenario(toml) == load_scenario(str(as_json))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stepz = 1", "the scenario: unknown key 'stepz'"),
+        ("validate = 1", "the scenario: validate must be true or false"),
+        ("steps = 1", "steps must be a list"),
+        ("steps = [1]", "step 1 must be a table"),
+        ("[[steps]]", "step 1: a step needs content or a fault"),
+        ('[[steps]]\ncontent = "a"\n[[steps]]\ncontend = "b"', "step 2: unknown key 'contend'"),
+        ("[[steps]]\ncontent = 1", "step 1, content must be a list"),
+        ('[[steps]]\ncontent = "a"\nchunk_chars = -1', "step 1: chunk_chars: must not be negative"),
+        ('[[steps]]\ncontent = "a"\nchunk_chars = "x"', "step 1: chunk_chars must be an integer"),
+        ('[[steps]]\ncontent = "a"\nchunk_chars = true', "step 1: chunk_chars must be an integer"),
+        ('[[steps]]\ncontent = "a"\nrepeat = "often"', 'step 1: repeat must be an integer or "forever"'),
+        ('[[steps]]\ncontent = "a"\nrepeat = 0', 'step 1: repeat: must be at least 1, or "forever"'),
+        (
+            '[[steps]]\ncontent = [{ text = "a" }]',
+            "step 1, content 1: type must be one of text, thinking, tool_use",
+        ),
+        (
+            '[[steps]]\ncontent = [{ type = ["text"] }]',
+            "step 1, content 1: type must be one of text, thinking, tool_use",
+        ),
+        ('[[steps]]\ncontent = [{ type = "tool_use" }]', "step 1, content 1: name is missing"),
+        (
+            '[[steps]]\ncontent = [{ type = "text", text = "a", txt = 1 }]',
+            "step 1, content 1: unknown key 'txt'",
+        ),
+        ("[[steps]]\ncontent = [{ raw = 1 }]", "step 1, content 1, raw must be a table"),
+        ("[[steps]]\nfault = 1", "step 1, fault must be a table"),
+        ("[[steps]]\nfault = { stauts = 429 }", "step 1, fault: unknown key 'stauts'"),
+        (
+            '[[steps]]\nfault = { framing = "gzip" }',
+            'step 1, fault: framing must be one of "length", "chunked"',
+        ),
+        ('[[steps]]\nfault = { drip_s = "slow" }', "step 1, fault: drip_s must be a number"),
+        ("[[steps]]\nfault = { body = 5 }", "step 1, fault: body must be a string, a table or a list"),
+        (
+            "[[steps]]\nfault = { headers = { a = true } }",
+            "step 1, fault, headers: a must be a string or a number",
+        ),
+        ("[[steps]]\nfault = { error_event = { typ = 1 } }", "step 1, fault, error_event: unknown key 'typ'"),
+        ("[[steps]]\nfault = { stall_s = 1 }", "step 1, fault: stall_s: needs stall_after_events"),
+        ('[[steps]]\ncontent = "a"\nfault = { status = 500 }', "step 1: a fault that answers by itself"),
+        ("not toml", "Expected '=' after a key"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_the_place(text, message):
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(text, name="x.toml")
+
+    assert str(caught.value).startswith(f"x.toml: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_a_scenario_error(tmp_path):
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    for file in (tmp_path / "missing.toml", tmp_path, binary):
+        with pytest.raises(ScenarioError, match=str(file)):
+            load_scenario(file)
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"', "{", "null"])
+def test_json_that_is_no_object_is_a_scenario_error(text):
+    with pytest.raises(ScenarioError):
+        parse_scenario(text, is_json=True)
+
+
+def test_the_examples_are_the_documented_ones():
+    assert example_names() == ["broken-stream", "hello", "rate-limit-then-ok", "tools"]
+    with pytest.raises(ScenarioError, match="broken-stream, hello"):
+        load_example("nonsense")
+
+
+@pytest.mark.parametrize("name", ["broken-stream", "hello", "rate-limit-then-ok", "tools"])
+def test_each_example_plays_to_its_end(name):
+    scenario = load_example(name)
+    assert scenario.description
+    request = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    outcomes = []
+
+    with MockApi(scenario) as server:
+        for _ in range(sum(1 if s.repeat == FOREVER else s.repeat for s in scenario.steps)):
+            try:
+                answer = httpx.post(
+                    f"{server.base_url}/v1/messages",
+                    json=request,
+                    headers={"anthropic-version": "2023-06-01"},
+                )
+            except httpx.RemoteProtocolError:
+                outcomes.append("cut")
+            else:
+                outcomes.append("whole" if "message_stop\n" in answer.text else str(answer.status_code))
+
+    assert (
+        outcomes
+        == {
+            "hello": ["whole"],
+            "tools": ["whole", "whole", "whole"],
+            "rate-limit-then-ok": ["429", "429", "529", "whole"],
+            "broken-stream": ["cut", "200", "200", "whole"],
+        }[name]
+    )
+
+
+@pytest.mark.parametrize("kind", [Scenario, Step, Turn, Fault, ErrorEvent])
+def test_every_key_of_the_file_is_in_the_docs(kind):
+    text = DOCS.read_text(encoding="utf-8")
+
+    missing = [field.name for field in fields(kind) if field.name != "turn" and f"`{field.name}" not in text]
+
+    assert not missing

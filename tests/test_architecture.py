@@ -1,0 +1,143 @@
+"""The arrows of specs/architecture.md, walked over the real imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "ralph"
+
+# A room, and the rooms it may know. The longest prefix that fits decides.
+MAY_IMPORT = {
+    "ralph": set(),
+    "ralph.__main__": {"ralph", "ralph.cli"},
+    "ralph.cli": {"ralph", "ralph.core", "ralph.run_command", "ralph.effects.output", "ralph.demo", "ralph.mock_api"},
+    "ralph.run_command": {"ralph", "ralph.core", "ralph.ports", "ralph.effects", "ralph.loop", "ralph.settings"},
+    "ralph.demo": {"ralph.core", "ralph.run_command", "ralph.mock_api"},
+    "ralph.loop": {"ralph.core", "ralph.ports", "ralph.retry", "ralph.tool_turn"},
+    "ralph.retry": {"ralph.core", "ralph.ports"},
+    "ralph.tool_turn": {"ralph.core", "ralph.ports"},
+    "ralph.ports": {"ralph.core"},
+    "ralph.settings": {"ralph.core", "ralph.effects.settings_files"},
+    "ralph.effects": {"ralph.core", "ralph.ports"},
+    "ralph.core": set(),
+    "ralph.mock_api": set(),
+}
+
+# What core may use of the standard library: nothing that looks at a clock, a disk, a socket or the environment.
+PURE = {
+    "__future__",
+    "base64",
+    "binascii",
+    "collections",
+    "dataclasses",
+    "datetime",
+    "email",
+    "enum",
+    "functools",
+    "ipaddress",
+    "itertools",
+    "json",
+    "math",
+    "pathlib",
+    "re",
+    "signal",
+    "types",
+    "typing",
+    "urllib",
+}
+IMPURE_CALLS = {"now", "today", "utcnow", "open", "print", "read_text", "write_text", "exists", "cwd", "home"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            found.add(node.module)
+            # `from ralph.core import events` names a module, not an attribute.
+            found |= {
+                f"{node.module}.{alias.name}"
+                for alias in node.names
+                if (PACKAGE.parent / Path(*node.module.split("."), alias.name)).with_suffix(".py").exists()
+            }
+    return found
+
+
+def room_of(module: str) -> str:
+    fitting = [room for room in MAY_IMPORT if module == room or module.startswith(room + ".")]
+    return max(fitting, key=len)
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path))
+def test_imports_follow_the_arrows(path: Path) -> None:
+    room = room_of(module_name(path))
+    for imported in imports_of(path):
+        if imported.split(".")[0] != "ralph" or (imported == "ralph" and "ralph" in MAY_IMPORT[room]):
+            continue
+        inside = imported == room or (room != "ralph" and imported.startswith(room + "."))
+        allowed = any(imported == other or imported.startswith(other + ".") for other in MAY_IMPORT[room] - {"ralph"})
+        assert inside or allowed, f"{module_name(path)} imports {imported}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.stem)
+def test_core_is_pure(path: Path) -> None:
+    outside = {name.split(".")[0] for name in imports_of(path)} - {"ralph"}
+    assert outside <= PURE
+    calls = [
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    ]
+    assert not IMPURE_CALLS & set(calls)
+
+
+def loaded_after(code: str) -> set[str]:
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return set(ran.stdout.split())
+
+
+def test_the_main_path_never_imports_anthropic_and_httpx_only_near_a_request() -> None:
+    loaded = loaded_after("import ralph.cli, ralph.run_command, ralph.effects.tools")
+    assert not {"anthropic", "httpx", "pydantic", "rich", "subprocess.run"} & loaded
+    loaded = loaded_after("import ralph.effects.messages_api, ralph.effects.http_client")
+    assert not {"anthropic", "pydantic", "rich"} & loaded
+
+
+def test_version_is_answered_without_typer() -> None:
+    assert "typer" not in loaded_after("import ralph.__main__")
+
+
+def test_no_module_does_anything_at_import() -> None:
+    """Importing all of ralph writes nothing, starts no thread and opens no file."""
+    code = (
+        "import os, threading, pkgutil, importlib, ralph\n"
+        "before = set(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else set()\n"
+        "skip = {'ralph.__main__', 'ralph.effects.launcher'}\n"
+        "for m in pkgutil.walk_packages(ralph.__path__, 'ralph.'):\n"
+        "    if m.name not in skip: importlib.import_module(m.name)\n"
+        "assert threading.active_count() == 1\n"
+        "after = set(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else set()\n"
+        "assert len(after) == len(before), (before, after)\n"
+    )
+    loaded_after(code)
