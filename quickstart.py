@@ -35,19 +35,25 @@ class SetupError(Exception):
 def main() -> int:
     """Set up what the first argument needs, run it, and give back its exit code."""
     if sys.version_info < OLDEST_PYTHON:
-        return complain(f"ralph needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})")
-    if len(sys.argv) < 2:  # noqa: PLR2004 - the command and one word
+        return complain(
+            f"ralph needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})"
+        )
+    if len(sys.argv) < 2:
         print(__doc__.strip())  # noqa: T201
         return 2
     word, rest = sys.argv[1], sys.argv[2:]
     commands = DEVELOPER_COMMANDS.get(word)
     try:
-        python = set_up(HERE / (".venv-run" if commands is None else ".venv-dev"), developer=commands is not None)
+        python = set_up(
+            HERE / (".venv-run" if commands is None else ".venv-dev"), developer=commands is not None
+        )
     except SetupError as error:
         return complain(str(error))
     if commands is None:
         return subprocess.call([python, "-m", "ralph", word, *rest])
-    return next((code for command in commands if (code := subprocess.call([python, *command, *rest], cwd=HERE))), 0)
+    return next(
+        (code for command in commands if (code := subprocess.call([python, *command, *rest], cwd=HERE))), 0
+    )
 
 
 def set_up(directory: Path, *, developer: bool) -> str:
@@ -76,10 +82,21 @@ def commands_to_make(directory: Path, python: Path, package: str) -> list[list[s
             [uv, "pip", "install", "--quiet", "--python", str(python), "--editable", package],
         ]
     if importlib.util.find_spec("ensurepip") is None:
-        raise SetupError("this Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv")
+        raise SetupError(
+            "this Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv"
+        )
     return [
         [sys.executable, "-m", "venv", str(directory)],
-        [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--editable", package],
+        [
+            str(python),
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "--quiet",
+            "--editable",
+            package,
+        ],
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ def main() -> None:
         with suppress(OSError):  # a reader that is gone does not want to know
             os.write(1, f"ralph {__version__}\n".encode())
         os._exit(0)
+    _die_silently_of_ctrl_c()
     from ralph.cli import run_cli  # noqa: PLC0415 - costs the time that --version saves
 
     code = run_cli(arguments)
@@ -34,9 +36,15 @@ def _open_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115, PLW1514 - lives as long as the process
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115, PLW1514
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+
+
+def _die_silently_of_ctrl_c() -> None:
+    """Until the run catches signals itself, Ctrl-C ends ralph as it ends any program: without a traceback."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

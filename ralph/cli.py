@@ -105,7 +105,8 @@ def run(
         bool, typer.Option("--print", "-p", help="Accepted: ralph always prints the result and exits.")
     ] = False,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Model id, or opus, sonnet, haiku. Default: sonnet.")
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Model id, or opus, sonnet, haiku. Default: sonnet."),
     ] = None,
     base_url: Annotated[
         str | None,
@@ -117,7 +118,9 @@ def run(
     ] = None,
     retry: Annotated[
         Retry | None,
-        typer.Option("--retry", help="After API failures: standard (4 retries, 30 s), patient (8 hours), off."),
+        typer.Option(
+            "--retry", help="After API failures: standard (4 retries, 30 s), patient (8 hours), off."
+        ),
     ] = None,
     output_format: Annotated[
         OutputFormat, typer.Option("--output-format", help="What standard output gets.")
@@ -158,22 +161,27 @@ def run(
     ] = None,
     pass_env: Annotated[
         list[str] | None,
-        typer.Option("--pass-env", metavar="NAME", help="Let tools see this variable though it looks secret."),
+        typer.Option(
+            "--pass-env", metavar="NAME", help="Let tools see this variable though it looks secret."
+        ),
     ] = None,
     directory: Annotated[
         str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")
     ] = None,
     config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="A settings file that is trusted as a flag is.")
+        str | None,
+        typer.Option("--config", metavar="FILE", help="A settings file that is trusted as a flag is."),
     ] = None,
     session_id: Annotated[
         str | None, typer.Option("--session-id", metavar="UUID", help="Identifies the run in its output.")
     ] = None,
     no_session_persistence: Annotated[
-        bool, typer.Option("--no-session-persistence", help="Accepted: this version keeps no session on disk.")
+        bool,
+        typer.Option("--no-session-persistence", help="Accepted: this version keeps no session on disk."),
     ] = False,
     dangerously_skip_permissions: Annotated[
-        bool, typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks.")
+        bool,
+        typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks."),
     ] = False,
     permission_mode: Annotated[
         str | None, typer.Option("--permission-mode", metavar="MODE", help="Accepted without effect.")
@@ -223,7 +231,9 @@ def demo(
     speed: Annotated[
         float, typer.Option("--speed", metavar="FACTOR", help="Divide the retry policy's waits by this.")
     ] = 1.0,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's directory and say where it is.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the demo's directory and say where it is.")
+    ] = False,
 ) -> int:
     """The main job with no key and no network: real loop, HTTP and tools; the model is scripted."""
     from ralph.demo import run_demo  # noqa: PLC0415 - not needed for --help
@@ -235,11 +245,14 @@ def demo(
 
 @app.command("mock-api", short_help="Serve a scripted Messages API on 127.0.0.1.")
 def mock_api(
-    scenario: Annotated[str, typer.Argument(help="Scenario file (.toml or .json); docs/mock-api.md describes it.")],
+    scenario: Annotated[
+        str, typer.Argument(help="Scenario file (.toml or .json); docs/mock-api.md describes it.")
+    ],
     *,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
     record: Annotated[
-        str | None, typer.Option("--record", metavar="PATH", help="Append each request to this file, as JSON lines.")
+        str | None,
+        typer.Option("--record", metavar="PATH", help="Append each request to this file, as JSON lines."),
     ] = None,
 ) -> int:
     """A scripted Messages API server on 127.0.0.1, for tests and CI: answers and faults from a file."""
@@ -256,7 +269,9 @@ def mock_api(
     except ScenarioError as error:
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from None
     except OSError as error:
-        return _complain(f"cannot serve on port {port}: {error.strerror or error}", Outcome.IO_ERROR.exit_code())
+        return _complain(
+            f"cannot serve on port {port}: {error.strerror or error}", Outcome.IO_ERROR.exit_code()
+        )
     return 0
 
 
@@ -284,7 +299,9 @@ def _text_or_file(option: str, text: str | None, path: str | None) -> str | None
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file") from None
+        raise typer.BadParameter(
+            f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file"
+        ) from None
 
 
 def _absolute(path: str | None) -> str | None:
@@ -293,7 +310,9 @@ def _absolute(path: str | None) -> str | None:
         return None
     absolute = Path.cwd() / path
     if not absolute.parent.is_dir():
-        raise typer.BadParameter(f"the directory {absolute.parent} does not exist", param_hint="--result-file")
+        raise typer.BadParameter(
+            f"the directory {absolute.parent} does not exist", param_hint="--result-file"
+        )
     return str(absolute)
 
 

@@ -38,7 +38,9 @@ MOST_CONTINUATIONS = 3
 MOST_PAUSES = 10
 """`pause_turn` answers in a row that are sent back as they are; the API's own server-tool limit is 10 too."""
 
-CONTINUE = "Your answer was cut off at its length limit. Go on exactly where it stopped, without repeating it."
+CONTINUE = (
+    "Your answer was cut off at its length limit. Go on exactly where it stopped, without repeating it."
+)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,12 @@ class Run:
                     self._commit_user(user_message(CONTINUE))
                 return None
             case "pause_turn" if self._pauses > MOST_PAUSES:
-                return _Ending(Outcome.NO_PROGRESS, answer.text.strip() or None, stop, f"paused {MOST_PAUSES} times in a row")
+                return _Ending(
+                    Outcome.NO_PROGRESS,
+                    answer.text.strip() or None,
+                    stop,
+                    f"paused {MOST_PAUSES} times in a row",
+                )
             case "pause_turn":
                 return None
             case "model_context_window_exceeded":

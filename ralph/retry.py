@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ralph.core.backoff import GiveUp, RetryPolicy, Wait
 from ralph.core.classify import ErrorClass, classify_error, failure_kind
 from ralph.core.errors import AgentError, HttpError, StreamTransient
-from ralph.core.events import AttemptFailed, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.core.events import AttemptFailed, Notice, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.ports import Interrupted
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ def send_with_retry(
             events.emit(AttemptFailed(str(error)))
             decision = decide(error, attempt, waited_s, policy)
             if isinstance(decision, GiveUp):
+                if classify_error(error) is ErrorClass.TRANSIENT:
+                    events.emit(Notice(f"giving up: {decision.reason}"))
                 if retries:
-                    events.emit(RetryExhausted(retries, waited_s, f"{error} ({decision.reason})"))
+                    events.emit(RetryExhausted(retries, waited_s, str(error)))
                 raise
             events.emit(_scheduled(error, attempt, decision, policy))
             try:

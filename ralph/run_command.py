@@ -110,7 +110,9 @@ class RunCommand:
         except PromptError as error:
             raise UsageError(str(error)) from error
         except Interrupted as interrupted:
-            ended = self._ended(Outcome.INTERRUPTED, "stopped by a signal", signal_number=interrupted.signal_number)
+            ended = self._ended(
+                Outcome.INTERRUPTED, "stopped by a signal", signal_number=interrupted.signal_number
+            )
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
@@ -144,7 +146,9 @@ class RunCommand:
             self.emit(Notice(notice))
         return self._run_task(task, settings, toolbox, redactor)
 
-    def _run_task(self, task: Task, settings: Settings, toolbox: LocalToolbox, redactor: Redactor) -> RunEnded:
+    def _run_task(
+        self, task: Task, settings: Settings, toolbox: LocalToolbox, redactor: Redactor
+    ) -> RunEnded:
         # Late, because they cost most of the start-up time and nothing before needs them.
         from ralph.effects.http_client import build_http_client  # noqa: PLC0415
         from ralph.effects.messages_api import Endpoint, MessagesApi  # noqa: PLC0415
@@ -159,7 +163,9 @@ class RunCommand:
         credential = settings.credential
         # A custom header of the same name is the user's last word.
         custom = {name.lower() for name, _ in settings.custom_headers}
-        own = ((credential.header, credential.value),) if credential and credential.header not in custom else ()
+        own = (
+            ((credential.header, credential.value),) if credential and credential.header not in custom else ()
+        )
         client = MessagesApi(
             Endpoint(model.base_url, own + settings.custom_headers),
             http,
@@ -197,7 +203,9 @@ class RunCommand:
         except OSError as error:
             raise UsageError(f"the working directory is gone: {error.strerror}") from error
 
-    def _toolbox(self, settings: Settings, redactor: Redactor, secrets: frozenset[str], cwd: Path) -> LocalToolbox:
+    def _toolbox(
+        self, settings: Settings, redactor: Redactor, secrets: frozenset[str], cwd: Path
+    ) -> LocalToolbox:
         from ralph.effects.tools import ALL_TOOLS, LocalToolbox, ToolSettings  # noqa: PLC0415
 
         tools = settings.tools
@@ -244,10 +252,14 @@ class RunCommand:
     def _withheld(self, settings: Settings, secrets: frozenset[str]) -> tuple[str, ...]:
         """A command that misses a variable would be a riddle: say which ones stay behind."""
         passed = child_environment(self._environment, settings.tools.pass_env, secrets)
-        names = sorted(name for name in self._environment.keys() - passed.keys() if not name.startswith("ANTHROPIC_"))
+        names = sorted(
+            name for name in self._environment.keys() - passed.keys() if not name.startswith("ANTHROPIC_")
+        )
         if not names:
             return ()
-        return (f"kept from tools, as they look like credentials: {', '.join(names)} (--pass-env NAME lets one through)",)
+        return (
+            f"kept from tools, as they look like credentials: {', '.join(names)} (--pass-env NAME lets one through)",
+        )
 
     def _new_writer(self, redactor: Redactor) -> Writer:
         return Writer(
@@ -275,9 +287,7 @@ class RunCommand:
 
     @staticmethod
     def _with_outcome(ended: RunEnded, outcome: Outcome, error: str) -> RunEnded:
-        return replace(
-            ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error)
-        )
+        return replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
 
 
 def retry_policy(retry: RetrySettings) -> RetryPolicy:

@@ -44,11 +44,16 @@ def run_tool_turn(
 
 
 def _run_batch(
-    batch: Sequence[ToolCall | MalformedCall], finished: dict[str, ToolResult], toolbox: Toolbox, events: Events
+    batch: Sequence[ToolCall | MalformedCall],
+    finished: dict[str, ToolResult],
+    toolbox: Toolbox,
+    events: Events,
 ) -> None:
     runnable: list[tuple[ToolCall, tuple[str, ...]]] = []
     for call in batch:
-        shown = call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
+        shown = (
+            call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
+        )
         events.emit(ToolStarted(shown))
         checked = _checked(call, toolbox)
         if isinstance(checked, str):

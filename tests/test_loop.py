@@ -16,7 +16,17 @@ from ralph.core.usage import TokenUsage
 from ralph.loop import CONTINUE, MOST_PAUSES, Run, Task
 from ralph.ports import Interrupted
 from ralph.tool_turn import INTERRUPTED
-from tests.fakes import ECHO, TOUCH, FakeToolbox, FakeWaiter, RecordingEvents, ScriptedClient, answer, call, text
+from tests.fakes import (
+    ECHO,
+    TOUCH,
+    FakeToolbox,
+    FakeWaiter,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    call,
+    text,
+)
 
 
 class Played:
@@ -35,7 +45,12 @@ class Played:
             "ANTHROPIC_API_KEY",
         )
         self.run = Run(
-            task, client=self.client, toolbox=self.toolbox, waiter=waiter, clock=waiter.clock, events=self.events
+            task,
+            client=self.client,
+            toolbox=self.toolbox,
+            waiter=waiter,
+            clock=waiter.clock,
+            events=self.events,
         )
         self.ended: RunEnded = self.run.run()
         assert conversation_problems(self.run.conversation.messages) == []
@@ -133,7 +148,9 @@ def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
     ],
     ids=str,
 )
-def test_every_last_word_has_its_outcome_and_runs_nothing(last: Answer | BaseException, outcome: Outcome) -> None:
+def test_every_last_word_has_its_outcome_and_runs_nothing(
+    last: Answer | BaseException, outcome: Outcome
+) -> None:
     played = Played(last)
     assert played.ended.outcome is outcome
     assert played.toolbox.ran == []

@@ -20,7 +20,9 @@ HELLO = answer(text("hello"))
 class Try:
     """One use of the retry loop against a script."""
 
-    def __init__(self, *script: Answer | BaseException, policy: RetryPolicy | None = None, interrupt_at_s=None) -> None:
+    def __init__(
+        self, *script: Answer | BaseException, policy: RetryPolicy | None = None, interrupt_at_s=None
+    ) -> None:
         self.client = ScriptedClient(script)
         self.waiter = FakeWaiter(interrupt_at_s=interrupt_at_s)
         self.events = RecordingEvents()
@@ -141,7 +143,9 @@ ERRORS = st.one_of(
 
 
 @given(st.lists(ERRORS, max_size=8), st.sampled_from([standard(), off(), patient()]))
-def test_requests_and_waits_are_exactly_what_the_pure_policy_says(errors: list[AgentError], policy: RetryPolicy) -> None:
+def test_requests_and_waits_are_exactly_what_the_pure_policy_says(
+    errors: list[AgentError], policy: RetryPolicy
+) -> None:
     from ralph.retry import decide
 
     attempt = Try(*errors, HELLO, policy=policy)

@@ -60,14 +60,18 @@ def standard() -> RetryPolicy:
 
 def patient() -> RetryPolicy:
     def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
-        scheduled_s = PATIENT_SCHEDULE_S[attempt - 1] if attempt <= len(PATIENT_SCHEDULE_S) else PATIENT_TAIL_S
+        scheduled_s = (
+            PATIENT_SCHEDULE_S[attempt - 1] if attempt <= len(PATIENT_SCHEDULE_S) else PATIENT_TAIL_S
+        )
         wait = Wait(scheduled_s)
         if wish_s is not None and wish_s > scheduled_s:
             wait = Wait(wish_s, from_server=True)
         if slept_s + wait.seconds <= PATIENT_BUDGET_S:
             return wait
         if wait.from_server:
-            return GiveUp(f"the server asks for {wait.seconds:g}s, more than is left of {PATIENT_BUDGET_S:g}s")
+            return GiveUp(
+                f"the server asks for {wait.seconds:g}s, more than is left of {PATIENT_BUDGET_S:g}s"
+            )
         return GiveUp(f"the budget of {PATIENT_BUDGET_S:g}s of waiting is used up")
 
     return RetryPolicy("patient", PATIENT_MAX_RETRIES, next_wait)

@@ -71,7 +71,9 @@ _OVERFLOW_TEXT = re.compile(
     re.IGNORECASE,
 )
 _LOW_CREDIT_TEXT = re.compile(r"credit balance is too low", re.IGNORECASE)
-_SPEND_LIMIT_TEXT = re.compile(r"you have reached your (specified )?(workspace )?api usage limits", re.IGNORECASE)
+_SPEND_LIMIT_TEXT = re.compile(
+    r"you have reached your (specified )?(workspace )?api usage limits", re.IGNORECASE
+)
 
 _KIND_OF_TYPE = {
     "rate_limit_error": FailureKind.RATE_LIMIT,
@@ -150,7 +152,9 @@ def outcome_of(error: AgentError) -> Outcome:
 
 def is_low_credit(error: AgentError) -> bool:
     """Low credit comes as a plain 400 with nothing but its text to tell it."""
-    return isinstance(error, HttpError) and error.status == 400 and bool(_LOW_CREDIT_TEXT.search(_text(error)))
+    return (
+        isinstance(error, HttpError) and error.status == 400 and bool(_LOW_CREDIT_TEXT.search(_text(error)))
+    )
 
 
 def _is_transient_status(error: HttpError) -> bool:

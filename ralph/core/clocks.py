@@ -64,5 +64,7 @@ class ResponseClocks:
             running.append(("first byte", self._connected_s, limits.first_byte_s))
         else:
             running.append(("connect", self._started_s, limits.connect_s))
-        deadlines = [Deadline(name, since_s + limit_s, limit_s) for name, since_s, limit_s in running if limit_s > 0]
+        deadlines = [
+            Deadline(name, since_s + limit_s, limit_s) for name, since_s, limit_s in running if limit_s > 0
+        ]
         return min(deadlines, key=lambda deadline: deadline.at_s, default=None)

@@ -60,7 +60,7 @@ class HttpError(AgentError):
 
 
 @dataclass(eq=False)
-class StreamTransient(AgentError):
+class StreamTransient(AgentError):  # noqa: N818 - the specification's name
     """The answer broke off, and asking again may well work. `error_type` is set for an in-stream `error`."""
 
     message: str
@@ -73,7 +73,7 @@ class StreamTransient(AgentError):
 
 
 @dataclass(eq=False)
-class StreamParse(AgentError):
+class StreamParse(AgentError):  # noqa: N818 - the specification's name
     """The answer makes no sense, or the server rejected the request inside the stream (`error_type` set)."""
 
     message: str
@@ -86,7 +86,7 @@ class StreamParse(AgentError):
 
 
 @dataclass(eq=False)
-class Api(AgentError):
+class Api(AgentError):  # noqa: N818 - the specification's name
     """No answer at all. `detail` is the library's own sentence, redacted; `host` is who did not answer."""
 
     cause: NetworkCause
@@ -100,7 +100,7 @@ class Api(AgentError):
 
 
 @dataclass(eq=False)
-class Json(AgentError):
+class Json(AgentError):  # noqa: N818 - the specification's name
     """A data line that is not JSON. `cause` is the decoder's sentence, `raw` the line's first bytes, redacted."""
 
     cause: str

@@ -47,8 +47,8 @@ class ModelFacts:
         return self.price
 
 
-def _million(price: Price | None, **kwargs: bool) -> ModelFacts:
-    return ModelFacts(1_000_000, 128_000, price, **kwargs)
+def _million(price: Price | None, *, needs_adaptive: bool = False) -> ModelFacts:
+    return ModelFacts(1_000_000, 128_000, price, needs_adaptive=needs_adaptive)
 
 
 def _older(price: Price, *, takes_effort: bool = False) -> ModelFacts:

@@ -59,6 +59,10 @@ class Answer:
         return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
 
 
+# What the API always sends and other servers may leave out.
+_BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None}
+
+
 class StreamAssembler:
     """Feed it events in the order they came; ask for the answer once `is_complete`."""
 
@@ -83,19 +87,15 @@ class StreamAssembler:
 
         Raises StreamParse where the protocol is broken, StreamTransient where asking again may help.
         """
-        kind = event.get("type")
-        if self.is_complete or kind == "ping":
+        if self.is_complete:
             return
-        if kind == "error":
-            raise stream_error(event)
-        if kind == "message_start":
-            self._start_message(event)
-            return
-        if kind not in _AFTER_START:
-            return
-        if self._message is None:
-            raise StreamTransient(f"{kind} came before message_start")
-        match kind:
+        match event.get("type"):
+            case "error":
+                raise stream_error(event)
+            case "message_start":
+                self._start_message(event)
+            case kind if kind in _AFTER_START and self._message is None:
+                raise StreamTransient(f"{kind} came before message_start")
             case "content_block_start":
                 self._start_block(event)
             case "content_block_delta":
@@ -127,7 +127,7 @@ class StreamAssembler:
         message = _dict(event, "message")
         usage = message.get("usage")
         self._message = {
-            **{"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None},
+            **_BARE_MESSAGE,
             **message,
             "usage": dict(usage) if isinstance(usage, dict) else {},
         }
@@ -181,7 +181,9 @@ class StreamAssembler:
         if calls and stop_reason == "max_tokens" and self._blocks[-1].is_client_call:
             last = calls[-1]
             raw = last.raw if isinstance(last, MalformedCall) else json.dumps(last.arguments)
-            calls[-1] = MalformedCall(last.id, last.name, raw, "the answer reached max_tokens inside this call")
+            calls[-1] = MalformedCall(
+                last.id, last.name, raw, "the answer reached max_tokens inside this call"
+            )
         return tuple(calls)
 
     def _warnings(self) -> list[str]:
@@ -246,10 +248,14 @@ class _OpenBlock:
         return ToolCall(self.block["id"], self.block["name"], self.block["input"])
 
     def _append(self, name: str, delta: dict[str, Any]) -> None:
-        fits = self.block["type"] in TOOL_INPUT_BLOCKS if name == "partial_json" else self.block["type"] == name
+        fits = (
+            self.block["type"] in TOOL_INPUT_BLOCKS if name == "partial_json" else self.block["type"] == name
+        )
         fragment = delta.get(name)
         if not fits or not isinstance(fragment, str):
-            raise StreamParse(f"{delta['type']} does not fit a {self.block['type']} block: {str(delta)[:200]}")
+            raise StreamParse(
+                f"{delta['type']} does not fit a {self.block['type']} block: {str(delta)[:200]}"
+            )
         self._fragments.setdefault(name, []).append(fragment)
 
     def _close_input(self) -> None:

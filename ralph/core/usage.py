@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Token counts of one answer, or a sum of them. `input` counts what was neither written to nor read from
-    the cache, as the API does."""
+    """Token counts of one answer, or a sum of them.
+
+    `input` counts what was neither written to nor read from the cache, as the API does.
+    """
 
     input: int = 0
     output: int = 0

@@ -55,5 +55,3 @@ def test_help_teaches_every_command_and_option(ralph) -> None:
     text = ralph("run", "--help").stdout
     for option in ("--model", "--base-url", "--retry", "--result-file", "--pass-env", "--cd"):
         assert option in text
-
-

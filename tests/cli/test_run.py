@@ -114,7 +114,11 @@ def test_json_prints_one_result_object(ralph, serve) -> None:
     result = ran.result
     assert result["result"] == "Hello there."
     assert result["session_id"] == "00000000-0000-4000-8000-000000000001"
-    assert (result["subtype"], result["is_error"], result["terminal_reason"]) == ("success", False, "completed")
+    assert (result["subtype"], result["is_error"], result["terminal_reason"]) == (
+        "success",
+        False,
+        "completed",
+    )
     assert result["total_cost_usd"] > 0
 
 
@@ -163,7 +167,9 @@ def test_retries_of_one_request_send_identical_bytes(ralph, serve) -> None:
 
 def test_a_cut_inside_a_tool_call_runs_nothing_of_it(ralph, serve) -> None:
     ralph.retry_quickly()
-    danger = Turn(content=[ToolUse("Bash", {"command": "touch wanted && touch unwanted"}, id="tu_1")], chunk_chars=8)
+    danger = Turn(
+        content=[ToolUse("Bash", {"command": "touch wanted && touch unwanted"}, id="tu_1")], chunk_chars=8
+    )
     steps = [Step(danger, Fault(cut_after_events=n, framing="close")) for n in (3, 4, 6)]
     serve(*steps, HELLO)
     assert ralph("go").code == 0

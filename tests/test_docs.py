@@ -1,0 +1,83 @@
+"""The tables in docs/ say what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ralph.core.classify import classify_error, failure_kind
+from ralph.core.errors import Api, HttpError, NetworkCause
+from ralph.core.outcome import Outcome
+from ralph.core.stream import stream_error
+
+DOCS = Path(__file__).parent.parent / "docs"
+ROOT = DOCS.parent
+
+
+def table(page: Path, first_header: str) -> list[list[str]]:
+    """The cells of the table whose header begins with this word."""
+    rows: list[list[str]] = []
+    inside = False
+    for line in page.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith(f"| {first_header} |"):
+            inside = True
+        elif inside and not line.startswith("|"):
+            break
+        elif inside and not line.startswith("| ---"):
+            rows.append(cells)
+    assert rows, f"no table {first_header!r} in {page.name}"
+    return rows
+
+
+def documented_statuses() -> dict[int, tuple[str, str]]:
+    """Status -> class and kind, "other" rows filling what no row names."""
+    named: dict[int, tuple[str, str]] = {}
+    others: dict[int, tuple[str, str]] = {}
+    for status, error_class, kind in table(DOCS / "retry.md", "Status"):
+        numbers = [int(number) for number in re.findall(r"\d+", status)]
+        into = others if "other" in status else named
+        into.update(dict.fromkeys(range(numbers[0], numbers[-1] + 1), (error_class, kind)))
+    return others | named
+
+
+def test_the_status_table_of_the_retry_page_is_what_classify_does() -> None:
+    documented = documented_statuses()
+    for status in range(300, 600):
+        error = HttpError(status, None, "")
+        assert documented[status] == (classify_error(error).value, failure_kind(error).value), status
+
+
+def test_the_stream_error_table_is_what_classify_does() -> None:
+    for error_type, error_class in table(DOCS / "retry.md", "error.type"):
+        error = stream_error({"error": {"type": error_type, "message": "m"}})
+        assert classify_error(error).value == error_class, error_type
+
+
+def test_the_cause_table_is_what_classify_does() -> None:
+    documented = dict(table(DOCS / "retry.md", "Cause"))
+    assert documented == {cause.value: classify_error(Api(cause)).value for cause in NetworkCause}
+
+
+@pytest.mark.parametrize("page", [DOCS / "errors.md", ROOT / "README.md"], ids=lambda page: page.name)
+def test_exit_code_tables_name_real_outcomes(page: Path) -> None:
+    for code, name, *_ in table(page, "Exit"):
+        outcome = Outcome(name)
+        if outcome is not Outcome.INTERRUPTED:
+            assert outcome.exit_code() == int(code)
+
+
+def test_every_page_that_the_docs_name_exists() -> None:
+    for page in [ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "specs").glob("*.md")]:
+        for name in re.findall(r"`((?:docs|specs|ralph|tests|benchmarks)/[\w./-]+)`", page.read_text()):
+            if "*" not in name:
+                assert (ROOT / name).exists(), f"{page.name} names {name}"
+        for name in re.findall(r"\]\((?!http|#)([^)]+)\)", page.read_text()):
+            assert (page.parent / name).exists(), f"{page.name} links {name}"
+
+
+def test_documentation_pages_stay_under_150_lines() -> None:
+    for page in DOCS.glob("*.md"):
+        assert len(page.read_text().splitlines()) < 150, page.name
