@@ -52,8 +52,9 @@ def _read(path: Path, most_bytes: int) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(fd, "rb") as file:
-        try:
-            return file.read(most_bytes) if stat.S_ISREG(os.fstat(fd).st_mode) else None
-        except OSError:
-            return None
+    try:
+        return os.read(fd, most_bytes) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
