@@ -162,28 +162,29 @@ class _Supervisor:
         was_orphaned = self._is_orphaned()
         deadline_s = time.monotonic() + limit_s
         while True:
-            self._reap(block=False)
-            if not self._is_anything_left():
+            if not self._reap(block=False):
                 return True
             if time.monotonic() >= deadline_s or self._is_orphaned() != was_orphaned:
                 return False
             time.sleep(_POLL_S)
 
-    def _reap(self, *, block: bool) -> None:
-        """Collect ended children, the orphans among them; remember how the command ended."""
+    def _reap(self, *, block: bool) -> bool:
+        """Collect ended children, the orphans among them; remember how the command ended. False: none are left.
+
+        With `block`, until the command itself has ended.
+        """
         try:
             while True:
                 pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
                 if pid == self._shell_pid:
                     self._status = status
-                if pid in (0, self._shell_pid):
-                    return
+                if pid == 0 or (block and pid == self._shell_pid):
+                    return True
         except ChildProcessError:
-            return
+            return not _has_process_tree() and self._is_group_alive()
 
-    def _is_anything_left(self) -> bool:
-        if _has_process_tree():
-            return bool(children_of(os.getpid()))
+    def _is_group_alive(self) -> bool:
+        """Where orphans are not adopted, the group is all that can be asked about."""
         try:
             os.killpg(self._shell_pid, 0)
         except OSError:

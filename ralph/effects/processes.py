@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.effects import launcher
@@ -102,23 +103,19 @@ class SupervisedCommand:
 
         Processes that are being born escape one call: repeat until True.
         """
-        roots = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
-        adopted = [pid for pid in roots if pid != self._process.pid]
-        launcher.send_signal(launcher.tree_below(adopted), signal.SIGKILL)
+        # Asked first: what a dead launcher leaves is among our children only once it is dead.
         is_supervised = self._process.returncode is None
-        if is_supervised:
-            tree = launcher.tree_below([self._process.pid])
-            launcher.send_signal(tree, signal.SIGKILL)
-        return not [pid for pid in adopted if not _reaped(pid)] and not is_supervised
+        children = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
+        launcher.send_signal(launcher.tree_below(children), signal.SIGKILL)
+        if is_supervised:  # without /proc it is not among the children that were found
+            self._process.kill()
+        adopted = [pid for pid in children if pid != self._process.pid]
+        for pid in adopted:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        return not adopted and not is_supervised
 
     def close(self) -> None:
         """Let go of the output. Only once its reader has stopped."""
         if self._process.stdout is not None:
             self._process.stdout.close()
-
-
-def _reaped(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return True

@@ -17,7 +17,10 @@ SCHEMA = {
         "ratio": {"type": "number"},
         "all": {"type": "boolean"},
         "mode": {"type": "string", "enum": ["content", "count"]},
-        "items": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}},
+        "items": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+        },
         "either": {"type": ["string", "null"]},
     },
     "required": ["file_path"],
@@ -106,7 +109,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-likely_keys = st.sampled_from([*SCHEMA["properties"], "other"])  # type: ignore[misc]
+likely_keys = st.sampled_from([*SCHEMA["properties"], "other"])
 
 
 @given(st.dictionaries(likely_keys, json_values) | json_values)

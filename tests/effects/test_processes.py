@@ -45,7 +45,9 @@ def wait_until_gone(pid: int) -> bool:
     return not is_running(pid)
 
 
-@pytest.mark.parametrize(("command", "status"), [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)])
+@pytest.mark.parametrize(
+    ("command", "status"), [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
+)
 def test_the_status_is_the_commands(command: str, status: int) -> None:
     assert finish(started(command)) == status
 
@@ -62,7 +64,9 @@ def test_a_missing_directory_is_an_os_error() -> None:
 
 
 def test_asking_to_stop_reaches_the_whole_tree() -> None:
-    command = started("(trap 'echo child; exit' TERM; sleep 99 & wait) & trap 'echo parent; exit 7' TERM; sleep 99 & wait")
+    command = started(
+        "(trap 'echo child; exit' TERM; sleep 99 & wait) & trap 'echo parent; exit 7' TERM; sleep 99 & wait"
+    )
     time.sleep(0.2)
     command.ask_to_stop()
     status = command.wait_for_end()
@@ -102,6 +106,9 @@ def test_a_tree_dies_with_a_parent_that_is_killed() -> None:
         assert all(is_running(pid) for pid in pids)
         parent.send_signal(signal.SIGKILL)
         assert all(wait_until_gone(pid) for pid in pids)
+    # Other tests made this process the adopter of its descendants: the launcher is ours now.
+    for pid in launcher.children_of(os.getpid()):
+        os.waitpid(pid, 0)
 
 
 @linux_only
@@ -134,7 +141,9 @@ def test_the_first_command_makes_this_process_undumpable_and_an_adopter() -> Non
 
 
 def test_what_would_ask_somebody_is_answered_in_the_environment() -> None:
-    environment = processes.environment_for_commands({"PATH": "/bin", "PAGER": "more", "CI": "1", "GIT_ASKPASS": "mine"})
+    environment = processes.environment_for_commands(
+        {"PATH": "/bin", "PAGER": "more", "CI": "1", "GIT_ASKPASS": "mine"}
+    )
     assert (environment["PAGER"], environment["EDITOR"], environment["TERM"]) == ("cat", "false", "dumb")
     assert (environment["CI"], environment["PATH"], environment["GIT_ASKPASS"]) == ("1", "/bin", "mine")
     assert processes.environment_for_commands({})["GIT_ASKPASS"] == "false"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.core.tool_calls import ToolDefinition, ToolOutput
+from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.output_capture import OutputCapture, StreamRedaction
 from ralph.effects.tools.running_command import Ended, Ending, RunningCommand
 from ralph.effects.tools.tool_error import ToolError, os_error_text
@@ -12,21 +12,6 @@ from ralph.effects.tools.tool_error import ToolError, os_error_text
 if TYPE_CHECKING:
     from ralph.effects.processes import SupervisedCommand
     from ralph.effects.tools.tool_room import Arguments, ToolRoom, ToolSettings
-
-DEFINITION = ToolDefinition(
-    "Bash",
-    "Run a shell command in the working directory: builds, tests, git. No terminal, no input; whatever it "
-    "starts is stopped when it ends. For files prefer Read, Edit, Glob, Grep.",
-    {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string"},
-            "timeout": {"type": "integer", "minimum": 1, "description": "milliseconds"},
-            "description": {"type": "string", "description": "its purpose in 5-10 words"},
-        },
-        "required": ["command"],
-    },
-)
 
 # Linux MAX_ARG_STRLEN: one argument of a program, its final NUL included.
 _LONGEST_COMMAND_BYTES = 131_072 - 1
@@ -48,10 +33,14 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     running = RunningCommand(_started(command, room), room, capture)
     ending = running.run(limit_s, room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE])
     notes = _notes(ending, limit_s, settings)
+    if not ending.is_all_gone:
+        notes.append("[something it started could not be stopped and still runs]")
     if limit_s < wish_s:
         notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
     text = capture.text().strip("\n") or "(no output)"
-    return ToolOutput("\n".join([text, *notes]), is_error=ending != Ending(Ended.BY_ITSELF, 0))
+    return ToolOutput(
+        "\n".join([text, *notes]), is_error=ending.how is not Ended.BY_ITSELF or ending.status != 0
+    )
 
 
 def _started(command: str, room: ToolRoom) -> SupervisedCommand:

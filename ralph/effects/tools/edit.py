@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.core.tool_calls import ToolDefinition, ToolOutput
+from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.atomic_write import real_target, write_atomically
 from ralph.effects.tools.read import open_regular
 from ralph.effects.tools.text_encoding import TextEncoding, possible_encodings
@@ -22,24 +22,8 @@ from ralph.effects.tools.write import link_note
 if TYPE_CHECKING:
     from ralph.effects.tools.tool_room import Arguments, ToolRoom
 
-DEFINITION = ToolDefinition(
-    "Edit",
-    "Replace old_string, which must occur exactly once (or set replace_all), by new_string. Copy it from Read "
-    "without line numbers, with enough lines around to be unique.",
-    {
-        "type": "object",
-        "properties": {
-            "file_path": {"type": "string"},
-            "old_string": {"type": "string"},
-            "new_string": {"type": "string"},
-            "replace_all": {"type": "boolean"},
-        },
-        "required": ["file_path", "old_string", "new_string"],
-    },
-)
-
-# Text and bytes are both in memory, several times over.
-_MAX_BYTES = 64 * 1024 * 1024
+# Text, bytes and every match are in memory together.
+_MAX_BYTES = 10 * 1024 * 1024
 _LINES_AROUND = 3
 _MOST_SNIPPET_LINES = 14
 _LONGEST_SNIPPET_LINE = 200

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ralph.core.tool_calls import ToolDefinition, ToolOutput
+from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.file_search import list_files, place_at
 from ralph.effects.tools.found_list import MOST_ENTRIES, FoundList
 from ralph.effects.tools.glob_pattern import GlobPattern
@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.effects.tools.tool_room import Arguments, ToolRoom
-
-DEFINITION = ToolDefinition(
-    "Glob",
-    "Find files by name, such as *.py or src/**/*.ts. Skips what .gitignore names.",
-    {
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string"},
-            "path": {"type": "string", "description": "directory, default: working directory"},
-        },
-        "required": ["pattern"],
-    },
-    is_read_only=True,
-)
 
 _SPECIAL = re.compile(r"[*?\[{]")
 

@@ -14,8 +14,8 @@ _MOST_ALTERNATIVES = 200
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _PIECES = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
-# One segment of a pattern; None is `**`.
-_Segment = re.Pattern[str] | None
+Segment = re.Pattern[str] | None
+"""One segment of a pattern, for one part of a path; None is `**`, for any number of parts."""
 
 
 class GlobPattern:
@@ -26,12 +26,12 @@ class GlobPattern:
         if pattern.endswith("/"):
             pattern += "**"
         self.is_about_name = "/" not in pattern
-        self._alternatives = [_segments(one) for one in _expanded(pattern.removeprefix("/"))]
+        self._alternatives = [segments_of(one) for one in _expanded(pattern.removeprefix("/"))]
 
     def matches(self, path: str) -> bool:
         """`path` is relative, with slashes."""
         parts = [path.rpartition("/")[2]] if self.is_about_name else path.split("/")
-        return any(_matches(segments, parts) for segments in self._alternatives) != self._is_negated
+        return any(segments_match(segments, parts) for segments in self._alternatives) != self._is_negated
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -53,8 +53,8 @@ def _expanded(pattern: str) -> list[str]:
     return done
 
 
-def _segments(pattern: str) -> list[_Segment]:
-    segments: list[_Segment] = [None if name == "**" else _compiled(name) for name in pattern.split("/")]
+def segments_of(pattern: str) -> list[Segment]:
+    segments: list[Segment] = [None if name == "**" else _compiled(name) for name in pattern.split("/")]
     if segments[-1] is None:  # `src/**` is what lies below src, not src itself
         segments.append(_compiled("*"))
     return segments
@@ -89,7 +89,7 @@ def _translated(piece: str) -> str:
     return re.escape(piece[-1])
 
 
-def _matches(segments: list[_Segment], parts: list[str]) -> bool:
+def segments_match(segments: list[Segment], parts: list[str]) -> bool:
     """The usual two-pointer walk: on failure the latest `**` takes one part more."""
     at = part = 0
     retry_at, retry_part = -1, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ralph.core.tool_calls import ToolDefinition, ToolOutput
+from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.file_search import LineQuery, place_at, search_lines
 from ralph.effects.tools.found_list import MOST_ENTRIES, FoundList
 from ralph.effects.tools.glob_pattern import GlobPattern
@@ -19,33 +19,6 @@ if TYPE_CHECKING:
     from ralph.effects.tools.search_process import Record, SearchProcess
     from ralph.effects.tools.tool_room import Arguments, ToolRoom
 
-_LINES = {"type": "integer", "minimum": 0}
-
-DEFINITION = ToolDefinition(
-    "Grep",
-    "Search file contents by regular expression. Skips what .gitignore names and binary files.",
-    {
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string"},
-            "path": {"type": "string", "description": "file or directory"},
-            "glob": {"type": "string", "description": "only these files, such as *.{ts,tsx}"},
-            "output_mode": {
-                "type": "string",
-                "enum": ["content", "files_with_matches", "count"],
-                "description": "default files_with_matches",
-            },
-            "-i": {"type": "boolean"},
-            "-n": {"type": "boolean", "description": "line numbers, default true"},
-            "-A": _LINES,
-            "-B": _LINES,
-            "-C": _LINES,
-            "head_limit": {"type": "integer", "minimum": 1},
-        },
-        "required": ["pattern"],
-    },
-    is_read_only=True,
-)
 
 _LONGEST_LINE = 500
 _MOST_CONTEXT_LINES = 1000

@@ -1,32 +1,51 @@
-"""Walks a directory the way git sees it: without links, without `.git`, without what .gitignore files name."""
+"""Walks a directory the way git sees it: without links, without `.git`, without what .gitignore files name.
+
+The rules are those of gitignore(5). A rule is asked about a path itself, never about the directories above it:
+an ignored directory is not entered in the first place.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathspec import GitIgnoreSpec
+from ralph.effects.tools.glob_pattern import Segment, segments_match, segments_of
 
 _IGNORE_FILE = ".gitignore"
+_UNESCAPED_SPACES_AT_END = re.compile(r"(?<!\\) +$")
 
 OnUnreadable = Callable[[str, OSError], None]
 
 
 @dataclass(frozen=True)
-class _Rules:
-    """One .gitignore file."""
+class _Rule:
+    segments: list[Segment]
+    is_negated: bool
+    is_for_directories: bool
+    is_about_name: bool
 
-    prefix: str
-    """What leads from its directory to where the walk starts; ends in a slash, or is empty."""
+
+@dataclass(frozen=True)
+class _IgnoreFile:
+    rules: list[_Rule]
+    """The last one first: it wins."""
+    way_here: list[str]
+    """The parts that lead from its directory to where the walk starts."""
     depth: int
-    """Characters of a walked path that lead to its directory, when that lies below the start."""
-    spec: GitIgnoreSpec
+    """Parts of a walked path that lead to its directory, when that lies below the start."""
 
-    def verdict(self, path: str) -> bool | None:
-        """True: ignored, False: wanted all the same, None: nothing said. A directory's path ends in a slash."""
-        return self.spec.check_file(self.prefix + path[self.depth :]).include
+    def verdict(self, parts: list[str], *, is_directory: bool) -> bool | None:
+        """True: ignored, False: wanted all the same, None: nothing said."""
+        path = [*self.way_here, *parts[self.depth :]]
+        for rule in self.rules:
+            if rule.is_for_directories and not is_directory:
+                continue
+            if segments_match(rule.segments, path[-1:] if rule.is_about_name else path):
+                return not rule.is_negated
+        return None
 
 
 def walk(top: str | None, on_unreadable: OnUnreadable) -> Iterator[str]:
@@ -34,53 +53,67 @@ def walk(top: str | None, on_unreadable: OnUnreadable) -> Iterator[str]:
 
     `top` is the top of the repository, None outside of one: rules from there down to here count.
     """
-    rules = _rules_above(str(Path.cwd()), top)
-    return _walk("", rules, on_unreadable)
+    return _walk([], _files_above(Path.cwd(), top), on_unreadable)
 
 
-def _walk(directory: str, rules: list[_Rules], on_unreadable: OnUnreadable) -> Iterator[str]:
+def _walk(directory: list[str], files: list[_IgnoreFile], on_unreadable: OnUnreadable) -> Iterator[str]:
+    path = "/".join([".", *directory])
     try:
-        with os.scandir("./" + directory) as listing:
+        with os.scandir(path) as listing:
             entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
-        on_unreadable("./" + directory, error)
+        on_unreadable(path, error)
         return
     names = {entry.name for entry in entries}
     if directory and ".git" in names:  # another repository has rules of its own
-        rules = []
+        files = []
     if _IGNORE_FILE in names:
-        rules = [*rules, *_rules_in("./" + directory, prefix="", depth=len(directory))]
+        files = [*files, *_read(Path(path), way_here=[], depth=len(directory))]
     for entry in entries:
-        path = directory + entry.name
+        parts = [*directory, entry.name]
         if entry.name == ".git":
             continue
         if entry.is_dir(follow_symlinks=False):
-            if not _is_ignored(path + "/", rules):
-                yield from _walk(path + "/", rules, on_unreadable)
-        elif entry.is_file(follow_symlinks=False) and not _is_ignored(path, rules):
-            yield path
+            if not _is_ignored(parts, files, is_directory=True):
+                yield from _walk(parts, files, on_unreadable)
+        elif entry.is_file(follow_symlinks=False) and not _is_ignored(parts, files, is_directory=False):
+            yield "/".join(parts)
 
 
-def _is_ignored(path: str, rules: list[_Rules]) -> bool:
+def _is_ignored(parts: list[str], files: list[_IgnoreFile], *, is_directory: bool) -> bool:
     """The nearest file that says anything decides."""
-    verdicts = (one.verdict(path) for one in reversed(rules))
+    verdicts = (file.verdict(parts, is_directory=is_directory) for file in reversed(files))
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
-def _rules_above(start: str, top: str | None) -> list[_Rules]:
-    """None of them when the start is itself ignored: who asks for it by name wants to see it."""
-    if top is None or start == top:
+def _files_above(start: Path, top: str | None) -> list[_IgnoreFile]:
+    """From the top down to above the start, which may itself be ignored: who names it wants to see it."""
+    if top is None:
         return []
-    rules: list[_Rules] = []
-    way = Path(start).relative_to(top).parts
-    for steps in range(len(way)):
-        rules += _rules_in(str(Path(top, *way[:steps])), prefix="/".join(way[steps:]) + "/", depth=0)
-    return [] if _is_ignored("", rules) else rules
+    way = start.relative_to(top).parts
+    return [
+        file
+        for steps in range(len(way))
+        for file in _read(Path(top, *way[:steps]), way_here=list(way[steps:]), depth=0)
+    ]
 
 
-def _rules_in(directory: str, *, prefix: str, depth: int) -> list[_Rules]:
+def _read(directory: Path, *, way_here: list[str], depth: int) -> list[_IgnoreFile]:
     try:
-        text = Path(directory, _IGNORE_FILE).read_text(encoding="utf-8", errors="surrogateescape")
-        return [_Rules(prefix, depth, GitIgnoreSpec.from_lines(text.split("\n")))]
-    except (OSError, ValueError):  # unreadable, or a pattern that git would skip too
+        text = (directory / _IGNORE_FILE).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
         return []
+    rules = [rule for line in text.split("\n") if (rule := _parsed(line)) is not None]
+    return [_IgnoreFile(rules[::-1], way_here, depth)]
+
+
+def _parsed(line: str) -> _Rule | None:
+    pattern = _UNESCAPED_SPACES_AT_END.sub("", line.removesuffix("\r"))
+    if not pattern or pattern.startswith("#"):
+        return None
+    is_negated = pattern.startswith("!")
+    pattern = pattern.removeprefix("!")
+    is_for_directories = pattern.endswith("/")
+    pattern = pattern.removesuffix("/")
+    is_about_name = "/" not in pattern
+    return _Rule(segments_of(pattern.removeprefix("/")), is_negated, is_for_directories, is_about_name)

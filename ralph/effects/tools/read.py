@@ -7,7 +7,7 @@ import stat
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ralph.core.tool_calls import ToolDefinition, ToolOutput
+from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.file_type import binary_type, image_media_type, image_size, is_binary, kind_of
 from ralph.effects.tools.text_encoding import marked_encoding
 from ralph.effects.tools.text_lines import LineRange, read_range
@@ -19,23 +19,8 @@ if TYPE_CHECKING:
 
     from ralph.effects.tools.tool_room import Arguments, ToolRoom
 
-DEFINITION = ToolDefinition(
-    "Read",
-    "Read a text file with line numbers, or an image. Use before Edit. Long files: give offset and limit.",
-    {
-        "type": "object",
-        "properties": {
-            "file_path": {"type": "string"},
-            "offset": {"type": "integer", "minimum": 0, "description": "first line, from 1"},
-            "limit": {"type": "integer", "minimum": 1, "description": "lines, default 2000"},
-        },
-        "required": ["file_path"],
-    },
-    is_read_only=True,
-)
-
 _DEFAULT_LINES = 2000
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 18
 # API limits: 10 MB of base64 and 8000 pixels a side.
 _MAX_IMAGE_BYTES = 10_000_000 * 3 // 4
 _MAX_IMAGE_PIXELS = 8000

@@ -39,6 +39,8 @@ class Ending:
     how: Ended
     status: int = 0
     """The exit code, 128 + n for a signal; means something only when it ended by itself."""
+    is_all_gone: bool = True
+    """False when something it started could not be killed: another user's process, or one stuck in the kernel."""
 
 
 class _News(enum.Enum):
@@ -72,13 +74,13 @@ class RunningCommand:
             if self._status is None:
                 self._stop()
         finally:
-            self._kill_what_is_left()
+            is_all_gone = self._kill_what_is_left()
             self._end_output()
         if self._interrupted is not None:
             raise self._interrupted
         if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
             how = Ended.WITHOUT_SUPERVISOR
-        return Ending(how, self._status or 0)
+        return Ending(how, self._status or 0, is_all_gone)
 
     def _wait_for_end(self, limit_s: float, waiting_for: str) -> Ended:
         deadline_s = self._room.clock.now_s() + limit_s
@@ -100,10 +102,13 @@ class RunningCommand:
             if self._next(deadline_s, "the command to stop") in (TIMED_OUT, _News.INTERRUPTED):
                 return
 
-    def _kill_what_is_left(self) -> None:
+    def _kill_what_is_left(self) -> bool:
         deadline_s = self._room.clock.now_s() + _KILL_S
-        while not self._process.kill_what_is_left() and self._room.clock.now_s() < deadline_s:
+        while not self._process.kill_what_is_left():
+            if self._room.clock.now_s() >= deadline_s:
+                return False
             self._next(self._room.clock.now_s() + _KILL_AGAIN_EVERY_S, "the command to stop")
+        return True
 
     def _end_output(self) -> None:
         """What is in the pipe still counts; whoever holds it open does not."""

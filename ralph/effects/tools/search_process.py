@@ -72,9 +72,14 @@ class SearchProcess:
 
     def failure(self) -> str | None:
         """What the program itself objected to, once all records are read; files it could not read are no failure."""
-        lines = self._errors.decode("utf-8", "replace").splitlines()
-        objections = [line.removeprefix("rg: ") for line in lines if "(os error " not in line]
-        return "\n".join(objections).strip() if objections and self._process.wait() == _FAILED else None
+        status = self._process.wait()
+        if status < 0:
+            return f"the search was ended by signal {-status}"
+        text = self._errors.decode("utf-8", "replace")
+        if status != _FAILED and "Traceback" not in text:
+            return None
+        objections = [line.removeprefix("rg: ") for line in text.splitlines() if "(os error " not in line]
+        return "\n".join(objections).strip() or None
 
     def _chunks(self) -> Iterator[bytes]:
         assert self._process.stdout is not None  # noqa: S101 - both were asked for

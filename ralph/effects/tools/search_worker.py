@@ -5,6 +5,7 @@ Prints what ripgrep would print with `--null`. Started by `file_search.py` with 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 _SNIFFED_BYTES = 65_536
 _LONGEST_LINE_BYTES = 1 << 20
+# Several frames for each directory of a path, which has at most 4096 bytes.
+_DEEPEST_TREE = 20_000
 # If ralph was killed, nobody else ends a search that got stuck.
 _MARGIN_S = 5.0
 
 
 def main(task_json: str) -> int:
     task = json.loads(task_json)
+    sys.setrecursionlimit(_DEEPEST_TREE)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, task["limit_s"] + _MARGIN_S)
     try:
@@ -70,7 +74,7 @@ def _paths(task: dict[str, Any]) -> Iterator[str]:
 
 def _lines(path: str) -> Iterator[str]:
     """The lines of a text file; none of a binary one. What is not UTF-8 comes through unharmed."""
-    with Path(path).open("rb") as file:
+    with io.BufferedReader(io.FileIO(path), _SNIFFED_BYTES) as file:
         start = file.peek(_SNIFFED_BYTES)[:_SNIFFED_BYTES]
         marked = marked_encoding(start)
         if marked is not None and marked[1].startswith("utf-16"):
@@ -83,6 +87,8 @@ def _lines(path: str) -> Iterator[str]:
             if b"\0" in line:
                 return
             yield line.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+            while line and not line.endswith(b"\n"):  # of a longer line only the beginning is searched
+                line = file.readline(_LONGEST_LINE_BYTES)
 
 
 def _with_context(

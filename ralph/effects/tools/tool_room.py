@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from ralph.effects.tools.output_capture import SpillDirectory
+from ralph.effects.tools.spill_directory import SpillDirectory
 from ralph.effects.tools.tool_error import ToolError
 
 if TYPE_CHECKING:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
-from ralph.effects.tools import bash, edit, glob, grep, read, write
+from ralph.effects.tools.definitions import DEFINITIONS
 from ralph.effects.tools.tool_error import ToolError
 from ralph.effects.tools.tool_room import ToolRoom, ToolSettings
 from ralph.ports import TIMED_OUT, Interrupted
@@ -14,14 +15,7 @@ from ralph.ports import TIMED_OUT, Interrupted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ralph.effects.tools.tool_room import Arguments
     from ralph.ports import Clock, Mailbox, Waiter
-
-_TOOLS = (read, write, edit, bash, glob, grep)
-_RUNNERS: dict[str, Callable[[Arguments, ToolRoom], ToolOutput]] = {
-    tool.DEFINITION.name: tool.run for tool in _TOOLS
-}
-_DEFINITIONS = {tool.DEFINITION.name: tool.DEFINITION for tool in _TOOLS}
 
 # What files hold is shown as it is, or no edit would match; what programs and searches print is not.
 _REDACTED = frozenset({"Bash", "Glob", "Grep"})
@@ -46,7 +40,7 @@ class LocalToolbox:
 
     @property
     def definitions(self) -> Sequence[ToolDefinition]:
-        return [known for name, known in _DEFINITIONS.items() if name in self._room.settings.enabled]
+        return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if all(_is_read_only(call) for call in calls):
@@ -96,11 +90,11 @@ class LocalToolbox:
         return output, self._room.clock.now_s() - started_s
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
-        if call.name not in self._room.settings.enabled or call.name not in _RUNNERS:
+        if call.name not in self._room.settings.enabled or call.name not in DEFINITIONS:
             names = ", ".join(known.name for known in self.definitions)
             return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
         try:
-            output = _RUNNERS[call.name](call.arguments, self._room)
+            output = _run(call, self._room)
         except ToolError as failure:
             output = ToolOutput(str(failure), is_error=True)
         except Exception as bug:  # noqa: BLE001 - the run goes on, and the model is told
@@ -118,4 +112,11 @@ class LocalToolbox:
 
 
 def _is_read_only(call: ToolCall) -> bool:
-    return call.name in _DEFINITIONS and _DEFINITIONS[call.name].is_read_only
+    return call.name in DEFINITIONS and DEFINITIONS[call.name].is_read_only
+
+
+def _run(call: ToolCall, room: ToolRoom) -> ToolOutput:
+    """Each tool is a module of its name, loaded when it is first called: most runs need half of them."""
+    tool = import_module(f"ralph.effects.tools.{call.name.lower()}")
+    output: ToolOutput = tool.run(call.arguments, room)
+    return output

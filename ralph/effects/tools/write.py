@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.core.tool_calls import ToolDefinition, ToolOutput
+from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.atomic_write import real_target, write_atomically
 from ralph.effects.tools.tool_error import ToolError
 
@@ -12,16 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.effects.tools.tool_room import Arguments, ToolRoom
-
-DEFINITION = ToolDefinition(
-    "Write",
-    "Create a file or replace all of it. To change a part of one, use Edit.",
-    {
-        "type": "object",
-        "properties": {"file_path": {"type": "string"}, "content": {"type": "string"}},
-        "required": ["file_path", "content"],
-    },
-)
 
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:

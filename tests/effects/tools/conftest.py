@@ -22,9 +22,9 @@ SECRET = "sk-ant-0123456789"
 class Tools:
     """A toolbox over real clock, waiter and processes; calls it the way a run does."""
 
-    def __init__(self, cwd: Path, **changes: Any) -> None:
-        environment = {"PATH": os.environ["PATH"], "HOME": str(cwd)}
-        self.settings = replace(ToolSettings(cwd=cwd, environment=environment, kill_grace_s=0.3), **changes)
+    def __init__(self, home: Path, **changes: Any) -> None:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
+        self.settings = replace(ToolSettings(home, environment, kill_grace_s=0.3), **changes)
         clock = SystemClock()
         self.waiter = InboxWaiter(clock)
         self.box = LocalToolbox(
@@ -74,7 +74,9 @@ def tools(make_tools: Callable[..., Tools]) -> Tools:
 
 @pytest.fixture(
     params=[
-        pytest.param("rg", marks=pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")),
+        pytest.param(
+            "rg", marks=pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
+        ),
         "fallback",
     ]
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.core.tool_calls import ToolCall
+from ralph.effects import launcher
 from ralph.ports import Interrupted
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def processes_with(marker: str) -> list[int]:
         if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         try:
-            is_marked = marker.encode() in (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            is_marked = (
+                marker.encode() in (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            )
             is_dead = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:
             continue
@@ -84,21 +87,30 @@ def test_a_timeout_above_the_maximum_is_lowered_and_said(make_tools: Callable[..
 @pytest.mark.parametrize(
     "daemon",
     [
-        pytest.param("sleep 777 & sleep 0.05", id="background job"),
-        pytest.param("setsid sleep 777 & sleep 0.1", id="own session"),
-        pytest.param("(setsid sh -c 'setsid sleep 777 >/dev/null 2>&1 & sleep 776' &) ; sleep 0.1", id="double fork"),
-        pytest.param("nohup setsid env -i sleep 777 >/dev/null 2>&1 & disown; sleep 0.1", id="empty environment"),
+        pytest.param("sleep NUMBER & sleep 0.05", id="background job"),
+        pytest.param("setsid sleep NUMBER & sleep 0.1", id="own session"),
+        pytest.param(
+            "(setsid sh -c 'setsid sleep NUMBER >/dev/null 2>&1 & sleep 77' &) ; sleep 0.1", id="double fork"
+        ),
+        pytest.param(
+            "nohup setsid env -i sleep NUMBER >/dev/null 2>&1 & disown; sleep 0.1", id="empty environment"
+        ),
     ],
 )
 def test_t2_a_daemon_is_gone_after_the_call(tools: Any, daemon: str) -> None:
-    before = set(processes_with("sleep\x00777"))
-    assert tools.call("Bash", {"command": f"{daemon}; echo ok"}).content == "ok"
-    assert set(processes_with("sleep\x00777")) - before == set()
+    number = str(770_000_000 + os.getpid())
+    assert tools.ok("Bash", command=daemon.replace("NUMBER", number) + "; echo ok") == "ok"
+    assert processes_with(f"sleep\x00{number}") == []
 
 
 @pytest.mark.parametrize(
     "command",
-    ["echo ok; sleep 100 &", "echo ok; (trap '' TERM; sleep 100) &", "exec > >(cat); echo ok", "echo ok; setsid sleep 100 &"],
+    [
+        "echo ok; sleep 100 &",
+        "echo ok; (trap '' TERM; sleep 100) &",
+        "exec > >(cat); echo ok",
+        "echo ok; setsid sleep 100 &",
+    ],
 )
 def test_t3_a_grandchild_that_holds_the_output_open_is_not_waited_for(tools: Any, command: str) -> None:
     started_s = time.monotonic()
@@ -110,7 +122,9 @@ def test_t3_what_a_pipe_still_holds_at_the_end_is_kept(tools: Any) -> None:
     assert tools.ok("Bash", command="exec > >(sleep 0.02; cat); echo late").endswith("late")
 
 
-def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(make_tools: Callable[..., Any]) -> None:
+def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(
+    make_tools: Callable[..., Any],
+) -> None:
     tools = make_tools(max_output_bytes=1000)
     text = tools.ok("Bash", command="seq 1 20000")
     note = re.search(r"\n\[\.\.\. ([\d,]+) bytes left out; whole output: (\S+) \.\.\.\]\n", text)
@@ -129,7 +143,9 @@ def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(make_too
 
 
 @pytest.mark.parametrize("command", ["yes", "cat /dev/zero", "yes | tr -d '\\n'"])
-def test_t4_a_command_that_never_stops_printing_is_stopped(make_tools: Callable[..., Any], command: str) -> None:
+def test_t4_a_command_that_never_stops_printing_is_stopped(
+    make_tools: Callable[..., Any], command: str
+) -> None:
     text = make_tools(spill_bytes=5_000_000).error("Bash", command=command)
     assert "[stopped: it printed more than 5,000,000 bytes" in text
     assert len(text.encode()) < 31_000
@@ -207,10 +223,14 @@ def test_t8_a_deleted_working_directory_is_said(tools: Any, tmp_path: Path) -> N
     assert "no longer exists" in tools.error("Bash", command="echo x")
 
 
-def test_a_command_sees_only_the_environment_it_was_given(make_tools: Callable[..., Any], monkeypatch: Any) -> None:
+def test_a_command_sees_only_the_environment_it_was_given(
+    make_tools: Callable[..., Any], monkeypatch: Any
+) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     given = {"PATH": os.environ["PATH"], "CI": "yes", "PAGER": "more"}
-    names = {line.partition("=")[0] for line in make_tools(environment=given).ok("Bash", command="env").split("\n")}
+    names = {
+        line.partition("=")[0] for line in make_tools(environment=given).ok("Bash", command="env").split("\n")
+    }
     own = {"PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "TERM"}
     own |= {"GIT_TERMINAL_PROMPT", "GIT_ASKPASS", "SSH_ASKPASS_REQUIRE"}
     of_the_shell = {"PWD", "OLDPWD", "SHLVL", "_"}
@@ -222,7 +242,9 @@ def test_credentials_are_redacted_in_the_result_and_in_the_file(make_tools: Call
     tools = make_tools(max_output_bytes=400)
     # In two writes, so that it arrives in two pieces; and again and again, so that some lie on every border.
     command = f"for i in 1 2 3; do printf {secret[:7]}; sleep 0.02; printf '{secret[7:]} '; done; "
-    text = tools.ok("Bash", command=command + f"for i in $(seq 100); do printf 'x%.0s' $(seq $i); printf {secret}; done")
+    text = tools.ok(
+        "Bash", command=command + f"for i in $(seq 100); do printf 'x%.0s' $(seq $i); printf {secret}; done"
+    )
     whole = Path(re.search(r"whole output: (\S+)", text)[1])  # type: ignore[index]
     for shown in (text, whole.read_text()):
         assert "0123456789" not in shown
@@ -260,11 +282,11 @@ def test_a_signal_stops_the_command_and_is_raised_again(make_tools: Callable[...
 
 def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:
     tools.ok("Bash", command="true")
-    descriptors = len(os.listdir("/dev/fd"))
+    descriptors = len(list(Path("/dev/fd").iterdir()))
     threads = threading.active_count()
+    children = launcher.children_of(os.getpid())
     for _ in range(20):
         tools.ok("Bash", command="true & true")
-    assert len(os.listdir("/dev/fd")) == descriptors
+    assert len(list(Path("/dev/fd").iterdir())) == descriptors
     assert threading.active_count() == threads
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert launcher.children_of(os.getpid()) == children

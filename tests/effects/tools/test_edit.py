@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools: Any,
     assert hint("  if ready:\n    start(engine, 5)") == (
         "It would match at line 2 if white space were ignored: copy the indentation exactly."
     )
-    assert hint("     2\t    if ready:\n     3\t        start(engine, 5)").startswith("Leave out the line numbers")
+    assert hint("     2\t    if ready:\n     3\t        start(engine, 5)").startswith(
+        "Leave out the line numbers"
+    )
     assert hint("        start(engine, 5)\n    return True").startswith("Its longest line stands at line 3")
     assert hint("start(engines, 6)") == "The most similar line is 3: start(engine, 5)"
     assert hint("zzz") == "Read the file again."
@@ -58,7 +61,9 @@ def test_t12_several_matches_are_an_error_with_count_and_lines(tools: Any, tmp_p
     (tmp_path / "a").write_text("x\n" * 100)
     assert "occurs 100 times" in tools.error("Edit", file_path="a", old_string="x", new_string="z")
     (tmp_path / "a").write_text("}\n}\n}\n")
-    assert "overlapping itself at line 1" in tools.error("Edit", file_path="a", old_string="}\n}", new_string="z")
+    assert "overlapping itself at line 1" in tools.error(
+        "Edit", file_path="a", old_string="}\n}", new_string="z"
+    )
     (tmp_path / "a").write_text("a\r\n\r\nb\r\n")
     tools.ok("Edit", file_path="a", old_string="\n\nb", new_string="\nb")
     assert (tmp_path / "a").read_bytes() == b"a\r\nb\r\n"
@@ -69,9 +74,13 @@ def test_an_edit_that_makes_no_sense_is_refused(tools: Any, tmp_path: Path) -> N
     assert "changes nothing" in tools.error("Edit", file_path="a", old_string="x", new_string="x")
     assert "use Write" in tools.error("Edit", file_path="a", old_string="", new_string="x")
     assert "surrogate" in tools.error("Edit", file_path="a", old_string="x", new_string="\ud800")
-    assert "does not exist. Similar names there: a." in tools.error("Edit", file_path="A", old_string="x", new_string="y")
+    assert "does not exist. Similar names there: a." in tools.error(
+        "Edit", file_path="A", old_string="x", new_string="y"
+    )
     assert "is a directory" in tools.error("Edit", file_path=".", old_string="x", new_string="y")
-    assert "is a character device" in tools.error("Edit", file_path="/dev/zero", old_string="x", new_string="y")
+    assert "is a character device" in tools.error(
+        "Edit", file_path="/dev/zero", old_string="x", new_string="y"
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,15 +93,25 @@ def test_an_edit_that_makes_no_sense_is_refused(tools: Any, tmp_path: Path) -> N
         pytest.param(b"a\r\nb\r\n", "a\r\nb", "a\nb", b"a\nb\r\n", id="line breaks spelled out are meant"),
         pytest.param(b"a\nb\n", "a\nb", "a\r\nb", b"a\r\nb\n", id="from LF to CRLF"),
         pytest.param(b"\xef\xbb\xbfa\n", "a", "b", b"\xef\xbb\xbfb\n", id="BOM"),
-        pytest.param("a\u00e9b".encode("utf-16"), "\u00e9", "\u20ac", "a\u20acb".encode("utf-16"), id="UTF-16"),
+        pytest.param(
+            "a\u00e9b".encode("utf-16"), "\u00e9", "\u20ac", "a\u20acb".encode("utf-16"), id="UTF-16"
+        ),
         pytest.param(b"gr\xfcn\n", "gr\u00fcn", "sch\u00f6n", b"sch\xf6n\n", id="Latin-1"),
-        pytest.param("ein Täst, ölig\n".encode() + b"\xff", "Täst", "Tüst", "ein Tüst, ölig\n".encode() + b"\xff", id="damaged UTF-8"),
+        pytest.param(
+            "ein Täst, ölig\n".encode() + b"\xff",
+            "Täst",
+            "Tüst",
+            "ein Tüst, ölig\n".encode() + b"\xff",
+            id="damaged UTF-8",
+        ),
         pytest.param(b"a\0b\xff", "a\0b", "c", b"c\xff", id="binary"),
         pytest.param(b"a\rb", "a\rb", "c", b"c", id="lone CR"),
         pytest.param(b"no end", "end", "END", b"no END", id="no final newline"),
     ],
 )
-def test_t13_only_the_matched_bytes_change(tools: Any, tmp_path: Path, before: bytes, old: str, new: str, after: bytes) -> None:
+def test_t13_only_the_matched_bytes_change(  # noqa: PLR0917 - one row of a table
+    tools: Any, tmp_path: Path, before: bytes, old: str, new: str, after: bytes
+) -> None:
     path = tmp_path / "a"
     path.write_bytes(before)
     path.chmod(0o751)
@@ -162,4 +181,4 @@ def test_t13_bytes_outside_the_edit_are_identical(
 def test_spans_never_overlap_and_read_as_what_was_wanted(text: str, wanted: str) -> None:
     spans = find_spans(text, wanted)
     assert all(text[span.start : span.end].replace("\r\n", "\n") == wanted for span in spans)
-    assert all(one.end <= two.start for one, two in zip(spans, spans[1:], strict=False))
+    assert all(one.end <= two.start for one, two in pairwise(spans))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.effects.tools.output_capture import OutputCapture, SpillDirectory, StreamRedaction
+from ralph.effects.tools.output_capture import OutputCapture, StreamRedaction
+from ralph.effects.tools.spill_directory import SpillDirectory
 from ralph.effects.tools.terminal_text import readable_text
 
 if TYPE_CHECKING:
@@ -54,13 +56,17 @@ def test_only_the_newest_files_are_kept(spill: SpillDirectory) -> None:
     assert len(list(spill._path.iterdir())) == 10
 
 
-def test_a_spill_that_cannot_be_written_is_said(spill: SpillDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spill_that_cannot_be_written_is_said(
+    spill: SpillDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.mkdtemp", lambda **_: "/no/such")
     assert "the whole could not be kept: No such file or directory" in captured([b"x" * 50], 10, spill)
 
 
 @given(st.text(alphabet="abgß-1\n"), st.text(alphabet="xyz\n"), st.data())
-def test_a_credential_is_found_however_the_stream_is_split(before: str, after: str, data: st.DataObject) -> None:
+def test_a_credential_is_found_however_the_stream_is_split(
+    before: str, after: str, data: st.DataObject
+) -> None:
     whole = f"{before}{SECRET}{after}{SECRET}".encode()
     redaction = StreamRedaction(redact, len(SECRET.encode()))
     out = b""
@@ -84,6 +90,13 @@ def test_the_file_holds_every_byte_and_the_text_is_bounded(chunks: list[bytes], 
             assert len(text.encode()) <= 3 * max_bytes + 300
     finally:
         spill.remove()
+
+
+def test_a_cleared_temporary_directory_is_made_again(spill: SpillDirectory) -> None:
+    captured([b"x" * 50], 10, spill)
+    assert spill._path is not None
+    shutil.rmtree(spill._path)
+    assert "; whole output: " in captured([b"x" * 50], 10, spill)
 
 
 @pytest.mark.parametrize(

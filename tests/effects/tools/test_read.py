@@ -30,12 +30,18 @@ def test_lines_come_numbered(tools: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "count"), [("a\n", "1 line"), ("a", "1 line"), ("a\nb\n", "2 lines"), ("a\nb", "2 lines"), ("\n\n\n", "3 lines")]
+    ("content", "count"),
+    [("a\n", "1 line"), ("a", "1 line"), ("a\nb\n", "2 lines"), ("a\nb", "2 lines"), ("\n\n\n", "3 lines")],
 )
-def test_an_offset_past_the_end_names_the_number_of_lines(tools: Any, tmp_path: Path, content: str, count: str) -> None:
+def test_an_offset_past_the_end_names_the_number_of_lines(
+    tools: Any, tmp_path: Path, content: str, count: str
+) -> None:
     (tmp_path / "a").write_text(content)
-    number = int(count.split()[0])
-    assert tools.error("Read", file_path="a", offset=number + 1) == f"offset {number + 1} is past the end: the file has {count}"
+    number = int(count.split(maxsplit=1)[0])
+    assert (
+        tools.error("Read", file_path="a", offset=number + 1)
+        == f"offset {number + 1} is past the end: the file has {count}"
+    )
     assert tools.error("Read", file_path="a", offset=99).endswith(f"the file has {count}")
     tools.ok("Read", file_path="a", offset=number)
 
@@ -54,7 +60,7 @@ def test_bounds_on_lines_line_length_and_bytes_are_said(tools: Any, tmp_path: Pa
     assert tools.ok("Read", file_path="long") == f"     1\t{'é' * 2000} [line cut: 10,000 bytes]\n     2\tend"
     (tmp_path / "wide").write_text(("y" * 1999 + "\n") * 1000)
     wide = tools.ok("Read", file_path="wide")
-    assert wide.endswith("[256 KB are the most at once; the file goes on: offset=133]")
+    assert wide.endswith("[256 KB are the most at once; the file goes on: offset=132]")
     assert len(wide) < 270_000
 
 
@@ -80,8 +86,15 @@ def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_pa
             print(offset, output.is_error, time.monotonic() - started)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     """)
-    *reads, peak_kib = subprocess.check_output([sys.executable, "-c", script, str(tmp_path)], text=True).splitlines()
-    assert [read.split()[:2] for read in reads] == [["1", "False"], ["9000", "False"], ["10001", "False"], ["20000", "True"]]
+    *reads, peak_kib = subprocess.check_output(
+        [sys.executable, "-c", script, str(tmp_path)], text=True
+    ).splitlines()
+    assert [read.split()[:2] for read in reads] == [
+        ["1", "False"],
+        ["9000", "False"],
+        ["10001", "False"],
+        ["20000", "True"],
+    ]
     assert all(float(read.split()[2]) < 1.0 for read in reads)
     assert int(peak_kib) < 100 * 1024
 
@@ -122,7 +135,10 @@ def test_t11_a_kernel_log_that_never_ends_does_not_hang(tools: Any) -> None:
 def test_a_missing_file_comes_with_similar_names(tools: Any, tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
     (tmp_path / "settings.py").touch()
-    assert tools.error("Read", file_path="readme.md") == "readme.md does not exist. Similar names there: README.md."
+    assert (
+        tools.error("Read", file_path="readme.md")
+        == "readme.md does not exist. Similar names there: README.md."
+    )
     assert "settings.py" in tools.error("Read", file_path="setings.py")
     assert f"{tmp_path} does" in tools.error("Read", file_path="no/such/file")
     assert "cannot be the name of a file" in tools.error("Read", file_path="a\0b")
@@ -168,7 +184,13 @@ def png(width: int, height: int, padding: int = 0) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\0" * (5 + padding)
 
 
-JPEG = b"\xff\xd8\xff\xe0\0\x10JFIF\0" + b"\0" * 9 + b"\xff\xff\xc0\0\x11\x08" + struct.pack(">HH", 20, 30) + b"\0" * 9
+JPEG = (
+    b"\xff\xd8\xff\xe0\0\x10JFIF\0"
+    + b"\0" * 9
+    + b"\xff\xff\xc0\0\x11\x08"
+    + struct.pack(">HH", 20, 30)
+    + b"\0" * 9
+)
 GIF = b"GIF89a" + struct.pack("<HH", 30, 20) + b"\0" * 10
 WEBP = b"RIFF\0\0\0\0WEBPVP8 \0\0\0\0\0\0\0\x9d\x01\x2a" + struct.pack("<HH", 30, 20)
 WEBP_X = b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + (29).to_bytes(3, "little") + (19).to_bytes(3, "little")
@@ -207,7 +229,9 @@ def test_an_image_comes_as_an_image_block(tools: Any, tmp_path: Path, data: byte
         (png(10, 10, padding=7_500_000), "at most 7,500,000 can be shown"),
     ],
 )
-def test_an_image_the_api_would_refuse_is_an_error(tools: Any, tmp_path: Path, data: bytes, sentence: str) -> None:
+def test_an_image_the_api_would_refuse_is_an_error(
+    tools: Any, tmp_path: Path, data: bytes, sentence: str
+) -> None:
     (tmp_path / "a.png").write_bytes(data)
     assert sentence in tools.error("Read", file_path="a.png")
 

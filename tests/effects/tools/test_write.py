@@ -23,10 +23,13 @@ def test_a_file_is_replaced_and_keeps_its_mode(tools: Any, tmp_path: Path) -> No
     path = tmp_path / "run.sh"
     path.write_text("old content\n")
     path.chmod(0o4751)
-    assert tools.ok("Write", file_path="run.sh", content="new\r\n") == "Replaced run.sh (1 line, 5 bytes; it had 12 bytes)"
+    assert (
+        tools.ok("Write", file_path="run.sh", content="new\r\n")
+        == "Replaced run.sh (1 line, 5 bytes; it had 12 bytes)"
+    )
     assert path.read_bytes() == b"new\r\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o4751
-    assert os.listdir(tmp_path) == ["run.sh"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_same_content_again_changes_nothing(tools: Any, tmp_path: Path) -> None:
@@ -63,7 +66,9 @@ def test_t13_extended_attributes_stay(tools: Any, tmp_path: Path) -> None:
 def test_a_hard_link_is_mentioned(tools: Any, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     (tmp_path / "b").hardlink_to(tmp_path / "a")
-    assert tools.ok("Write", file_path="a", content="new").endswith("[its 1 other hard link(s) keep the old content]")
+    assert tools.ok("Write", file_path="a", content="new").endswith(
+        "[its 1 other hard link(s) keep the old content]"
+    )
     assert (tmp_path / "b").read_text() == "old"
 
 
@@ -106,7 +111,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         text = tools.error(tool, file_path="a", **arguments)
     assert text == "a was not written: No space left on device"
     assert (tmp_path / "a").read_text() == "old"
-    assert os.listdir(tmp_path) == ["a"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]
 
 
 def test_a_short_write_is_continued(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

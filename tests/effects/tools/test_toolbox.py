@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.tool_arguments import check_arguments
+from ralph.core.tool_calls import ToolCall, ToolOutput
+from ralph.effects.tools import ALL_TOOLS, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+
+def test_all_definitions_together_stay_under_their_share_of_the_first_request(tools: Any) -> None:
+    as_sent = [
+        {"name": known.name, "description": known.description, "input_schema": known.input_schema}
+        for known in tools.box.definitions
+    ]
+    assert {known["name"] for known in as_sent} == ALL_TOOLS
+    assert len(json.dumps(as_sent)) < 3200
+
+
+def test_only_tools_without_effects_are_read_only(tools: Any) -> None:
+    assert {known.name for known in tools.box.definitions if known.is_read_only} == {"Read", "Glob", "Grep"}
+
+
+def test_every_definition_refuses_calls_without_arguments(tools: Any) -> None:
+    for known in tools.box.definitions:
+        assert check_arguments(known.name, known.input_schema, {}).error is not None
+
+
+def test_a_tool_that_is_not_enabled_neither_shows_nor_runs(make_tools: Callable[..., Any]) -> None:
+    tools = make_tools(enabled=frozenset({"Read", "Grep"}))
+    assert [known.name for known in tools.box.definitions] == ["Read", "Grep"]
+    assert tools.error("Bash", command="touch x") == "There is no tool Bash. Tools: Read, Grep"
+    assert tools.error("Nonsense") == "There is no tool Nonsense. Tools: Read, Grep"
+
+
+def test_read_only_calls_run_together_and_answer_in_order(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the others: one after the other they would never end."""
+    (tmp_path / "a").write_text("x")
+    together = threading.Barrier(3, timeout=5)
+    really_read = read.run
+
+    def read_together(arguments: Any, room: Any) -> ToolOutput:
+        together.wait()
+        time.sleep(0.1 if arguments.get("offset") == 1 else 0)
+        return really_read(arguments, room)
+
+    monkeypatch.setattr("ralph.effects.tools.read.run", read_together)
+    paths: list[dict[str, Any]] = [
+        {"file_path": "a", "offset": 1},
+        {"file_path": "missing"},
+        {"file_path": "a"},
+    ]
+    results = tools.box.run([ToolCall(str(index), "Read", path) for index, path in enumerate(paths)])
+    assert [output.is_error for output, _ in results] == [False, True, False]
+    assert results[0][1] >= 0.1 > results[1][1]
+
+
+def test_a_bug_in_a_tool_becomes_an_error_that_names_it(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_arguments: Any, _room: Any) -> ToolOutput:
+        raise ZeroDivisionError("by zero")
+
+    for name in ("Bash", "Read"):
+        monkeypatch.setattr(f"ralph.effects.tools.{name.lower()}.run", broken)
+        assert tools.error(name) == f"{name} failed inside ralph: ZeroDivisionError: by zero"
+
+
+def test_importing_the_tools_loads_nothing_heavy() -> None:
+    script = "import sys, ralph.effects.tools; print(*sys.modules)"
+    loaded = set(subprocess.check_output([sys.executable, "-c", script], text=True).split())
+    assert (
+        loaded & {"subprocess", "ctypes", "pathspec", "base64", "tempfile", "shutil", "difflib", "httpx"}
+        == set()
+    )
