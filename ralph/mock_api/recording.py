@@ -70,7 +70,7 @@ class Recorder:
         self._count = 0
         self._changed = threading.Condition()
         # Prompts are nobody else's business.
-        mode = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._file = None if path is None else os.open(path, mode, 0o600)
 
     @property

@@ -14,6 +14,7 @@ from ralph.mock_api.scenario import FOREVER, Block, Scenario, Step, Text, Thinki
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.resources.abc import Traversable
 
 _T = TypeVar("_T")
 _BLOCKS: Mapping[str, type[Text | Thinking | ToolUse]] = {
@@ -21,7 +22,6 @@ _BLOCKS: Mapping[str, type[Text | Thinking | ToolUse]] = {
     "thinking": Thinking,
     "tool_use": ToolUse,
 }
-_EXAMPLES = resources.files("ralph.mock_api") / "scenarios"
 
 
 def load_scenario(path: Path | str) -> Scenario:
@@ -29,22 +29,27 @@ def load_scenario(path: Path | str) -> Scenario:
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ScenarioError(f"{file}: {error.strerror}") from error
+    except ValueError as error:
         raise ScenarioError(f"{file}: {error}") from error
     return parse_scenario(text, name=str(file), is_json=file.suffix == ".json")
 
 
 def example_names() -> list[str]:
     """The scenarios that come with ralph."""
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in _EXAMPLES.iterdir() if entry.name.endswith(".toml")
-    )
+    return sorted(entry.name.removesuffix(".toml") for entry in _examples().iterdir())
 
 
 def load_example(name: str) -> Scenario:
+    """One of `example_names`. Raises `ScenarioError`."""
     if name not in example_names():
         raise ScenarioError(f"no example scenario {name!r}; there are: {', '.join(example_names())}")
-    return parse_scenario((_EXAMPLES / f"{name}.toml").read_text(encoding="utf-8"), name=name)
+    return parse_scenario((_examples() / f"{name}.toml").read_text(encoding="utf-8"), name=name)
+
+
+def _examples() -> Traversable:
+    return resources.files("ralph.mock_api") / "scenarios"
 
 
 def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
@@ -52,7 +57,7 @@ def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) 
     try:
         table = json.loads(text) if is_json else tomllib.loads(text)
         return _scenario(table)
-    except (ScenarioError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise ScenarioError(f"{name}: {error}") from None
 
 

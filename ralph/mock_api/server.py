@@ -26,7 +26,7 @@ class MockApi:
     """A scripted Messages API server on 127.0.0.1. Also a context manager: started on entry, closed on exit.
 
     `scenario` gives the steps and how strict the server is; `script` computes the steps instead.
-    `port` 0: any free one. `record`: a file that gets one JSON object per request, overwritten at start.
+    `port` 0: any free one. `record`: a file that gets one JSON object per request, appended.
     `keep_requests`, `keep_bodies`: how many requests, and bodies of them, stay in memory; None: all.
     """
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.mock_api import MockApi, Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ralph.mock_api import Playable
 
 REQUEST = {"model": "claude-test", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
 HEADERS = "content-type: application/json\r\nanthropic-version: 2023-06-01\r\nx-api-key: k-secret\r\n"
@@ -23,21 +29,22 @@ class Seen:
     """`eof`, `reset` or `timeout`."""
 
     @property
-    def head(self):
+    def head(self) -> str:
         return self.data.partition(b"\r\n\r\n")[0].decode("latin-1")
 
     @property
-    def body(self):
+    def body(self) -> bytes:
         return self.data.partition(b"\r\n\r\n")[2]
 
     @property
-    def status(self):
+    def status(self) -> int:
         return int(self.head.split(" ")[1])
 
     @property
-    def chunks(self):
+    def chunks(self) -> tuple[bytes, bool]:
         """The body without its chunk framing, and whether it ended with the last chunk."""
-        rest, pieces = self.body, []
+        rest = self.body
+        pieces: list[bytes] = []
         while rest:
             size, _, rest = rest.partition(b"\r\n")
             if int(size, 16) == 0:
@@ -47,12 +54,15 @@ class Seen:
         return b"".join(pieces), False
 
 
-def encode_request(payload, *, path="/v1/messages", headers=HEADERS):
+def encode_request(payload: Any, *, headers: str = HEADERS) -> bytes:
     body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    return f"POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body
+    return (
+        f"POST /v1/messages HTTP/1.1\r\nhost: x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
-def read_to_the_end(sock):
+def read_to_the_end(sock: socket.socket) -> Seen:
     data = b""
     try:
         while piece := sock.recv(65536):
@@ -65,11 +75,11 @@ def read_to_the_end(sock):
 
 
 @pytest.fixture
-def serve():
+def serve() -> Iterator[Callable[..., MockApi]]:
     """Start a server with these steps (or these arguments); it is closed after the test."""
-    servers = []
+    servers: list[MockApi] = []
 
-    def start(*steps, **settings):
+    def start(*steps: Playable, **settings: Any) -> MockApi:
         options = {
             key: settings.pop(key) for key in ("validate", "require_key", "parse_requests") if key in settings
         }
@@ -83,11 +93,11 @@ def serve():
 
 
 @pytest.fixture
-def connect():
+def connect() -> Iterator[Callable[..., socket.socket]]:
     """A raw connection to a server."""
-    sockets = []
+    sockets: list[socket.socket] = []
 
-    def open_connection(server, timeout_s=5.0):
+    def open_connection(server: MockApi, timeout_s: float = 5.0) -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s)
         sockets.append(sock)
         return sock
@@ -98,10 +108,12 @@ def connect():
 
 
 @pytest.fixture
-def ask(connect):
+def ask(connect: Callable[..., socket.socket]) -> Callable[..., Seen]:
     """Send one request on a connection of its own; returns all that came back."""
 
-    def send(server, *, stream=True, timeout_s=5.0, close=True, **changes):
+    def send(
+        server: MockApi, *, stream: bool = True, timeout_s: float = 5.0, close: bool = True, **changes: Any
+    ) -> Seen:
         sock = connect(server, timeout_s)
         headers = HEADERS + ("connection: close\r\n" if close else "")
         sock.sendall(encode_request({**REQUEST, "stream": stream, **changes}, headers=headers))
@@ -111,12 +123,12 @@ def ask(connect):
 
 
 @pytest.fixture
-def raw_request():
+def raw_request() -> Callable[..., bytes]:
     return encode_request
 
 
 @pytest.fixture(scope="session")
-def anthropic():
+def anthropic() -> Any:
     """The official SDK, which takes seconds to import."""
     import anthropic
 

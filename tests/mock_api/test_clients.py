@@ -1,12 +1,23 @@
 """Clients ralph did not write understand the server: the official SDK, and curl by hand."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import subprocess
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn, as_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ralph.mock_api import MockApi
+
+    Serve = Callable[..., MockApi]
 
 TURN = Turn(
     content=(
@@ -24,7 +35,7 @@ TURN = Turn(
     ping_every=4,
 )
 TOOLS = [{"name": name, "input_schema": {"type": "object"}} for name in ("Bash", "Read")]
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "model": "claude-test",
     "max_tokens": 100,
     "tools": TOOLS,
@@ -33,10 +44,10 @@ REQUEST = {
 
 
 @pytest.fixture
-def client_of(anthropic):
-    clients = []
+def client_of(anthropic: Any) -> Iterator[Callable[..., Any]]:
+    clients: list[Any] = []
 
-    def make(server):
+    def make(server: MockApi) -> Any:
         clients.append(anthropic.Anthropic(base_url=server.base_url, api_key="k", max_retries=0))
         return clients[-1]
 
@@ -45,7 +56,7 @@ def client_of(anthropic):
         client.close()
 
 
-def plain(message):
+def plain(message: Any) -> tuple[Any, ...]:
     content = [block.to_dict() for block in message.content]
     return content, message.stop_reason, message.usage.input_tokens, message.usage.output_tokens
 
@@ -53,7 +64,9 @@ def plain(message):
 @pytest.mark.parametrize(
     "fault", [None, Fault(interleaved=True, omit_tool_input=True), Fault(framing="close")]
 )
-def test_the_sdk_streams_and_gets_the_same_message(serve, client_of, fault):
+def test_the_sdk_streams_and_gets_the_same_message(
+    serve: Serve, client_of: Callable[..., Any], fault: Fault | None
+) -> None:
     client = client_of(serve(Step(TURN, fault)))
 
     with client.messages.stream(**REQUEST) as stream:
@@ -63,13 +76,13 @@ def test_the_sdk_streams_and_gets_the_same_message(serve, client_of, fault):
     assert message.usage.cache_read_input_tokens == 33
 
 
-def test_the_sdk_gets_the_same_message_without_a_stream(serve, client_of):
+def test_the_sdk_gets_the_same_message_without_a_stream(serve: Serve, client_of: Callable[..., Any]) -> None:
     message = client_of(serve(TURN)).messages.create(**REQUEST)
 
     assert plain(message) == (as_message(TURN)["content"], "tool_use", 11, 22)
 
 
-def test_the_sdk_sends_the_tool_results_back_and_goes_on(serve, client_of):
+def test_the_sdk_sends_the_tool_results_back_and_goes_on(serve: Serve, client_of: Callable[..., Any]) -> None:
     server = serve(TURN, Turn("Done."))
     client = client_of(server)
     asked = client.messages.create(**REQUEST)
@@ -99,7 +112,9 @@ def test_the_sdk_sends_the_tool_results_back_and_goes_on(serve, client_of):
         (529, "OverloadedError"),
     ],
 )
-def test_the_sdk_raises_its_error_for_the_status(serve, client_of, anthropic, status, name):
+def test_the_sdk_raises_its_error_for_the_status(
+    serve: Serve, client_of: Callable[..., Any], anthropic: Any, status: int, name: str
+) -> None:
     with pytest.raises(anthropic.APIStatusError) as caught:
         client_of(serve(Fault(status=status))).messages.create(**REQUEST)
 
@@ -107,7 +122,9 @@ def test_the_sdk_raises_its_error_for_the_status(serve, client_of, anthropic, st
     assert caught.value.request_id == "req_mock_000000"
 
 
-def test_the_sdk_raises_for_an_error_event(serve, client_of, anthropic):
+def test_the_sdk_raises_for_an_error_event(
+    serve: Serve, client_of: Callable[..., Any], anthropic: Any
+) -> None:
     server = serve(Step(TURN, Fault(error_event=ErrorEvent(after_events=3))))
 
     with (
@@ -117,13 +134,15 @@ def test_the_sdk_raises_for_an_error_event(serve, client_of, anthropic):
         s.get_final_message()
 
 
-def test_the_sdk_lists_a_model(serve, client_of):
+def test_the_sdk_lists_a_model(serve: Serve, client_of: Callable[..., Any]) -> None:
     assert client_of(serve(TURN)).models.retrieve("claude-x").id == "claude-x"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.parametrize("stream", [True, False])
-def test_curl_gets_an_answer_by_hand_also_for_a_large_body(serve, tmp_path, stream):
+def test_curl_gets_an_answer_by_hand_also_for_a_large_body(
+    serve: Serve, tmp_path: Path, stream: bool
+) -> None:
     server = serve(Turn("Hello"))
     body = tmp_path / "body.json"
     # Over 1 MiB, so that every curl asks with `Expect: 100-continue` before it sends.
@@ -166,7 +185,7 @@ def test_curl_gets_an_answer_by_hand_also_for_a_large_body(serve, tmp_path, stre
         (Fault(close_before_headers=True), 52),  # empty reply
     ],
 )
-def test_curl_sees_the_fault_that_was_asked_for(serve, fault, exit_code):
+def test_curl_sees_the_fault_that_was_asked_for(serve: Serve, fault: Fault | None, exit_code: int) -> None:
     server = serve(fault)
     body = json.dumps({**REQUEST, "stream": True})
 

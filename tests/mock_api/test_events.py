@@ -1,6 +1,9 @@
 """A turn in the API's words."""
 
+from __future__ import annotations
+
 import json
+from typing import Any
 
 import pytest
 
@@ -26,9 +29,9 @@ EVERYTHING = Turn(
 )
 
 
-def collect(events):
+def collect(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The content the deltas of a stream add up to."""
-    blocks = {}
+    blocks: dict[int, dict[str, Any]] = {}
     for event in events:
         if event["type"] == "content_block_start":
             blocks[event["index"]] = dict(event["content_block"])
@@ -43,18 +46,19 @@ def collect(events):
             else:
                 block["json"] = block.get("json", "") + delta["partial_json"]
     for block in blocks.values():
-        block.update(input=json.loads(block.pop("json") or "{}")) if "json" in block else None
+        if "json" in block:
+            block["input"] = json.loads(block.pop("json") or "{}")
     return list(blocks.values())
 
 
 @pytest.mark.parametrize("chunk_chars", [0, 1, 7, 1000])
-def test_deltas_add_up_to_the_message(chunk_chars):
+def test_deltas_add_up_to_the_message(chunk_chars: int) -> None:
     turn = Turn(content=EVERYTHING.content, chunk_chars=chunk_chars)
 
     assert collect(as_events(turn, index=3)) == as_message(turn, index=3)["content"]
 
 
-def test_blocks_are_strictly_sequential():
+def test_blocks_are_strictly_sequential() -> None:
     events = as_events(EVERYTHING)
 
     order = [
@@ -64,7 +68,7 @@ def test_blocks_are_strictly_sequential():
     assert [e["type"] for e in events[-2:]] == ["message_delta", "message_stop"]
 
 
-def test_stop_reason_follows_from_the_content_unless_given():
+def test_stop_reason_follows_from_the_content_unless_given() -> None:
     assert as_message(Turn("hi"))["stop_reason"] == "end_turn"
     assert as_message(EVERYTHING)["stop_reason"] == "tool_use"
     assert (
@@ -77,7 +81,7 @@ def test_stop_reason_follows_from_the_content_unless_given():
     assert as_events(Turn("hi", stop_reason=""))[-2]["delta"]["stop_reason"] == ""
 
 
-def test_ids_left_open_differ_between_answers_and_blocks():
+def test_ids_left_open_differ_between_answers_and_blocks() -> None:
     turn = Turn(content=(ToolUse("A"), ToolUse("B")))
 
     ids = [block["id"] for index in (0, 1) for block in as_message(turn, index=index)["content"]]
@@ -85,14 +89,14 @@ def test_ids_left_open_differ_between_answers_and_blocks():
     assert len(set(ids)) == 4
 
 
-def test_usage_given_is_sent_verbatim_at_both_ends():
+def test_usage_given_is_sent_verbatim_at_both_ends() -> None:
     events = as_events(Turn("hi", usage={"input_tokens": 7, "output_tokens": 5000}))
 
     assert events[0]["message"]["usage"] == {"input_tokens": 7, "output_tokens": 1}
     assert events[-2]["usage"] == {"input_tokens": 7, "output_tokens": 5000}
 
 
-def test_arguments_that_are_no_json_are_streamed_verbatim():
+def test_arguments_that_are_no_json_are_streamed_verbatim() -> None:
     events = as_events(Turn(content=(ToolUse("Bash", input_json='{"command": "l'),), chunk_chars=5))
 
     assert (
@@ -101,7 +105,7 @@ def test_arguments_that_are_no_json_are_streamed_verbatim():
     )
 
 
-def test_a_raw_block_arrives_whole_in_its_start():
+def test_a_raw_block_arrives_whole_in_its_start() -> None:
     block = {"type": "redacted_thinking", "data": "abc"}
 
     events = as_events(Turn(content=(block,)))
@@ -110,23 +114,23 @@ def test_a_raw_block_arrives_whole_in_its_start():
     assert events[1]["content_block"] == block
 
 
-def test_pings_come_before_and_between():
+def test_pings_come_before_and_between() -> None:
     names = [e["type"] for e in as_events(Turn("abc", chunk_chars=1, pings_before_start=2, ping_every=3))]
 
     assert names[:4] == ["ping", "ping", "message_start", "ping"]
     assert names[-1] == "message_stop"
 
 
-def test_an_event_is_two_lines_and_an_empty_one():
+def test_an_event_is_two_lines_and_an_empty_one() -> None:
     assert encode_event({"type": "ping"}) == b'event: ping\ndata: {"type":"ping"}\n\n'
     assert encode_events([{"type": "ping"}], "\r\n") == b'event: ping\r\ndata: {"type":"ping"}\r\n\r\n'
 
 
-def test_text_goes_out_as_utf8_and_lone_surrogates_as_escapes():
+def test_text_goes_out_as_utf8_and_lone_surrogates_as_escapes() -> None:
     assert "ö".encode() in encode_event({"type": "x", "text": "ö"})
     assert b"\\ud83d" in encode_event({"type": "x", "text": "ö\ud83d"})
 
 
-def test_negative_sizes_are_refused():
+def test_negative_sizes_are_refused() -> None:
     with pytest.raises(ScenarioError, match="chunk_chars"):
         Turn("hi", chunk_chars=-1)

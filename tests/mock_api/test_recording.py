@@ -1,5 +1,7 @@
 """What is kept of a request, and what never is."""
 
+from __future__ import annotations
+
 import json
 import stat
 from datetime import UTC, datetime, timedelta
@@ -8,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ralph.mock_api import FOREVER, MockApi, Scenario, Step, Turn
+from ralph.mock_api import FOREVER, MockApi, RecordedRequest, Scenario, Step, Turn
 from ralph.mock_api.recording import Recorder, redact_headers, redact_path
 
 HELLO = Scenario(steps=(Step(Turn("Hello"), repeat=FOREVER),))
@@ -24,18 +26,18 @@ SECRETS = {
 }
 
 
-def post(server, path="/v1/messages", **headers):
-    headers = {"anthropic-version": "2023-06-01", **headers}
+def post(server: MockApi, path: str = "/v1/messages", **secrets: str) -> httpx.Response:
+    headers = {"anthropic-version": "2023-06-01", **secrets}
     return httpx.post(server.base_url + path, json=REQUEST, headers=headers)
 
 
-def add(recorder, body=b"{}"):
+def add(recorder: Recorder, body: bytes = b"{}") -> RecordedRequest:
     return recorder.add(
         received_at="now", monotonic_s=0.0, method="POST", target="/v1/messages", headers={}, body=body
     )
 
 
-def test_no_secret_is_kept_anywhere(tmp_path):
+def test_no_secret_is_kept_anywhere(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     with MockApi(HELLO, record=file) as server:
         post(server, "/v1/messages?beta=true&api_key=" + SECRET, **SECRETS)
@@ -62,16 +64,16 @@ def test_no_secret_is_kept_anywhere(tmp_path):
         ("x-stainless-retry-count", False),
     ],
 )
-def test_headers_that_look_like_credentials_are_replaced(name, is_secret):
+def test_headers_that_look_like_credentials_are_replaced(name: str, is_secret: bool) -> None:
     assert redact_headers({name: "v"}) == {name: "[redacted]" if is_secret else "v"}
 
 
-def test_a_query_without_secrets_stays_as_it_is():
+def test_a_query_without_secrets_stays_as_it_is() -> None:
     for path in ("/v1/messages", "/v1/messages?", "/v1/messages?beta=true&x", "/a?b=c=d"):
         assert redact_path(path) == path
 
 
-def test_a_request_is_recorded_with_its_time_and_body():
+def test_a_request_is_recorded_with_its_time_and_body() -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     with MockApi(HELLO) as server:
         post(server)
@@ -79,13 +81,13 @@ def test_a_request_is_recorded_with_its_time_and_body():
         first, second = server.requests
 
     assert (first.index, first.method, first.path, first.json()) == (0, "POST", "/v1/messages", REQUEST)
-    assert first.body_bytes == len(first.body)
+    assert first.body_bytes == len(first.body or b"")
     assert before < datetime.fromisoformat(first.received_at) < datetime.now(UTC)
     assert second.monotonic_s > first.monotonic_s
     assert (second.index, second.path) == (1, "/elsewhere")
 
 
-def test_the_file_has_one_object_per_request_at_once_and_is_private(tmp_path):
+def test_the_file_has_one_object_per_request_at_once_and_is_private(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     with MockApi(HELLO, record=file) as server:
         post(server)
@@ -100,16 +102,16 @@ def test_the_file_has_one_object_per_request_at_once_and_is_private(tmp_path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_the_file_of_an_earlier_run_is_replaced(tmp_path):
+def test_the_file_of_an_earlier_run_is_added_to(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     for _ in range(2):
         with MockApi(HELLO, record=file) as server:
             post(server)
-    assert len(file.read_text().splitlines()) == 1
+    assert len(file.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(None, 5), (0, 0), (1, 1), (3, 3), (5, 5), (9, 5)])
-def test_only_the_newest_bodies_are_kept(keep, kept):
+def test_only_the_newest_bodies_are_kept(keep: int | None, kept: int) -> None:
     recorder = Recorder(keep_bodies=keep)
     for number in range(5):
         assert add(recorder, b"%d" % number).body == b"%d" % number  # a script sees it in any case
@@ -121,7 +123,7 @@ def test_only_the_newest_bodies_are_kept(keep, kept):
 
 
 @pytest.mark.parametrize("keep", [0, 2])
-def test_only_the_newest_requests_are_kept(keep):
+def test_only_the_newest_requests_are_kept(keep: int) -> None:
     recorder = Recorder(keep_requests=keep, keep_bodies=1)
     for _ in range(5):
         add(recorder)
@@ -130,14 +132,14 @@ def test_only_the_newest_requests_are_kept(keep):
     assert recorder.count == 5
 
 
-def test_a_body_that_was_not_kept_says_so():
+def test_a_body_that_was_not_kept_says_so() -> None:
     recorder = Recorder(keep_bodies=0)
     add(recorder)
     with pytest.raises(ValueError, match="not kept"):
         recorder.requests()[0].json()
 
 
-def test_waiting_for_requests_ends_when_they_came_or_the_time_is_over():
+def test_waiting_for_requests_ends_when_they_came_or_the_time_is_over() -> None:
     recorder = Recorder()
     add(recorder)
 
@@ -146,7 +148,7 @@ def test_waiting_for_requests_ends_when_they_came_or_the_time_is_over():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_file_that_cannot_be_written_is_told_to_the_client():
+def test_a_file_that_cannot_be_written_is_told_to_the_client() -> None:
     with MockApi(HELLO, record=Path("/dev/full")) as server:
         answer = post(server)
 

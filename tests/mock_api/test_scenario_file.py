@@ -1,8 +1,11 @@
 """Scenario files: what they mean, and what is said about a wrong one."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,6 +27,7 @@ from ralph.mock_api import (
     load_scenario,
     parse_scenario,
 )
+from ralph.mock_api.scenario import as_step
 
 DOCS = Path(__file__).parents[2] / "docs" / "mock-api.md"
 
@@ -55,7 +59,7 @@ fault = { error_event = { type = "api_error", after_events = 2 } }
 """
 
 
-def test_a_file_says_what_the_dataclasses_say():
+def test_a_file_says_what_the_dataclasses_say() -> None:
     assert parse_scenario(EVERYTHING) == Scenario(
         description="all of it",
         validate=False,
@@ -82,7 +86,7 @@ def test_a_file_says_what_the_dataclasses_say():
     )
 
 
-def test_json_says_the_same_as_toml(tmp_path):
+def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
     toml, as_json = tmp_path / "s.toml", tmp_path / "s.json"
     toml.write_text('[[steps]]\ncontent = "Hello"\nfault = { drip_s = 0.5 }\n')
     as_json.write_text(json.dumps({"steps": [{"content": "Hello", "fault": {"drip_s": 0.5}}]}))
@@ -137,7 +141,7 @@ def test_json_says_the_same_as_toml(tmp_path):
         ("not toml", "Expected '=' after a key"),
     ],
 )
-def test_a_wrong_file_is_one_line_that_names_the_place(text, message):
+def test_a_wrong_file_is_one_line_that_names_the_place(text: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_scenario(text, name="x.toml")
 
@@ -145,7 +149,7 @@ def test_a_wrong_file_is_one_line_that_names_the_place(text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_a_scenario_error(tmp_path):
+def test_a_file_that_cannot_be_read_is_a_scenario_error(tmp_path: Path) -> None:
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe")
     for file in (tmp_path / "missing.toml", tmp_path, binary):
@@ -154,26 +158,26 @@ def test_a_file_that_cannot_be_read_is_a_scenario_error(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[]", '"x"', "{", "null"])
-def test_json_that_is_no_object_is_a_scenario_error(text):
+def test_json_that_is_no_object_is_a_scenario_error(text: str) -> None:
     with pytest.raises(ScenarioError):
         parse_scenario(text, is_json=True)
 
 
-def test_the_examples_are_the_documented_ones():
+def test_the_examples_are_the_documented_ones() -> None:
     assert example_names() == ["broken-stream", "hello", "rate-limit-then-ok", "tools"]
     with pytest.raises(ScenarioError, match="broken-stream, hello"):
         load_example("nonsense")
 
 
 @pytest.mark.parametrize("name", ["broken-stream", "hello", "rate-limit-then-ok", "tools"])
-def test_each_example_plays_to_its_end(name):
+def test_each_example_plays_to_its_end(name: str) -> None:
     scenario = load_example(name)
     assert scenario.description
     request = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     outcomes = []
 
     with MockApi(scenario) as server:
-        for _ in range(sum(1 if s.repeat == FOREVER else s.repeat for s in scenario.steps)):
+        for _ in range(sum(1 if s.repeat == FOREVER else s.repeat for s in map(as_step, scenario.steps))):
             try:
                 answer = httpx.post(
                     f"{server.base_url}/v1/messages",
@@ -197,9 +201,15 @@ def test_each_example_plays_to_its_end(name):
 
 
 @pytest.mark.parametrize("kind", [Scenario, Step, Turn, Fault, ErrorEvent])
-def test_every_key_of_the_file_is_in_the_docs(kind):
+def test_every_key_of_the_file_is_in_the_docs(kind: Any) -> None:
     text = DOCS.read_text(encoding="utf-8")
 
     missing = [field.name for field in fields(kind) if field.name != "turn" and f"`{field.name}" not in text]
 
     assert not missing
+
+
+def test_the_example_in_the_docs_loads() -> None:
+    example = DOCS.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
+
+    assert len(parse_scenario(example).steps) == 3

@@ -1,6 +1,9 @@
 """What the API refuses, in its words."""
 
+from __future__ import annotations
+
 import json
+from typing import Any
 
 import pytest
 
@@ -12,20 +15,22 @@ CACHED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
 TOOL = {"name": "Bash", "input_schema": {"type": "object"}}
 
 
-def use(*ids, **changes):
+def use(*ids: Any, **changes: Any) -> dict[str, Any]:
     blocks = [{"type": "tool_use", "id": i, "name": "Bash", "input": {}, **changes} for i in ids]
     return {"role": "assistant", "content": blocks}
 
 
-def results(*ids, **changes):
+def results(*ids: str, **changes: Any) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": i, **changes} for i in ids]}
 
 
-def text(value, role="user"):
+def text(value: str, role: str = "user") -> dict[str, Any]:
     return {"role": role, "content": [{"type": "text", "text": value}]}
 
 
-def violation(*messages, version=NEW, continues_turn=False, **changes):
+def violation(
+    *messages: Any, version: dict[str, str] = NEW, continues_turn: bool = False, **changes: Any
+) -> str | None:
     payload = {"model": "m", "max_tokens": 10, "messages": list(messages) or [USER], **changes}
     payload = {key: value for key, value in payload.items() if value is not ...}
     return find_violation(payload, version, continues_turn=continues_turn)
@@ -52,7 +57,7 @@ def violation(*messages, version=NEW, continues_turn=False, **changes):
         [USER, {"role": "assistant", "content": [{"type": "something_new", "x": 1}]}, USER],
     ],
 )
-def test_a_good_conversation_passes(conversation):
+def test_a_good_conversation_passes(conversation: list[dict[str, Any]]) -> None:
     assert violation(*conversation) is None
 
 
@@ -66,7 +71,7 @@ def test_a_good_conversation_passes(conversation):
         {"messages": [{"role": "user", "content": [CACHED] * 4}]},
     ],
 )
-def test_a_good_request_passes(changes):
+def test_a_good_request_passes(changes: dict[str, Any]) -> None:
     assert violation(**changes) is None
 
 
@@ -115,7 +120,7 @@ def test_a_good_request_passes(changes):
         ),
     ],
 )
-def test_a_wrong_request_is_refused(changes, message):
+def test_a_wrong_request_is_refused(changes: dict[str, Any], message: str) -> None:
     assert violation(**changes) == message
 
 
@@ -130,6 +135,7 @@ UNASKED = (
 PREFILL = (
     "This model does not support assistant message prefill. The conversation must end with a user message."
 )
+TWO_RESULTS = "messages.2.content.1: each tool_use must have a single result. Found multiple `tool_result` blocks with id: a"
 EMPTY = (
     "messages.{}: all messages must have non-empty content except for the optional final assistant message"
 )
@@ -168,8 +174,7 @@ EMPTY = (
         ([USER, use("a"), results("a"), results("a")], UNASKED.format(3, "a")),
         (
             [USER, use("a"), results("a", "a")],
-            "messages.2.content.1: each tool_use must have a single result. "
-            "Found multiple `tool_result` blocks with id: a",
+            TWO_RESULTS,
         ),
         (
             [USER, use("a"), results("a"), use("a"), results("a")],
@@ -203,15 +208,15 @@ EMPTY = (
         ([{"role": "system", "content": "x"}, USER], 'messages: first message must use the "user" role'),
     ],
 )
-def test_a_wrong_conversation_is_refused(conversation, message):
+def test_a_wrong_conversation_is_refused(conversation: list[dict[str, Any]], message: str) -> None:
     assert violation(*conversation) == message
 
 
-def test_only_a_paused_turn_may_end_with_the_assistant():
+def test_only_a_paused_turn_may_end_with_the_assistant() -> None:
     assert violation(USER, text("ok", "assistant"), continues_turn=True) is None
 
 
-def test_a_body_must_be_a_json_object_in_utf8():
+def test_a_body_must_be_a_json_object_in_utf8() -> None:
     assert parse_body(b'{"a": "\\ud83d\\ude42"}') == {"a": "🙂"}
     for body in (b"", b"{", b"\xff", json.dumps([1]).encode(), b'{"a": "\\ud83d"}', b"[" * 100_000):
         with pytest.raises(InvalidBodyError):

@@ -1,0 +1,237 @@
+"""Faults inside the answer, seen by a client that counts bytes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.mock_api import (
+    ErrorEvent,
+    Fault,
+    Step,
+    Text,
+    ToolUse,
+    Turn,
+    as_events,
+    encode_event,
+    encode_events,
+)
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from ralph.mock_api import MockApi
+
+    Serve = Callable[..., MockApi]
+    Connect = Callable[..., socket.socket]
+    RawRequest = Callable[..., bytes]
+    Ask = Callable[..., Any]
+
+REQUEST: dict[str, Any] = {
+    "model": "claude-test",
+    "max_tokens": 100,
+    "stream": True,
+    "messages": [{"role": "user", "content": "hi"}],
+}
+TURN = Turn(content=(Text("Größe 🙂"), ToolUse("Bash", {"command": "ls"})), chunk_chars=3)
+EVENTS = as_events(TURN, model="claude-test")
+WHOLE = encode_events(EVENTS)
+
+
+def breaking(**fault: Any) -> Step:
+    return Step(TURN, Fault(**fault))
+
+
+def names(body: bytes) -> list[str]:
+    return [
+        line.removeprefix(b"event: ").decode() for line in body.splitlines() if line.startswith(b"event: ")
+    ]
+
+
+def test_bytes_of_ones_own_can_be_served_as_a_stream_and_cut(serve: Serve, ask: Ask) -> None:
+    stream = encode_events([EVENTS[0], EVENTS[0]])
+    seen = ask(serve(Fault(body=stream, content_type="text/event-stream", cut_after_bytes=10)))
+
+    assert (seen.status, seen.body, seen.ended) == (200, stream[:10], "eof")
+    assert f"content-length: {len(stream)}" in seen.head
+
+
+@pytest.mark.parametrize("framing", ["close", "chunked", "reset", "length"])
+@pytest.mark.parametrize("cut", [0, 1, 333, len(WHOLE) - 1, len(WHOLE)])
+def test_a_cut_after_any_byte_in_every_framing(serve: Serve, ask: Ask, framing: str, cut: int) -> None:
+    seen = ask(serve(breaking(cut_after_bytes=cut, framing=framing)), close=False)
+
+    body, is_terminated = seen.chunks if framing == "chunked" else (seen.body, False)
+    assert body == WHOLE[:cut]
+    assert not is_terminated
+    assert seen.ended == ("reset" if framing == "reset" else "eof")
+    assert (f"content-length: {len(WHOLE)}" in seen.head) == (framing == "length")
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, len(EVENTS), len(EVENTS) + 9])
+def test_a_cut_after_events(serve: Serve, ask: Ask, count: int) -> None:
+    seen = ask(serve(breaking(cut_after_events=count, framing="close")))
+
+    assert seen.body == encode_events(EVENTS[:count])
+
+
+@pytest.mark.parametrize(("framing", "ended"), [("close", "eof"), ("reset", "reset"), ("length", "eof")])
+def test_a_whole_answer_in_another_framing(serve: Serve, ask: Ask, framing: str, ended: str) -> None:
+    seen = ask(serve(breaking(framing=framing)))
+
+    assert (seen.body, seen.ended) == (WHOLE, ended)
+    assert "chunked" not in seen.head
+
+
+def test_a_reset_loses_no_byte_of_a_long_answer(serve: Serve, ask: Ask) -> None:
+    turn = Turn("x" * 3_000_000, chunk_chars=0)
+    seen = ask(serve(Step(turn, Fault(framing="reset"))))
+
+    assert len(seen.body) == len(encode_events(as_events(turn, model="claude-test")))
+    assert seen.ended == "reset"
+
+
+@pytest.mark.parametrize("after", [0, 1, 4, 999])
+def test_an_error_event_takes_the_place_of_the_rest(serve: Serve, ask: Ask, after: int) -> None:
+    seen = ask(serve(breaking(error_event=ErrorEvent("api_error", "boom", after_events=after))))
+
+    error = encode_event({"type": "error", "error": {"type": "api_error", "message": "boom"}})
+    assert seen.chunks == (encode_events(EVENTS[:after]) + error, True)
+
+
+def test_silence_before_the_headers(serve: Serve, ask: Ask) -> None:
+    started = time.monotonic()
+    seen = ask(serve(breaking(stall_before_headers_s=0.1)))
+
+    assert time.monotonic() - started >= 0.1
+    assert seen.chunks[0] == WHOLE
+
+
+def test_silence_inside_the_stream_and_then_the_rest(serve: Serve, ask: Ask) -> None:
+    started = time.monotonic()
+    seen = ask(serve(breaking(stall_after_events=3, stall_s=0.1)))
+
+    assert time.monotonic() - started >= 0.1
+    assert seen.chunks == (WHOLE, True)
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_silence_for_ever(serve: Serve, ask: Ask, after: int) -> None:
+    seen = ask(serve(breaking(stall_after_events=after, framing="close")), timeout_s=0.1)
+
+    assert (seen.body, seen.ended) == (encode_events(EVENTS[:after]), "timeout")
+
+
+def test_a_stall_right_before_a_cut_comes_first(serve: Serve, ask: Ask) -> None:
+    started = time.monotonic()
+    seen = ask(serve(breaking(stall_after_events=2, stall_s=0.1, cut_after_events=2, framing="close")))
+
+    assert time.monotonic() - started >= 0.1
+    assert seen.body == encode_events(EVENTS[:2])
+
+
+def test_pings_only_for_ever(serve: Serve, connect: Connect, raw_request: RawRequest) -> None:
+    sock = connect(serve(Fault(stall_after_events=0, ping_interval_s=0.01, framing="close")))
+    sock.sendall(raw_request(REQUEST))
+    data = b""
+    while names(data).count("ping") < 20:
+        data += sock.recv(65536)
+
+    assert set(names(data)) == {"ping"}
+
+
+def test_pings_during_a_stall_and_then_the_rest(serve: Serve, ask: Ask) -> None:
+    seen = ask(serve(breaking(stall_after_events=1, stall_s=0.1, ping_interval_s=0.02)))
+
+    body, is_whole = seen.chunks
+    assert is_whole
+    assert body.replace(encode_event({"type": "ping"}), b"") == WHOLE
+    assert 1 <= names(body).count("ping") <= 6
+
+
+def test_a_slow_drip_sends_one_byte_at_a_time(
+    serve: Serve, connect: Connect, raw_request: RawRequest
+) -> None:
+    sock = connect(serve(breaking(drip_s=0.01, framing="close")))
+    started = time.monotonic()
+    sock.sendall(raw_request(REQUEST))
+    data = b""
+    while len(data.partition(b"\r\n\r\n")[2]) < 11:
+        data += sock.recv(65536)
+
+    assert time.monotonic() - started >= 10 * 0.01
+    assert WHOLE.startswith(data.partition(b"\r\n\r\n")[2])
+
+
+def test_a_drip_without_delay_is_whole(serve: Serve, ask: Ask) -> None:
+    assert ask(serve(breaking(drip_s=0))).chunks == (WHOLE, True)
+
+
+def test_malformed_json_in_one_event(serve: Serve, ask: Ask) -> None:
+    body, is_whole = ask(serve(breaking(malformed_json_at_event=2))).chunks
+
+    line = encode_event(EVENTS[1]).splitlines()[1]
+    data = line.removeprefix(b"data: ")
+    assert is_whole
+    assert body == WHOLE.replace(line, b"data: " + data[: len(data) // 2], 1)
+
+
+def test_a_wrong_content_type(serve: Serve, ask: Ask) -> None:
+    seen = ask(serve(breaking(content_type="text/html")))
+
+    assert "content-type: text/html\r\n" in seen.head + "\r\n"
+    assert seen.chunks[0] == WHOLE
+
+
+def test_interleaved_blocks_stop_at_the_very_end(serve: Serve, ask: Ask) -> None:
+    order = names(ask(serve(breaking(interleaved=True))).chunks[0])
+
+    assert order[-4:] == ["content_block_stop", "content_block_stop", "message_delta", "message_stop"]
+    assert order.count("content_block_stop") == 2
+
+
+@pytest.mark.parametrize("missing", ["message_stop", "message_delta"])
+def test_a_closing_event_can_be_missing(serve: Serve, ask: Ask, missing: str) -> None:
+    body, is_whole = ask(serve(breaking(**{f"omit_{missing}": True}))).chunks
+
+    assert is_whole
+    assert body == encode_events(event for event in EVENTS if event["type"] != missing)
+
+
+def test_a_tool_call_can_start_without_input(serve: Serve, ask: Ask) -> None:
+    body, _ = ask(serve(breaking(omit_tool_input=True))).chunks
+
+    assert b'"input":{}' in WHOLE
+    assert body == WHOLE.replace(b',"input":{}', b"")
+
+
+def test_a_huge_line_can_open_like_an_event(serve: Serve, ask: Ask) -> None:
+    fault = Fault(body="data: ", huge_body_bytes=100_000, content_type="text/event-stream", framing="chunked")
+
+    assert ask(serve(fault)).chunks == (b"data: " + b"x" * 100_000, True)
+
+
+def test_json_although_a_stream_was_asked_for(serve: Serve, ask: Ask) -> None:
+    seen = ask(serve(breaking(json_instead_of_sse=True)))
+
+    assert "content-type: application/json" in seen.head
+    assert seen.body.startswith(b'{"id": "msg_mock_000000"')
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_every_line_ending_the_standard_allows(serve: Serve, ask: Ask, ending: str) -> None:
+    assert ask(serve(breaking(line_ending=ending))).chunks[0] == encode_events(EVENTS, ending)
+
+
+def test_a_fault_without_a_turn_breaks_a_greeting(serve: Serve, ask: Ask) -> None:
+    assert b"Hello from the" in ask(serve(Fault(omit_message_stop=True))).data
+
+
+def test_a_fault_may_break_nothing_and_only_add_headers(serve: Serve, ask: Ask) -> None:
+    seen = ask(serve(breaking(headers={"anthropic-ratelimit-requests-remaining": "1"})))
+
+    assert "anthropic-ratelimit-requests-remaining: 1" in seen.head
+    assert seen.chunks == (WHOLE, True)
