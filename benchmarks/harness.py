@@ -52,7 +52,9 @@ class MockProcess:
     def __init__(self, scenario: Scenario, *, keep_requests: int | None = 1, keep_bodies: int = 0) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
         arguments = (scenario, keep_requests, keep_bodies, theirs)
-        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=arguments, daemon=True
+        )
         self._process.start()
         theirs.close()
         self.base_url: str = self._pipe.recv()

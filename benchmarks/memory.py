@@ -5,12 +5,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from harness import BARE_PYTHON, PYTHON, RUNS, MockProcess, Row, Workplace, ralph, repeat, show, workplace
-
+from benchmarks.harness import (
+    BARE_PYTHON,
+    PYTHON,
+    RUNS,
+    MockProcess,
+    Row,
+    Workplace,
+    ralph,
+    repeat,
+    show,
+    workplace,
+)
 from ralph.mock_api import Scenario, ToolUse, Turn
 
 if TYPE_CHECKING:
-    from harness import Figure
+    from benchmarks.harness import Figure
 
 TURNS = 20
 _LIBRARIES = ("ssl", "typer", "httpx")

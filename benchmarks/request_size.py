@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from harness import MockProcess, ralph, workplace
-
+from benchmarks.harness import MockProcess, ralph, workplace
 from ralph.mock_api import Scenario, Turn
 
 TARGET_BYTES = 6000

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness import BARE_PYTHON, MockProcess, Row, Workplace, ralph, repeat, show, workplace
-
+from benchmarks.harness import BARE_PYTHON, MockProcess, Row, Workplace, ralph, repeat, show, workplace
 from ralph.mock_api import FOREVER, Scenario, Step, Turn
 
 

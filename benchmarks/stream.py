@@ -1,22 +1,43 @@
-"""CPU time of ralph for one answer of 20,000 text deltas, start-up apart."""
+"""CPU time of ralph for one answer of 20,000 text deltas.
+
+In bulk they come as fast as ralph reads, many to a read: what it costs to parse and show them. Apart, each is a
+packet of its own, as from a model that writes: what waking up for each one adds.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import socket
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from harness import BARE_PYTHON, Figure, MockProcess, Row, Workplace, ralph, repeat, show, workplace
-
-from ralph.mock_api import FOREVER, Scenario, Step, Turn
+from benchmarks.harness import (
+    BARE_PYTHON,
+    Figure,
+    MockProcess,
+    Row,
+    Workplace,
+    ralph,
+    repeat,
+    show,
+    workplace,
+)
+from ralph.mock_api import FOREVER, Scenario, Step, Turn, as_events, encode_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from multiprocessing.connection import Connection
 
 DELTAS = 20_000
 CHUNK_CHARS = 16
-_LINES = ("x" * (5 * CHUNK_CHARS - 1) + "\n") * (DELTAS // 5)
-_ONE_LINE = "x" * (CHUNK_CHARS * DELTAS)
-_PARTIAL = ("--output-format", "stream-json", "--include-partial-messages")
+LINES = ("x" * (5 * CHUNK_CHARS - 1) + "\n") * (DELTAS // 5)
+ONE_LINE = "x" * (CHUNK_CHARS * DELTAS)
+PARTIAL = ("--output-format", "stream-json", "--include-partial-messages")
+GAP_S = 0.0001
+"""Between two packets; with the system's own delay enough for ralph to have read the first."""
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 def main() -> None:
@@ -24,23 +45,63 @@ def main() -> None:
         bare = repeat(partial(cpu_ms, place, BARE_PYTHON))
     rows = [
         Row("python -c pass", bare),
-        Row("one delta, text", _cpu_of_run("Done.")),
-        Row(f"{DELTAS:,} deltas, text", _cpu_of_run(_LINES)),
-        Row(f"{DELTAS:,} deltas, text, all one line", _cpu_of_run(_ONE_LINE)),
-        Row(f"{DELTAS:,} deltas, text, --quiet", _cpu_of_run(_LINES, "--quiet")),
-        Row(f"{DELTAS:,} deltas, stream-json, partial", _cpu_of_run(_LINES, *_PARTIAL)),
+        Row("a whole run, one delta", _in_bulk("Done.")),
+        Row(f"{DELTAS:,} in bulk, text", _in_bulk(LINES)),
+        Row(f"{DELTAS:,} in bulk, text, all one line", _in_bulk(ONE_LINE)),
+        Row(f"{DELTAS:,} in bulk, stream-json, partial", _in_bulk(LINES, *PARTIAL)),
+        Row(f"{DELTAS:,} apart, text", _apart()),
+        Row(f"{DELTAS:,} apart, stream-json, partial", _apart(*PARTIAL)),
     ]
-    show("CPU time of one long answer", rows, unit="ms", bare=bare)
+    show("CPU time of a run with one long answer, start-up included", rows, unit="ms", bare=bare)
 
 
 def cpu_ms(place: Workplace, command: Sequence[str]) -> float:
     return place.measure(command).cpu_s * 1000
 
 
-def _cpu_of_run(text: str, *options: str) -> Figure:
+def _in_bulk(text: str, *options: str) -> Figure:
     step = Step(Turn(text, chunk_chars=CHUNK_CHARS), repeat=FOREVER)
     with MockProcess(Scenario([step], parse_requests=False)) as server, workplace(server.base_url) as place:
         return repeat(partial(cpu_ms, place, ralph("hi", *options)))
+
+
+def _apart(*options: str) -> Figure:
+    """The mock API sends as much at once as it has, so this needs a server of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=_send_apart, args=(theirs,), daemon=True)
+    server.start()
+    try:
+        with workplace(f"http://127.0.0.1:{ours.recv()}") as place:
+            return repeat(partial(cpu_ms, place, ralph("hi", *options)))
+    finally:
+        server.terminate()
+        server.join()
+
+
+def _send_apart(pipe: Connection) -> None:
+    events = as_events(Turn(LINES, chunk_chars=CHUNK_CHARS), index=0, model="claude-sonnet-5-5")
+    chunks = [b"%x\r\n%s\r\n" % (len(data), data) for data in map(encode_event, events)]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pipe.send(listener.getsockname()[1])
+        while True:
+            with listener.accept()[0] as connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _receive_request(connection)
+                connection.sendall(_HEAD)
+                for chunk in chunks:
+                    connection.sendall(chunk)
+                    time.sleep(GAP_S)
+                connection.sendall(b"0\r\n\r\n")
+
+
+def _receive_request(connection: socket.socket) -> None:
+    """The head and the body: what is left unread would turn the end of the connection into a reset."""
+    with connection.makefile("rb") as reader:
+        size = 0
+        while (line := reader.readline().lower()) not in (b"\r\n", b""):
+            if line.startswith(b"content-length:"):
+                size = int(line.partition(b":")[2])
+        reader.read(size)
 
 
 if __name__ == "__main__":

@@ -246,7 +246,11 @@ def demo(
 @app.command("mock-api", short_help="Serve a scripted Messages API on 127.0.0.1.")
 def mock_api(
     scenario: Annotated[
-        str, typer.Argument(help="Scenario file (.toml or .json); docs/mock-api.md describes it.")
+        str,
+        typer.Argument(
+            help="Scenario file (.toml or .json; docs/mock-api.md describes it), or the name of an example: "
+            "hello, tools, rate-limit-then-ok, broken-stream."
+        ),
     ],
     *,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
@@ -256,17 +260,18 @@ def mock_api(
     ] = None,
 ) -> int:
     """A scripted Messages API server on 127.0.0.1, for tests and CI: answers and faults from a file."""
-    from ralph.mock_api import ScenarioError, load_scenario, run_forever  # noqa: PLC0415 - not needed for --help
+    from ralph import mock_api as server  # noqa: PLC0415 - not needed for --help
 
+    is_example = scenario in server.example_names() and not Path(scenario).exists()
     try:
-        script = load_scenario(Path(scenario))
-        run_forever(
+        script = server.load_example(scenario) if is_example else server.load_scenario(Path(scenario))
+        server.run_forever(
             script,
             port=port,
             record=Path(record) if record else None,
-            ready=lambda server: typer.echo(f"listening on {server.base_url}"),
+            ready=lambda listening: typer.echo(f"listening on {listening.base_url}"),
         )
-    except ScenarioError as error:
+    except server.ScenarioError as error:
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from None
     except OSError as error:
         return _complain(

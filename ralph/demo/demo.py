@@ -109,7 +109,7 @@ class _Summary:
                 f"  time               {ended.duration_s:.1f} s",
                 f"  tests              {'pass' if tests_pass else 'FAIL'} (run once more, by the demo itself)",
                 "",
-                "Now your own task: set ANTHROPIC_API_KEY and try  ralph run \"...\"",
+                'Now your own task: set ANTHROPIC_API_KEY and try  ralph run "..."',
             ]
         )
 
@@ -142,5 +142,7 @@ def _environment(room: Path) -> dict[str, str]:
 
 
 def _tests_pass(project: Path) -> bool:
-    ran = subprocess.run([sys.executable, "-m", "unittest", "-q"], cwd=project, check=False, capture_output=True)
+    ran = subprocess.run(
+        [sys.executable, "-m", "unittest", "-q"], cwd=project, check=False, capture_output=True
+    )
     return ran.returncode == 0

@@ -97,11 +97,15 @@ class Exchange:
         self._read_ahead.release()
 
     def abort(self) -> None:
-        """End the thread wherever it is. A name lookup cannot be ended; its thread is left behind, harmless."""
+        """End the thread wherever it is.
+
+        A name lookup and an unfinished connect cannot be ended: their threads are left behind, harmless. The
+        request's own connect timeout ends the latter.
+        """
         self._aborted.set()
         self.leave()
-        if self._thread.is_alive():
-            self._shut_down()
+        if self._thread.is_alive() and self._wire.open_socket is not None:
+            _shut_down(self._wire.open_socket)
 
     def _fetch(self) -> None:
         try:
@@ -119,16 +123,19 @@ class Exchange:
             self._mailbox.put(Failed(error))
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
-        """httpcore's trace hook, called in the thread: the only way to the socket before there is an answer."""
+        """The trace hook of httpcore, called in the thread: the only way to the socket before there is an answer."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            self._wire.open_socket = info["return_value"].get_extra_info("socket")
-            if self._aborted.is_set():
-                self._shut_down()
-        elif event.endswith("send_request_headers.started"):
+            own = info["return_value"].get_extra_info("socket")
+            if not self._aborted.is_set():
+                self._wire.open_socket = own
+            if self._aborted.is_set():  # before, or between the two lines above
+                _shut_down(own)
+        elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
+            # A tunnel asked of a proxy is no connection yet: TLS with the server comes after it.
             self._mailbox.put(Connected())
 
-    def _shut_down(self) -> None:
-        if self._wire.open_socket is not None:
-            with contextlib.suppress(OSError):  # the other side has closed it already
-                # The plain socket's method: an SSLSocket's own would pull TLS from under the reading thread.
-                socket.socket.shutdown(self._wire.open_socket, socket.SHUT_RDWR)
+
+def _shut_down(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the other side has closed it already
+        # The plain socket's method: an SSLSocket's own would pull TLS from under the reading thread.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -24,20 +24,50 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
     """A client without timeouts (ralph's own clocks end a wait) that follows no redirect.
 
     A loopback address never goes through a proxy. `ca_file` replaces the built-in certificates; there is no
-    way to switch verification off. Raises OSError (`ssl.SSLError` included) for a CA file that cannot be used.
+    way to switch verification off. Raises OSError (`ssl.SSLError` included) for a CA file that cannot be used,
+    and ValueError for a base URL or a proxy that cannot.
     """
-    url = httpx.URL(base_url)
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{base_url} is no usable URL: {error}") from error
     proxy = None if is_loopback else _proxy_for(url)
-    transport = httpx.HTTPTransport(
+    transport = _Transport(
         verify=_tls_context(url, proxy, ca_file),
-        proxy=httpx.Proxy(proxy) if proxy else None,
+        proxy=_checked_proxy(proxy) if proxy else None,
         socket_options=[
-            (level, getattr(socket, name), value) for name, level, value in _KEEPALIVE if hasattr(socket, name)
+            (level, getattr(socket, name), value)
+            for name, level, value in _KEEPALIVE
+            if hasattr(socket, name)
         ],
         # One request at a time; a second connection only while an old one is being given up.
         limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
     )
-    return httpx.Client(transport=transport, timeout=None, follow_redirects=False, trust_env=False)
+    return httpx.Client(transport=transport, timeout=None, follow_redirects=False, trust_env=False)  # noqa: S113 - see above
+
+
+class _Transport(httpx.HTTPTransport):
+    """httpx parses `Location` even where it does not follow it, and takes one it cannot read for garbage."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        if response.has_redirect_location:
+            try:
+                httpx.URL(response.headers["location"])
+            except httpx.InvalidURL:
+                del response.headers["location"]
+        return response
+
+
+def _checked_proxy(url: str) -> httpx.Proxy:
+    """Raises ValueError, without the URL: it may hold a password."""
+    try:
+        proxy = httpx.Proxy(url)
+    except (ValueError, httpx.InvalidURL):
+        raise ValueError("the proxy in the environment must be an http:// or https:// URL") from None
+    if proxy.url.scheme not in ("http", "https"):
+        raise ValueError(f"proxies of the kind {proxy.url.scheme}:// are not supported")
+    return proxy
 
 
 def _proxy_for(url: httpx.URL) -> str | None:

@@ -7,10 +7,11 @@ bounded by a clock of our own; events are parsed on the main thread by httpx-sse
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import httpx_sse
@@ -23,7 +24,7 @@ from ralph.core.stream import Answer, StreamAssembler, answer_from_message, stre
 from ralph.core.usage import tokens_of
 from ralph.effects.exchange import Connected, End, Exchange, Failed, Head, Wire
 from ralph.effects.network_causes import error_before_answer, error_inside_answer
-from ralph.ports import TIMED_OUT
+from ralph.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,10 @@ JSON_BODY_BYTES = 32 * 1024 * 1024
 EVENT_BYTES = 8 * 1024 * 1024
 # An error's status is what counts; its body is not waited for longer than this.
 ERROR_BODY_S = 10.0
+# A connect that our clock has given up goes on in its thread for so long: the clock must be the first.
+_CONNECT_GRACE_S = 1.0
+
+_E = TypeVar("_E", bound=BaseException)
 
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 
@@ -82,10 +87,15 @@ class MessagesApi:
 
     def send_message(self, body: bytes) -> Answer:
         """Send `body` once. Raises only `AgentError`, and `Interrupted` when a signal ends the wait."""
-        request = self._wire.http.build_request(
-            "POST", self._endpoint.url, content=body, headers=self._request_headers()
+        request = self._request(body)
+        reception = _Reception(
+            self._wire.start(request),
+            ResponseClocks(self._limits, self._clock.now_s()),
+            self._clock,
+            events=self._events,
+            redact=self._redact,
+            host=self._endpoint.host,
         )
-        reception = _Reception(self._wire.start(request), ResponseClocks(self._limits, self._clock.now_s()), self)
         try:
             answer = reception.receive()
         except BaseException:
@@ -96,6 +106,16 @@ class MessagesApi:
 
     def close(self) -> None:
         self._wire.close()
+
+    def _request(self, body: bytes) -> httpx.Request:
+        connect_s = self._limits.connect_s
+        timeout = httpx.Timeout(None, connect=connect_s + _CONNECT_GRACE_S if connect_s > 0 else None)
+        try:
+            return self._wire.http.build_request(
+                "POST", self._endpoint.url, content=body, headers=self._request_headers(), timeout=timeout
+            )
+        except httpx.InvalidURL as error:
+            raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
 
     def _request_headers(self) -> list[tuple[bytes, bytes]]:
         headers = (
@@ -113,13 +133,22 @@ class MessagesApi:
 class _Reception:
     """The receiving side of one request: state that dies with it."""
 
-    def __init__(self, exchange: Exchange, clocks: ResponseClocks, api: MessagesApi) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        clocks: ResponseClocks,
+        clock: Clock,
+        *,
+        events: Events,
+        redact: Callable[[str], str],
+        host: str,
+    ) -> None:
         self.exchange = exchange
         self._clocks = clocks
-        self._clock = api._clock
-        self._events = api._events
-        self._redact = api._redact
-        self._host = api._endpoint.host
+        self._clock = clock
+        self._events = events
+        self._redact = redact
+        self._host = host
         self._has_invalid_utf8 = False
         self._bytes_since_event = 0
 
@@ -140,7 +169,11 @@ class _Reception:
             item = self._next(deadline, f"an answer from {self._host}")
             if item is TIMED_OUT and deadline is not None:
                 self._fire(deadline)
-                raise Api(NetworkCause.TIMEOUT, f"nothing within {deadline.after_s:g}s ({deadline.clock})", self._host)
+                raise Api(
+                    NetworkCause.TIMEOUT,
+                    f"nothing within {deadline.after_s:g}s ({deadline.clock})",
+                    self._host,
+                )
             if isinstance(item, Failed):
                 raise error_before_answer(item.error, self._host, self._redact) from item.error
             if isinstance(item, Head):
@@ -162,12 +195,14 @@ class _Reception:
                 event = self._event(sse.data)
                 if event.get("type") != "ping":
                     self._clocks.got_progress(self._clock.now_s())
-                assembler.feed(event, has_invalid_utf8=self._has_invalid_utf8 and "\ufffd" in sse.data)
+                with _strange_shapes_refused():
+                    assembler.feed(event, has_invalid_utf8=self._has_invalid_utf8 and "\ufffd" in sse.data)
                 self._events.emit(StreamReceived(event))
                 if assembler.is_complete:
                     break
-            answer = assembler.answer(request_id)
-        except AgentError as error:
+            with _strange_shapes_refused():
+                answer = assembler.answer(request_id)
+        except (AgentError, Interrupted) as error:
             if assembler.message_id is not None:
                 self._events.emit(ResponseDiscarded(assembler.message_id, tokens_of(assembler.usage)))
             raise _redacted(error, self._redact) from error.__cause__
@@ -176,7 +211,8 @@ class _Reception:
     def _chunks(self) -> Iterator[bytes]:
         """The body's bytes as they come, each wait bounded by the clocks, its UTF-8 checked on the way."""
         strict = codecs.getincrementaldecoder("utf-8")()
-        is_first = True
+        # httpx-sse keeps a byte order mark and would lose the first field to it. It may come in pieces.
+        start: bytes | None = b""
         while True:
             item = self._next_of_body("the answer to go on")
             if item is None:
@@ -189,9 +225,13 @@ class _Reception:
             except UnicodeDecodeError:
                 self._has_invalid_utf8 = True
                 strict.reset()
-            # httpx-sse keeps a byte order mark and would lose the first field to it.
-            yield item.removeprefix(codecs.BOM_UTF8) if is_first else item
-            is_first = False
+            if start is None:
+                yield item
+                continue
+            start += item
+            if len(start) >= len(codecs.BOM_UTF8) or not codecs.BOM_UTF8.startswith(start):
+                yield start.removeprefix(codecs.BOM_UTF8)
+                start = None
 
     def _next_of_body(self, waiting_for: str, limit: Deadline | None = None) -> bytes | None:
         """The next chunk, None at the body's end. A clock that fires and a broken connection are transient."""
@@ -218,10 +258,14 @@ class _Reception:
         try:
             event = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise Json(str(error), self._redact(data[:200])) from error
-        if not isinstance(event, dict):
-            raise StreamParse(f"a stream event that is no object: {self._redact(data[:200])}")
+            raise Json(str(error), self._excerpt(data)) from error
+        if not isinstance(event, dict) or not isinstance(event.get("type", ""), str):
+            raise StreamParse(f"a stream event that is no object with a type: {self._excerpt(data)}")
         return event
+
+    def _excerpt(self, data: str) -> str:
+        """Its beginning, redacted before it is cut: half a key would not be recognised."""
+        return self._redact(data[:4096])[:200]
 
     def _http_error(self, head: Head) -> HttpError:
         body = self._error_body()
@@ -230,8 +274,12 @@ class _Reception:
         should_retry = {"true": True, "false": False}.get(head.headers.get("x-should-retry", "").lower())
         location = head.headers.get("location")
         if 300 <= head.status < 400 and location:
-            fields["message"] = f"redirect to {self._redact(location)}, not followed: it would take the key elsewhere"
-        request_id = head.headers.get("request-id") or head.headers.get("x-request-id") or fields["request_id"]
+            fields["message"] = (
+                f"redirect to {self._redact(location)}, not followed: it would take the key elsewhere"
+            )
+        request_id = (
+            head.headers.get("request-id") or head.headers.get("x-request-id") or fields["request_id"]
+        )
         return HttpError(
             head.status,
             server_wish_s(head.headers, self._clock.utc_now()),
@@ -257,8 +305,10 @@ class _Reception:
     def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
         """A 2xx that is no event stream: an error object, a whole message, nothing, or something else."""
         body = bytearray()
-        while (chunk := self._next_of_body("the body of the answer")) is not None and len(body) <= JSON_BODY_BYTES:
+        while chunk := self._next_of_body("the body of the answer"):
             body += chunk
+            if len(body) > JSON_BODY_BYTES:
+                break
         if not body.strip():
             raise StreamTransient("the answer was empty")
         try:
@@ -269,16 +319,20 @@ class _Reception:
             raise _redacted(stream_error(value), self._redact)
         if isinstance(value, dict) and value.get("type") == "message":
             self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))
-            return answer_from_message(value, request_id)
-        self._refuse(content_type, body)
+            try:
+                with _strange_shapes_refused():
+                    return answer_from_message(value, request_id)
+            except AgentError as error:
+                raise _redacted(error, self._redact) from error.__cause__
+        raise self._not_a_stream(content_type, body)
 
-    def _refuse(self, content_type: str, body: bytearray) -> NoReturn:
-        text = body[:ERROR_BODY_BYTES].decode("utf-8", "replace")
+    def _not_a_stream(self, content_type: str, body: bytearray) -> StreamParse:
+        text = self._redact(body[:ERROR_BODY_BYTES].decode("utf-8", "replace"))
         title = _TITLE.search(text)
         page = f', page title "{" ".join(title[1].split())[:100]}"' if title else ""
-        start = self._redact(" ".join(text.split())[:200])
+        start = " ".join(text.split())[:200]
         what = content_type or "no content type"
-        raise StreamParse(f"{self._host} answered with {what}{page}, not an event stream: {start}")
+        return StreamParse(f"{self._host} answered with {what}{page}, not an event stream: {start}")
 
 
 class _Chunks(httpx.SyncByteStream):
@@ -287,6 +341,15 @@ class _Chunks(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         return self._iterator
+
+
+@contextlib.contextmanager
+def _strange_shapes_refused() -> Iterator[None]:
+    """A server may put anything where text belongs; that is its fault and must not look like ours."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise StreamParse(f"the answer breaks the protocol: {error}") from error
 
 
 def _error_fields(text: str) -> dict[str, str | None]:
@@ -310,7 +373,7 @@ def _error_fields(text: str) -> dict[str, str | None]:
     return {name: text if isinstance(text, str) else None for name, text in found.items()}
 
 
-def _redacted(error: AgentError, redact: Callable[[str], str]) -> AgentError:
+def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
     if isinstance(error, StreamParse | StreamTransient):
         error.message = redact(error.message)
     return error

@@ -60,7 +60,9 @@ def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
         raise PromptError("no prompt: give it as an argument, with --prompt-file, or on standard input")
     data = _read_stdin(waiter, clock, fd, FIRST_BYTE_S)
     if data is None:
-        raise PromptError(f"standard input stayed silent for {FIRST_BYTE_S:g}s; close it, or give the prompt as an argument")
+        raise PromptError(
+            f"standard input stayed silent for {FIRST_BYTE_S:g}s; close it, or give the prompt as an argument"
+        )
     text = _decoded(data)
     if not text.strip():
         raise PromptError("the prompt on standard input is empty")
@@ -95,7 +97,9 @@ def _read_stdin(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float) -> b
         data += chunk
         until_s = None
         if len(data) > MOST_PROMPT_BYTES:
-            raise PromptError(f"standard input holds more than {MOST_PROMPT_BYTES >> 20} MiB; name a file in the prompt instead")
+            raise PromptError(
+                f"standard input holds more than {MOST_PROMPT_BYTES >> 20} MiB; name a file in the prompt instead"
+            )
 
 
 def _read_chunks(fd: int, mailbox: Mailbox) -> None:

@@ -58,18 +58,18 @@ class InboxWaiter:
 
     def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
         assert isinstance(mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
-        started_s = self._clock.now_s()
         while True:
             if self._signals:
                 raise Interrupted(self._signals.popleft())
+            if self.heartbeats is not None:
+                # Also when something came: pings and hidden thinking must not keep us silent.
+                self.heartbeats.beat(waiting_for)
             if mailbox.items:
                 return mailbox.items.popleft()
-            now_s = self._clock.now_s()
-            left_s = _LONGEST_SLICE_S if until_s is None else until_s - now_s
-            if left_s <= 0 and not self._sort_next(timeout_s=0.0):
+            left_s = _LONGEST_SLICE_S if until_s is None else until_s - self._clock.now_s()
+            came = self._sort_next(timeout_s=min(max(left_s, 0.0), _LONGEST_SLICE_S))
+            if not came and left_s <= 0:
                 return TIMED_OUT
-            if left_s > 0 and not self._sort_next(timeout_s=min(left_s, _LONGEST_SLICE_S)) and self.heartbeats:
-                self.heartbeats.beat(waiting_for, started_s)
 
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
         nobody = self.mailbox()
@@ -94,17 +94,19 @@ class Heartbeats:
         self._clock = clock
         self._interval_s = interval_s
         self._last_sign_s = clock.now_s()
+        self._last_beat_s = self._last_sign_s
 
     def saw(self, event: Event) -> None:
         """An event went out; one that a reader can see counts as a sign of life. Pings do not."""
         if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and _shows_text(event.event)):
-            self._last_sign_s = self._clock.now_s()
+            self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
-    def beat(self, waiting_for: str, since_s: float) -> None:
+    def beat(self, waiting_for: str) -> None:
+        """Called at every turn of a wait. What a heartbeat counts is the silence, over all waits within it."""
         now_s = self._clock.now_s()
-        if self._interval_s > 0 and now_s - self._last_sign_s >= self._interval_s:
-            self._last_sign_s = now_s
-            self._events.emit(Heartbeat(waiting_for, now_s - since_s))
+        if self._interval_s > 0 and now_s - self._last_beat_s >= self._interval_s:
+            self._last_beat_s = now_s
+            self._events.emit(Heartbeat(waiting_for, now_s - self._last_sign_s))
 
 
 def _shows_text(event: dict[str, Any]) -> bool:

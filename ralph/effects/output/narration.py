@@ -50,6 +50,8 @@ class Narration:
             yield from self._stream_text(event.event)
         elif isinstance(event, ev.AnswerAccepted):
             yield from self._accepted(event.message)
+        elif isinstance(event, ev.ResponseDiscarded):
+            yield from self._discarded()
         else:
             yield from self._rest_of_text()
             yield from self._one_liners(event)
@@ -73,7 +75,9 @@ class Narration:
             case ev.RetryExhausted():
                 yield self.color("red", f"[retry] Failed after {event.retries} retries: {event.error}")
             case ev.ClockFired():
-                yield self.color("yellow", f"[clock] {event.clock}: nothing for {event.after_s:g}s")
+                yield self.color(
+                    "yellow", f"[clock] {event.clock} clock fired after {_seconds(event.after_s)}s"
+                )
             case ev.Heartbeat():
                 yield self.color("dim", f"[wait] {event.since_s:.0f}s for {event.waiting_for}")
             case ev.Notice():
@@ -81,10 +85,10 @@ class Narration:
 
     def _retry(self, event: ev.RetryScheduled) -> Iterator[str]:
         status = event.status if event.status is not None else event.error_class
-        attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {event.wait_s:g}s"
+        attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {_seconds(event.wait_s)}s"
         yield self.color("yellow", attempt)
         if event.server_wish_s is not None:
-            yield self.color("yellow", f"[retry] Using retry-after: {event.server_wish_s:g}s")
+            yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.server_wish_s)}s")
         if event.restarts_response:
             yield self.color("yellow", "[retry] Retrying from beginning of response...")
 
@@ -104,6 +108,13 @@ class Narration:
             for block in message["content"]:
                 if block.get("type") == "text":
                     yield from str(block["text"]).split("\n")
+        self._streamed = False
+
+    def _discarded(self) -> Iterator[str]:
+        """What is on the screen already cannot be taken back, only marked."""
+        yield from self._rest_of_text()
+        if self._streamed:
+            yield self.color("yellow", "[discarded] the answer above broke off and does not count")
         self._streamed = False
 
     def _rest_of_text(self) -> Iterator[str]:
@@ -127,10 +138,15 @@ def outcome_line(event: ev.RunEnded) -> str:
         return ending  # nothing was sent, so there is nothing to count
     parts = [f"{event.num_turns} turn{'' if event.num_turns == 1 else 's'}", f"{event.duration_s:.1f}s"]
     if event.retries:
-        parts.append(f"{event.retries} retries, {event.waited_s:g}s waited")
+        parts.append(f"{event.retries} retries, {_seconds(event.waited_s)}s waited")
     parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
     parts.append("cost unknown" if cost is None else f"${cost:.4f}")
     return f"{ending} [{', '.join(parts)}]"
+
+
+def _seconds(value: float) -> str:
+    """Whole where it is whole, else to the millisecond; never with an exponent."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def describe_call(call: ToolCall) -> str:

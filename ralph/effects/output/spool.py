@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import threading
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,13 @@ class Spool:
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(self._fd, view) :]
+                try:
+                    view = view[os.write(self._fd, view) :]
+                except BlockingIOError:
+                    # Whoever shares the pipe has made it non-blocking for all of us.
+                    poll = select.poll()
+                    poll.register(self._fd, select.POLLOUT)
+                    poll.poll()
         except OSError:
             # EPIPE, EBADF, EIO, ENOSPC: nobody reads this any more. The outcome does not depend on it.
             self._is_broken = True

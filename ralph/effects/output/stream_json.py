@@ -68,7 +68,11 @@ def _system_fields(event: ev.Event) -> dict[str, Any] | None:
                 "message": event.message,
             }
         case ev.RetryRecovered():
-            return {"subtype": "retry_recovered", "retries": event.retries, "total_wait_s": event.total_wait_s}
+            return {
+                "subtype": "retry_recovered",
+                "retries": event.retries,
+                "total_wait_s": event.total_wait_s,
+            }
         case ev.RetryExhausted():
             return {
                 "subtype": "retry_exhausted",
@@ -117,6 +121,11 @@ def _assistant(event: ev.AnswerAccepted) -> list[dict[str, Any]]:
     }
     request = {"request_id": event.request_id} if event.request_id else {}
     return [
-        {"type": "assistant", "message": {**shared, "content": [block]}, "parent_tool_use_id": None, **request}
+        {
+            "type": "assistant",
+            "message": {**shared, "content": [block]},
+            "parent_tool_use_id": None,
+            **request,
+        }
         for block in event.message["content"]
     ]

@@ -52,6 +52,7 @@ class Writer:
         stderr_fd: int = 2,
         has_color: bool = False,
         is_one_terminal: bool = False,
+        last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
         """`is_one_terminal`: both descriptors are the same screen, which need not show the answer twice."""
         self._options = options
@@ -62,8 +63,12 @@ class Writer:
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
         self._stderr = Spool(stderr_fd)
+        self._last_chance_s = last_chance_s
+        self._is_closing = False
 
     def emit(self, event: Event) -> None:
+        if self._is_closing:
+            return  # a heartbeat of the last wait: the result stays the last word
         for line in self._narration.lines(event):
             self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
         if isinstance(event, RunEnded):
@@ -77,11 +82,14 @@ class Writer:
     def write_result_file(self, ended: RunEnded) -> None:
         """Raises OSError; the file then has its old content or none."""
         if self._options.result_file is not None:
-            _write_atomically(self._options.result_file, self._json_line(result_object(ended, self._session_id)))
+            _write_atomically(
+                self._options.result_file, self._json_line(result_object(ended, self._session_id))
+            )
 
     def close(self, waiter: Waiter, clock: Clock) -> None:
         """Give readers a last chance to take what is there. A signal ends even that."""
-        until_s = clock.now_s() + LAST_CHANCE_S
+        self._is_closing = True
+        until_s = clock.now_s() + self._last_chance_s
         try:
             self._stdout.drain(waiter, until_s)
             self._stderr.drain(waiter, until_s)
@@ -113,6 +121,12 @@ def _encoded(line: str) -> bytes:
 
 
 def _write_atomically(path: str, data: bytes) -> None:
+    path = os.path.realpath(path)  # a link stays, its target is replaced
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+        # A pipe or a device is written to; to replace /dev/null would harm everybody.
+        with open(path, "wb") as file:  # noqa: PTH123
+            file.write(data)
+        return
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:  # noqa: PTH123 - paths stay strings on this short way

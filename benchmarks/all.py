@@ -1,0 +1,20 @@
+"""All measurements, one table after the other. Takes about five minutes; leave the machine alone meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("startup", "memory", "request_size", "turns", "stream")
+
+
+def main() -> None:
+    for name in NAMES:
+        subprocess.run(
+            (sys.executable, "-m", f"benchmarks.{name}"), cwd=Path(__file__).parents[1], check=True
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""What people read on standard error, line by line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ralph.core import events as ev
+from ralph.core.outcome import Outcome
+from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
+from ralph.core.usage import RunUsage, TokenUsage
+from ralph.effects.output.narration import LONGEST_SUMMARY, Narration, describe_call
+
+DISCARDED = "[discarded] the answer above broke off and does not count"
+
+
+def narrate(*events: ev.Event, is_quiet: bool = False, has_color: bool = False) -> list[str]:
+    narration = Narration(is_quiet=is_quiet, has_color=has_color)
+    return [line for event in events for line in narration.lines(event)]
+
+
+def retry(**fields: Any) -> ev.RetryScheduled:
+    values = {
+        "attempt": 1,
+        "max_retries": 4,
+        "wait_s": 2.0,
+        "status": 529,
+        "error_class": "HttpError",
+        "kind": "overloaded",
+        "message": "HTTP 529: Overloaded",
+        **fields,
+    }
+    return ev.RetryScheduled(**values)
+
+
+def streamed(*texts: str) -> list[ev.Event]:
+    deltas = [
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}} for text in texts
+    ]
+    return [ev.StreamReceived(delta) for delta in deltas]
+
+
+def accepted(*texts: str) -> ev.AnswerAccepted:
+    return ev.AnswerAccepted({"content": [{"type": "text", "text": text} for text in texts]})
+
+
+def ended(outcome: Outcome = Outcome.COMPLETED, **fields: Any) -> ev.RunEnded:
+    values: dict[str, Any] = {
+        "outcome": outcome,
+        "exit_code": outcome.exit_code(),
+        "result": None,
+        "errors": (),
+        "stop_reason": None,
+        "num_turns": 1,
+        "duration_s": 1.25,
+        "api_s": 1.0,
+        "usage": RunUsage(),
+        **fields,
+    }
+    return ev.RunEnded(**values)
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    [
+        (retry(), ["[retry] Attempt 1/4: 529 — waiting 2s"]),
+        (
+            retry(attempt=2, status=None, error_class="Api", wait_s=0.5),
+            ["[retry] Attempt 2/4: Api — waiting 0.5s"],
+        ),
+        (
+            retry(status=429, wait_s=7.0, server_wish_s=7.0),
+            ["[retry] Attempt 1/4: 429 — waiting 7s", "[retry] Using retry-after: 7s"],
+        ),
+        (
+            retry(status=None, error_class="StreamTransient", restarts_response=True),
+            [
+                "[retry] Attempt 1/4: StreamTransient — waiting 2s",
+                "[retry] Retrying from beginning of response...",
+            ],
+        ),
+        (
+            retry(wait_s=0.0, server_wish_s=0.0),
+            ["[retry] Attempt 1/4: 529 — waiting 0s", "[retry] Using retry-after: 0s"],
+        ),
+        (retry(attempt=21, max_retries=21, wait_s=1800.0), ["[retry] Attempt 21/21: 529 — waiting 1800s"]),
+        (retry(wait_s=1234567.0), ["[retry] Attempt 1/4: 529 — waiting 1234567s"]),
+        (retry(wait_s=1 / 3), ["[retry] Attempt 1/4: 529 — waiting 0.333s"]),
+        (ev.RetryRecovered(3, 14.0), ["[retry] Recovered after 3 retries"]),
+        (ev.RetryExhausted(4, 30.0, "HTTP 529: no"), ["[retry] Failed after 4 retries: HTTP 529: no"]),
+    ],
+)
+def test_the_lines_of_a_retry_chain_are_exactly_these(event, lines) -> None:
+    assert narrate(event) == lines
+
+
+def test_every_failed_attempt_is_shown_also_when_quiet() -> None:
+    for is_quiet in (False, True):
+        assert narrate(ev.AttemptFailed("HTTP 500: oops"), is_quiet=is_quiet) == ["[error] HTTP 500: oops"]
+
+
+def test_quiet_leaves_only_errors_and_the_outcome() -> None:
+    call = ToolCall("t1", "Bash", {"command": "ls"})
+    events: list[ev.Event] = [
+        ev.RunStarted("/w", "m", (), "KEY"),
+        *streamed("hello\n"),
+        accepted("hello"),
+        ev.ToolStarted(call),
+        ev.ToolFinished(call, ToolResult("t1", ToolOutput("no", is_error=True)), 1.0),
+        retry(),
+        ev.RetryRecovered(1, 2.0),
+        ev.RetryExhausted(1, 2.0, "e"),
+        ev.ResponseDiscarded("m1", TokenUsage()),
+        ev.ClockFired("connect", 10),
+        ev.Heartbeat("x", 30),
+        ev.Notice("n"),
+    ]
+    assert narrate(*events, is_quiet=True) == []
+    assert len(narrate(ended(), is_quiet=True)) == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        retry(),
+        ev.RetryRecovered(1, 2),
+        ev.RetryExhausted(1, 2, "e"),
+        ev.AttemptFailed("e"),
+        ev.Notice("n"),
+        ended(),
+    ],
+)
+def test_colour_is_the_same_text_between_two_codes(event) -> None:
+    (plain,) = narrate(event)
+    (colored,) = narrate(event, has_color=True)
+    assert "\x1b" not in plain
+    assert colored.startswith("\x1b[")
+    assert colored.endswith("\x1b[0m")
+    assert plain in colored
+
+
+def test_the_models_text_appears_line_by_line_as_it_streams() -> None:
+    narration = Narration(is_quiet=False, has_color=True)
+    shown = [list(narration.lines(event)) for event in streamed("Hel", "lo\nwor", "ld\n\nend")]
+    assert shown == [[], ["Hello"], ["world", ""]]
+    assert list(narration.lines(ev.StreamReceived({"type": "content_block_stop", "index": 0}))) == ["end"]
+    assert list(narration.lines(accepted("Hello\nworld\n\nend"))) == []
+
+
+def test_text_that_did_not_stream_is_said_once_it_is_accepted() -> None:
+    assert narrate(accepted("a\nb", "c")) == ["a", "b", "c"]
+
+
+def test_thinking_and_tool_input_are_not_shown() -> None:
+    deltas = [
+        {"type": "thinking_delta", "thinking": "x\n"},
+        {"type": "input_json_delta", "partial_json": "{\n"},
+    ]
+    assert narrate(*(ev.StreamReceived({"type": "content_block_delta", "delta": d}) for d in deltas)) == []
+
+
+def test_text_already_shown_is_marked_discarded() -> None:
+    discarded = ev.ResponseDiscarded("m1", TokenUsage())
+    assert narrate(*streamed("half a sen"), discarded, retry()) == [
+        "half a sen",
+        DISCARDED,
+        "[retry] Attempt 1/4: 529 — waiting 2s",
+    ]
+
+
+def test_nothing_is_marked_when_nothing_was_shown() -> None:
+    assert narrate(ev.ResponseDiscarded("m1", TokenUsage())) == []
+
+
+def test_after_a_broken_stream_an_answer_that_does_not_stream_is_still_said() -> None:
+    lines = narrate(*streamed("half"), ev.ResponseDiscarded("m1", TokenUsage()), accepted("whole"))
+    assert lines == ["half", DISCARDED, "whole"]
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (ev.RunStarted("/w", "claude", (), "KEY"), "[ralph] claude in /w"),
+        (ev.ToolStarted(ToolCall("t", "Bash", {"command": "ls\n -l"})), "[tool] Bash: ls -l"),
+        (ev.ClockFired("bytes idle", 90.0), "[clock] bytes idle clock fired after 90s"),
+        (ev.Heartbeat("an answer from h", 30.4), "[wait] 30s for an answer from h"),
+        (ev.Notice("careful"), "[notice] careful"),
+    ],
+)
+def test_other_events_are_one_line_each(event, line) -> None:
+    assert narrate(event) == [line]
+
+
+@pytest.mark.parametrize(("name", "gist"), [("Bash", "exit code 2"), ("Edit", "first")])
+def test_a_failed_tool_says_what_matters_in_one_line(name, gist) -> None:
+    output = ToolOutput("\nfirst\nsecond\nexit code 2\n", is_error=True)
+    event = ev.ToolFinished(ToolCall("t", name, {}), ToolResult("t", output), 0.1)
+    assert narrate(event) == [f"[tool] {name} failed: {gist}"]
+
+
+def test_a_tool_that_worked_needs_no_line() -> None:
+    event = ev.ToolFinished(ToolCall("t", "Read", {}), ToolResult("t", ToolOutput("fine")), 0.1)
+    assert narrate(event) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (ToolCall("t", "Read", {"file_path": "a.py", "limit": 3}), "Read: a.py"),
+        (ToolCall("t", "Bash", {"command": "x" * 500}), "Bash: " + "x" * LONGEST_SUMMARY + " …"),
+        (ToolCall("t", "Bash", {}), "Bash: "),
+        (ToolCall("t", "Other", {"a": 1, "b": "c"}), "Other: a=1, b='c'"),
+    ],
+)
+def test_a_call_is_described_by_its_telling_argument(call, line) -> None:
+    assert describe_call(call) == line
+
+
+def test_the_last_line_is_the_outcome_below_its_hints() -> None:
+    run = ended(
+        Outcome.API_UNAVAILABLE,
+        errors=("first", "HTTP 529: Overloaded"),
+        hints=("Wait.",),
+        retries=4,
+        waited_s=30.0,
+        num_turns=2,
+        usage=RunUsage().plus("unheard-of", TokenUsage(input=1234, output=5)),
+    )
+    assert narrate(run) == [
+        "[hint] Wait.",
+        (
+            "[ralph] api_unavailable (exit 75): HTTP 529: Overloaded "
+            "[2 turns, 1.2s, 4 retries, 30s waited, 1,234 tokens in, 5 out, cost unknown]"
+        ),
+    ]
+    assert narrate(ended()) == ["[ralph] completed [1 turn, 1.2s, 0 tokens in, 0 out, $0.0000]"]

@@ -1,0 +1,266 @@
+"""The one place that waits: order, deadlines, signals, and the sign of life while nothing happens."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.core.events import ClockFired, Heartbeat, Notice, ResponseDiscarded, StreamReceived
+from ralph.core.usage import TokenUsage
+from ralph.effects.clock import SystemClock
+from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
+from ralph.ports import TIMED_OUT, Interrupted
+from tests.fakes import FakeClock, RecordingEvents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.core.events import Event
+    from ralph.effects.waiter import InboxMailbox
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def waiter() -> InboxWaiter:
+    return InboxWaiter(CLOCK)
+
+
+def take(waiter: InboxWaiter, mailbox: InboxMailbox, *, within_s: float | None = 0.05) -> Any:
+    until_s = None if within_s is None else CLOCK.now_s() + within_s
+    return waiter.wait(mailbox, until_s=until_s, waiting_for="a test")
+
+
+def test_items_come_in_the_order_they_were_put_whoever_asks_first(waiter) -> None:
+    one, two = waiter.mailbox(), waiter.mailbox()
+    for item in range(3):
+        one.put(("one", item))
+        two.put(("two", item))
+    assert [take(waiter, two) for _ in range(3)] == [("two", item) for item in range(3)]
+    assert [take(waiter, one) for _ in range(3)] == [("one", item) for item in range(3)]
+    assert take(waiter, one, within_s=0) is TIMED_OUT
+
+
+def test_what_is_there_may_be_none_or_false(waiter) -> None:
+    mailbox = waiter.mailbox()
+    for item in (None, False, b"", TIMED_OUT):
+        mailbox.put(item)
+    assert [take(waiter, mailbox) for _ in range(4)] == [None, False, b"", TIMED_OUT]
+
+
+def test_a_deadline_ends_a_wait_on_time(waiter) -> None:
+    started_s = time.monotonic()
+    assert take(waiter, waiter.mailbox(), within_s=0.1) is TIMED_OUT
+    assert 0.1 <= time.monotonic() - started_s < 0.4
+
+
+def test_a_sleep_lasts_as_long_as_it_should(waiter) -> None:
+    started_s = time.monotonic()
+    waiter.sleep(0.1, waiting_for="a test")
+    waiter.sleep(0, waiting_for="a test")
+    waiter.sleep(-5, waiting_for="a test")
+    assert 0.1 <= time.monotonic() - started_s < 0.4
+
+
+def test_an_item_that_is_there_beats_a_deadline_that_has_passed(waiter) -> None:
+    mailbox, other = waiter.mailbox(), waiter.mailbox()
+    other.put("not this one")
+    mailbox.put("late but there")
+    assert waiter.wait(mailbox, until_s=CLOCK.now_s() - 100, waiting_for="a test") == "late but there"
+    assert waiter.wait(mailbox, until_s=CLOCK.now_s() - 100, waiting_for="a test") is TIMED_OUT
+    assert take(waiter, other) == "not this one"
+
+
+def test_a_wait_without_a_deadline_ends_when_something_comes(waiter) -> None:
+    mailbox = waiter.mailbox()
+    threading.Timer(0.05, mailbox.put, ["here"]).start()
+    assert take(waiter, mailbox, within_s=None) == "here"
+
+
+def test_a_closed_mailbox_drops_what_is_there_and_what_still_comes(waiter) -> None:
+    closed, mailbox = waiter.mailbox(), waiter.mailbox()
+    closed.put(1)
+    mailbox.put("next")
+    assert take(waiter, mailbox) == "next"  # 1 has been sorted by now
+    closed.put(2)
+    closed.close()
+    closed.put(3)
+    assert take(waiter, closed, within_s=0) is TIMED_OUT
+    assert not closed.items
+
+
+def test_interrupted_comes_once_for_each_signal(waiter) -> None:
+    mailbox = waiter.mailbox()
+    mailbox.put("still here")
+    waiter.note_signal(15)
+    waiter.note_signal(2)
+    for number in (15, 2):
+        with pytest.raises(Interrupted) as caught:
+            take(waiter, mailbox)
+        assert caught.value.signal_number == number
+    assert take(waiter, mailbox) == "still here"
+
+
+def test_a_signal_that_came_before_ends_the_next_wait_or_sleep(waiter) -> None:
+    waiter.note_signal(1)
+    with pytest.raises(Interrupted):
+        waiter.sleep(0, waiting_for="a test")
+    waiter.sleep(0, waiting_for="a test")
+
+
+def test_a_signal_wakes_a_wait_for_ever(waiter) -> None:
+    threading.Timer(0.05, waiter.note_signal, [15]).start()
+    started_s = time.monotonic()
+    with pytest.raises(Interrupted):
+        take(waiter, waiter.mailbox(), within_s=None)
+    assert time.monotonic() - started_s < 0.3
+
+
+CHILD = """
+import os, signal, sys, time
+from ralph.effects.clock import SystemClock
+from ralph.effects.waiter import InboxWaiter, catch_stop_signals
+from ralph.ports import Interrupted
+waiter = InboxWaiter(SystemClock())
+restore = catch_stop_signals(waiter)
+print("ready", signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True)
+try:
+    waiter.sleep(20, waiting_for="a signal")
+except Interrupted as interrupted:
+    print(interrupted.signal_number, time.monotonic(), flush=True)
+restore()
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_p7_p8_a_real_signal_wakes_a_sleep_at_once(child, number) -> None:
+    assert child.stdout.readline().split()[0] == "ready"
+    sent_s = time.monotonic()
+    child.send_signal(number)
+    came, at_s = child.stdout.readline().split()
+    assert int(came) == number
+    assert float(at_s) - sent_s < 0.2
+    assert child.stdout.readline().strip() == "True", "the old handler is not back"
+
+
+def test_p8_a_hangup_that_the_parent_ignores_stays_ignored() -> None:
+    command = ["nohup", sys.executable, "-c", CHILD]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == ["ready", "True"]
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline().split()[0] == str(int(signal.SIGTERM))
+
+
+def test_handlers_are_put_back(waiter) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    catch_stop_signals(waiter)()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def text_delta(text: str) -> StreamReceived:
+    delta = {"type": "text_delta", "text": text}
+    return StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta})
+
+
+def thinking_delta(thinking: str) -> StreamReceived:
+    delta = {"type": "thinking_delta", "thinking": thinking}
+    return StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta})
+
+
+class Silence:
+    """Heartbeats every 30 s on a clock that is moved by hand."""
+
+    def __init__(self, interval_s: float = 30) -> None:
+        self.clock = FakeClock()
+        self.events = RecordingEvents()
+        self.heartbeats = Heartbeats(self.events, self.clock, interval_s)
+
+    def beat_at(self, now_s: float) -> list[float]:
+        """The silences that have been told, in seconds, once the clock says so."""
+        self.clock.seconds = now_s
+        self.heartbeats.beat("the answer to go on")
+        return [event.since_s for event in self.events.of(Heartbeat)]
+
+    def saw_at(self, now_s: float, event: Event) -> None:
+        self.clock.seconds = now_s
+        self.heartbeats.saw(event)
+
+
+def test_a_heartbeat_comes_once_per_interval_and_counts_the_whole_silence() -> None:
+    silence = Silence()
+    assert silence.beat_at(29.9) == []
+    assert silence.beat_at(30) == [30]
+    assert silence.beat_at(59.9) == [30]
+    assert silence.beat_at(60) == [30, 60]
+    assert silence.events.of(Heartbeat)[0].waiting_for == "the answer to go on"
+
+
+@pytest.mark.parametrize("event", [Notice("hi"), text_delta("hi")])
+def test_something_showable_starts_the_interval_again(event) -> None:
+    silence = Silence()
+    silence.saw_at(29, event)
+    assert silence.beat_at(58.9) == []
+    assert silence.beat_at(59) == [30]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        StreamReceived({"type": "ping"}),
+        thinking_delta("hm"),
+        text_delta(""),
+        StreamReceived({"type": "content_block_delta", "delta": None}),
+        ClockFired("connect", 10),
+        ResponseDiscarded("m1", TokenUsage()),
+        Heartbeat("x", 1),
+    ],
+)
+def test_what_nobody_sees_is_no_sign_of_life(event) -> None:
+    silence = Silence()
+    silence.saw_at(29, event)
+    assert silence.beat_at(30) == [30]
+
+
+def test_an_interval_of_zero_is_silent() -> None:
+    assert Silence(0).beat_at(1e6) == []
+
+
+def test_items_that_keep_coming_do_not_keep_a_wait_silent(waiter) -> None:
+    """Pings every few milliseconds: each wait is short, the silence is not."""
+    events = RecordingEvents()
+    waiter.heartbeats = Heartbeats(events, CLOCK, 0.05)
+    mailbox = waiter.mailbox()
+    end_s = time.monotonic() + 0.2
+    while time.monotonic() < end_s:
+        mailbox.put("ping")
+        assert take(waiter, mailbox) == "ping"
+    told = [event.since_s for event in events.of(Heartbeat)]
+    assert 2 <= len(told) <= 4
+    assert told == sorted(told)
+
+
+def test_a_long_wait_beats_within_a_second_of_its_interval(waiter) -> None:
+    events = RecordingEvents()
+    waiter.heartbeats = Heartbeats(events, CLOCK, 0.05)
+    threading.Timer(0.1, waiter.mailbox().put, ["for somebody else"]).start()
+    assert take(waiter, waiter.mailbox(), within_s=0.2) is TIMED_OUT
+    assert len(events.of(Heartbeat)) >= 1
