@@ -1,4 +1,4 @@
-"""All measurements, one table after the other. Takes about five minutes; leave the machine alone meanwhile."""
+"""All measurements, one table after the other. Takes about seven minutes; leave the machine alone meanwhile."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from ralph.core.outcome import Outcome
+from ralph.core.outcome import Outcome, UsageError
 
 COMMANDS = ("run", "demo", "mock-api")
 
@@ -59,8 +59,6 @@ def run_cli(arguments: list[str]) -> int:
     """Parse and run; the exit code. `run` is inserted where the first argument names no command."""
     if not arguments or (arguments[0] not in COMMANDS and arguments[0] not in ("--help", "--version")):
         arguments = ["run", *arguments]
-    from ralph.run_command import UsageError  # noqa: PLC0415 - not needed for --help of the whole
-
     try:
         code = get_command(app).main(args=arguments, prog_name="ralph", standalone_mode=False)
     except UsageError as error:

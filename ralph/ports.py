@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from ralph.core.conversation import RequestBody
     from ralph.core.events import Event
     from ralph.core.stream import Answer
     from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
@@ -72,7 +73,7 @@ class Waiter(Protocol):
 
 
 class Client(Protocol):
-    def send_message(self, body: bytes) -> Answer:
+    def send_message(self, body: RequestBody) -> Answer:
         """Send one request, once. Raises only `AgentError` (and `Interrupted`); never retries."""
         ...
 

@@ -16,12 +16,13 @@ from ralph.core.events import AttemptFailed, Notice, RetryExhausted, RetryRecove
 from ralph.ports import Interrupted
 
 if TYPE_CHECKING:
+    from ralph.core.conversation import RequestBody
     from ralph.core.stream import Answer
     from ralph.ports import Client, Events, Waiter
 
 
 def send_with_retry(
-    body: bytes, *, client: Client, policy: RetryPolicy, waiter: Waiter, events: Events
+    body: RequestBody, *, client: Client, policy: RetryPolicy, waiter: Waiter, events: Events
 ) -> Answer:
     """The answer to `body`. Raises the last `AgentError` when it is permanent or the policy gives up.
 

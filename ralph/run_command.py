@@ -18,7 +18,7 @@ from ralph.core import backoff
 from ralph.core.conversation import RequestShape
 from ralph.core.credentials import child_environment, known_secrets
 from ralph.core.events import Event, Notice, RunEnded, RunStarted
-from ralph.core.outcome import Outcome
+from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.core.system_prompt import PromptParts, system_prompt
 from ralph.core.usage import RunUsage
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
     from ralph.core.backoff import RetryPolicy
     from ralph.effects.tools import LocalToolbox
     from ralph.settings import RetrySettings
-
-
-class UsageError(Exception):
-    """The command line asks for something impossible: one line, exit 2, no result."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,14 @@ class RunCommand:
         self._clock = SystemClock()
         self._waiter = InboxWaiter(self._clock)
         self._heartbeats: Heartbeats | None = None
-        self._writer = self._new_writer(Redactor(known_secrets(environment)))
+        self._writer = Writer(
+            options.output,
+            self._session_id,
+            __version__,
+            redact=Redactor(known_secrets(environment)).redact,
+            has_color="NO_COLOR" not in environment and os.isatty(2),
+            is_one_terminal=os.isatty(1) and os.isatty(2),
+        )
         self._started_s = self._clock.now_s()
 
     def execute(self) -> int:
@@ -134,7 +137,7 @@ class RunCommand:
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
         secrets = known_secrets(self._environment, settings.secrets)
         redactor = Redactor(secrets)
-        self._writer = self._new_writer(redactor)
+        self._writer.redact = redactor.redact
         self._heartbeats = Heartbeats(self, self._clock, settings.clocks.heartbeat_s)
         self._waiter.heartbeats = self._heartbeats
         toolbox = self._toolbox(settings, redactor, secrets, cwd)
@@ -160,6 +163,8 @@ class RunCommand:
             http = build_http_client(model.base_url, ca_file, is_loopback=is_loopback(model.base_url))
         except OSError as error:
             return self._ended(Outcome.CONFIG, f"cannot use the CA file {ca_file}: {error.strerror or error}")
+        except ValueError as error:
+            return self._ended(Outcome.CONFIG, str(error))
         credential = settings.credential
         # A custom header of the same name is the user's last word.
         custom = {name.lower() for name, _ in settings.custom_headers}
@@ -259,16 +264,6 @@ class RunCommand:
             return ()
         return (
             f"kept from tools, as they look like credentials: {', '.join(names)} (--pass-env NAME lets one through)",
-        )
-
-    def _new_writer(self, redactor: Redactor) -> Writer:
-        return Writer(
-            self.options.output,
-            self._session_id,
-            __version__,
-            redact=redactor.redact,
-            has_color="NO_COLOR" not in self._environment and os.isatty(2),
-            is_one_terminal=os.isatty(1) and os.isatty(2),
         )
 
     def _ended(self, outcome: Outcome, error: str, *, signal_number: int = 0) -> RunEnded:

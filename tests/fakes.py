@@ -12,6 +12,7 @@ from ralph.ports import TIMED_OUT, Interrupted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ralph.core.conversation import RequestBody
     from ralph.core.errors import AgentError
     from ralph.core.events import Event
 
@@ -90,8 +91,8 @@ class ScriptedClient:
         self._script = list(script)
         self.bodies: list[bytes] = []
 
-    def send_message(self, body: bytes) -> Answer:
-        self.bodies.append(body)
+    def send_message(self, body: RequestBody) -> Answer:
+        self.bodies.append(b"".join(body))
         step = self._script.pop(0)
         if isinstance(step, BaseException):
             raise step

@@ -98,7 +98,7 @@ def room_of(module: str) -> str:
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path))
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_imports_follow_the_arrows(path: Path) -> None:
     room = room_of(module_name(path))
     for imported in imports_of(path):

@@ -15,7 +15,9 @@ from ralph.mock_api import Turn
 def last_word(result: dict[str, Any]) -> str:
     script = DemoScript(has_git=True)
     block = {"type": "tool_result", "tool_use_id": "a", **result}
-    request: Any = SimpleNamespace(body=json.dumps({"messages": [{"role": "user", "content": [block]}]}).encode())
+    request: Any = SimpleNamespace(
+        body=json.dumps({"messages": [{"role": "user", "content": [block]}]}).encode()
+    )
     turn = script(request, len(script._steps()))
     assert isinstance(turn, Turn)
     return str(turn.content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,7 +12,6 @@ from ralph.core.conversation import NOT_RUN, RequestShape, conversation_problems
 from ralph.core.errors import HttpError, StreamParse
 from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded
 from ralph.core.outcome import Outcome
-from ralph.core.stream import Answer
 from ralph.core.usage import TokenUsage
 from ralph.loop import CONTINUE, MOST_PAUSES, Run, Task
 from ralph.ports import Interrupted
@@ -27,6 +27,9 @@ from tests.fakes import (
     call,
     text,
 )
+
+if TYPE_CHECKING:
+    from ralph.core.stream import Answer
 
 
 class Played:

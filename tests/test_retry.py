@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +11,12 @@ from hypothesis import strategies as st
 from ralph.core.backoff import RetryPolicy, Wait, off, patient, standard
 from ralph.core.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.core.events import AttemptFailed, RetryExhausted, RetryRecovered, RetryScheduled
-from ralph.core.stream import Answer
 from ralph.ports import Interrupted
 from ralph.retry import send_with_retry
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, text
+
+if TYPE_CHECKING:
+    from ralph.core.stream import Answer
 
 HELLO = answer(text("hello"))
 
@@ -30,7 +34,7 @@ class Try:
 
     def send(self) -> Answer:
         return send_with_retry(
-            b"body", client=self.client, policy=self.policy, waiter=self.waiter, events=self.events
+            (b"bo", b"dy"), client=self.client, policy=self.policy, waiter=self.waiter, events=self.events
         )
 
 

@@ -24,6 +24,11 @@ _CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
 # Every message's bytes end with its last block, its content list and itself.
 _MESSAGE_TAIL = b"}]}"
 
+# Copying this much for a request costs nothing to speak of; each piece is one more system call.
+_PIECE_BYTES = 128 * 1024
+# Never packed: the two newest user messages carry cache markers, and pauses may put answers between them.
+_ALWAYS_LOOSE = 8
+
 NOT_RUN = "This call was not run: the run ended first. Check the state of things before you repeat it."
 
 
@@ -77,34 +82,62 @@ class RequestShape:
         return to_json(fields)[:-1]
 
 
+RequestBody = tuple[bytes, ...]
+"""A request's JSON in pieces, to be sent one after the other. Joined, they are the body."""
+
+
 @dataclass(frozen=True)
 class Conversation:
-    """A request's fixed head and the messages so far. Immutable: `plus` gives the next one."""
+    """A request's fixed head and the messages so far. Immutable: `plus` gives the next one.
+
+    Old messages are packed into pieces that are sent as they are, so that request N copies only what is new,
+    however long the conversation has become.
+    """
 
     head: bytes
     marks_cache: bool
     messages: tuple[Message, ...] = ()
+    _packed: RequestBody = ()
+    """The bodies of the first `_packed_messages` messages, a comma behind each."""
+    _packed_messages: int = 0
+    _loose_bytes: int = 0
+    """Length of the bodies that are not packed."""
 
     @classmethod
     def start(cls, shape: RequestShape) -> Conversation:
-        return cls(shape.head(), is_claude(shape.model))
+        return cls(shape.head() + b',"messages":[', is_claude(shape.model))
 
     def plus(self, message: Message) -> Conversation:
-        return replace(self, messages=(*self.messages, message))
+        messages = (*self.messages, message)
+        loose_bytes = self._loose_bytes + len(message.body)
+        newest = messages[max(self._packed_messages, len(messages) - _ALWAYS_LOOSE) :]
+        newest_bytes = sum(len(new.body) for new in newest)
+        if loose_bytes - newest_bytes < _PIECE_BYTES:
+            return replace(self, messages=messages, _loose_bytes=loose_bytes)
+        end = len(messages) - len(newest)
+        piece = b"".join(old.body + b"," for old in messages[self._packed_messages : end])
+        return replace(
+            self,
+            messages=messages,
+            _packed=(*self._packed, piece),
+            _packed_messages=end,
+            _loose_bytes=newest_bytes,
+        )
 
-    def request_body(self) -> bytes:
-        """The body of the next request, joined from kept bytes.
+    def request_body(self) -> RequestBody:
+        """The body of the next request, from kept bytes.
 
         Cache markers stand on the last block of the newest user message and of the one before: together with
         the one on `system` three of the four that the API allows. The older marker keeps a hit possible when
         one turn adds more than the 20 blocks that the API looks back.
         """
-        bodies = [message.body for message in self.messages]
+        loose = self.messages[self._packed_messages :]
+        bodies = [message.body for message in loose]
         if self.marks_cache:
-            users = [i for i, message in enumerate(self.messages) if message.role == "user"]
+            users = [index for index, message in enumerate(loose) if message.role == "user"]
             for index in users[-2:]:
                 bodies[index] = bodies[index].removesuffix(_MESSAGE_TAIL) + _CACHE_MARKER + _MESSAGE_TAIL
-        return b"".join((self.head, b',"messages":[', b",".join(bodies), b"]}"))
+        return (self.head, *self._packed, b",".join(bodies) + b"]}")
 
 
 def user_message(content: str | Iterable[Block]) -> Message:
@@ -144,7 +177,14 @@ def recover_conversation(
             waiting = ()
     if waiting:
         messages.append(_results_message(waiting, done))
-    return replace(conversation, messages=tuple(messages))
+    if len(messages) == len(conversation.messages) and all(
+        new is old for new, old in zip(messages, conversation.messages, strict=True)
+    ):
+        return conversation
+    recovered = Conversation(conversation.head, conversation.marks_cache)
+    for message in messages:
+        recovered = recovered.plus(message)
+    return recovered
 
 
 def conversation_problems(messages: Sequence[Message]) -> list[str]:

@@ -6,6 +6,10 @@ import enum
 import signal
 
 
+class UsageError(Exception):
+    """The command line asks for something impossible: one line, exit 2, no result."""
+
+
 class Outcome(enum.Enum):
     """The ways a run can end. The value is the name users see as `terminal_reason`."""
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ralph.core.tool_calls import Block
 
 TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_TEXT_BLOCKS = ("text", "thinking")
+"""Blocks whose deltas are text, kept under the block's own name."""
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 """Stop reasons after which no tool call of the answer may run."""
 
@@ -59,6 +61,9 @@ class Answer:
         return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
 
 
+# What a `message_delta` has no business to change.
+_NOT_IN_A_DELTA = frozenset({"type", "role", "content", "usage"})
+
 # What the API always sends and other servers may leave out.
 _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None}
 
@@ -89,6 +94,8 @@ class StreamAssembler:
         """
         if self.is_complete:
             return
+        if has_invalid_utf8:
+            self._look_at_damage(event)
         match event.get("type"):
             case "error":
                 raise stream_error(event)
@@ -99,7 +106,7 @@ class StreamAssembler:
             case "content_block_start":
                 self._start_block(event)
             case "content_block_delta":
-                self._extend_block(event, has_invalid_utf8=has_invalid_utf8)
+                self._extend_block(event)
             case "content_block_stop":
                 self._block(event).close()
             case "message_delta":
@@ -141,18 +148,24 @@ class StreamAssembler:
             raise StreamParse(f"tool_use id {block.block['id']!r} came twice in one answer")
         self._blocks.append(block)
 
-    def _extend_block(self, event: dict[str, Any], *, has_invalid_utf8: bool) -> None:
-        delta = _dict(event, "delta")
-        if has_invalid_utf8:
-            if "\ufffd" in str(delta.get("partial_json", "")):
-                raise StreamTransient("invalid UTF-8 inside a tool's input")
-            self._damaged_text = True
-        self._block(event).extend(delta)
+    def _extend_block(self, event: dict[str, Any]) -> None:
+        self._block(event).extend(_dict(event, "delta"))
+
+    def _look_at_damage(self, event: dict[str, Any]) -> None:
+        """Damaged text is shown as it is; a damaged tool input must not run."""
+        whole = event.get("content_block")
+        part = event.get("delta")
+        input_ = whole.get("input") if isinstance(whole, dict) else None
+        fragment = part.get("partial_json") if isinstance(part, dict) else None
+        if "\ufffd" in f"{input_} {fragment}":
+            raise StreamTransient("invalid UTF-8 inside a tool's input")
+        self._damaged_text = True
 
     def _update_message(self, event: dict[str, Any]) -> None:
         assert self._message is not None  # noqa: S101 - feed() has looked
         self._saw_delta = True
-        self._message.update(_dict(event, "delta"))
+        delta = _dict(event, "delta")
+        self._message.update({name: value for name, value in delta.items() if name not in _NOT_IN_A_DELTA})
         usage = event.get("usage")
         if isinstance(usage, dict):
             # Counts are cumulative: overwrite; an absent or null one keeps what message_start said.
@@ -211,6 +224,10 @@ class _OpenBlock:
             raise StreamParse(f"a content block without a type: {str(self.block)[:200]}")
         if self.is_client_call and not (_is_name(self.block.get("id")) and _is_name(self.block.get("name"))):
             raise StreamParse(f"a tool_use block without id or name: {str(self.block)[:200]}")
+        if self.block["type"] in _TEXT_BLOCKS:
+            name = self.block["type"]
+            if not isinstance(self.block.setdefault(name, ""), str):
+                raise StreamParse(f"a {name} block whose {name} is no text: {str(self.block)[:200]}")
 
     @property
     def is_client_call(self) -> bool:
@@ -228,17 +245,19 @@ class _OpenBlock:
             case "signature_delta":
                 self.block["signature"] = delta.get("signature", "")
             case "citations_delta":
-                self.block.setdefault("citations", [])
-                self.block["citations"] = [*(self.block["citations"] or []), delta.get("citation")]
+                before = self.block.get("citations")
+                self.block["citations"] = [
+                    *(before if isinstance(before, list) else ()),
+                    delta.get("citation"),
+                ]
             case "compaction_delta":
                 self.block.update({k: v for k, v in delta.items() if k != "type"})
 
     def close(self) -> None:
         self.is_closed = True
-        for name in ("text", "thinking"):
+        for name in _TEXT_BLOCKS:
             if name in self._fragments:
-                start = self.block.get(name) or ""
-                self.block[name] = _joined_surrogates(start + "".join(self._fragments[name]))
+                self.block[name] = _joined_surrogates(self.block[name] + "".join(self._fragments[name]))
         if self.block["type"] in TOOL_INPUT_BLOCKS:
             self._close_input()
 
@@ -318,12 +337,10 @@ def _is_name(value: object) -> bool:
 
 
 def _strict_json(text: str) -> Any:
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no JSON")
-
-    value = json.loads(text, parse_constant=refuse)
+    """As JSON has it: no NaN, no Infinity (also not as 1e999), no half characters. Raises ValueError."""
+    value = json.loads(text)
     # Two halves of a character in different escapes join here; a half alone could not reach a command.
-    json.dumps(value, ensure_ascii=False).encode()
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     return value
 
 

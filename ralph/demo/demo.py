@@ -103,7 +103,7 @@ class _Summary:
                 f"  turns              {ended.num_turns}",
                 f"  requests           {requests}",
                 f"  retries survived   {ended.retries}  ({_counted(self._failures)})",
-                f"  seconds waited     {ended.waited_s:g}",
+                f"  seconds waited     {ended.waited_s:.1f}",
                 f"  tool calls         {sum(self._tools.values())}  ({_counted(self._tools)})",
                 f"  tokens             {tokens.prompt:,} in, {tokens.output:,} out (scripted)",
                 f"  time               {ended.duration_s:.1f} s",

@@ -80,11 +80,11 @@ def _proxy_for(url: httpx.URL) -> str | None:
 
 
 def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.SSLContext:
+    if url.scheme != "https" and not (proxy or "").startswith("https:"):
+        # Plain http needs no certificates. This context trusts nobody, should it be asked after all.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
-    if url.scheme == "https" or (proxy or "").startswith("https:"):
-        import certifi  # noqa: PLC0415 - 200 KB of certificates, not for plain http
+    import certifi  # noqa: PLC0415 - 200 KB of certificates, not for plain http
 
-        return ssl.create_default_context(cafile=certifi.where())
-    # Plain http needs no certificates. This context trusts nobody, should it be asked after all.
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context(cafile=certifi.where())

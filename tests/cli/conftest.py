@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 from ralph.mock_api import MockApi, Scenario
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Iterator
     from pathlib import Path
 

@@ -47,7 +47,9 @@ TRANSIENT_TYPES = ["overloaded_error", "api_error", "rate_limit_error", "timeout
 
 
 @pytest.mark.parametrize("error_type", [*TRANSIENT_TYPES, "something_new", None])
-def test_stream_errors_that_may_pass_are_transient_unknown_and_absent_types_too(error_type: str | None) -> None:
+def test_stream_errors_that_may_pass_are_transient_unknown_and_absent_types_too(
+    error_type: str | None,
+) -> None:
     fields = {"message": "m"} if error_type is None else {"type": error_type, "message": "m"}
     error = stream_error({"type": "error", "error": fields})
     assert isinstance(error, StreamTransient)
@@ -61,7 +63,9 @@ def test_stream_errors_that_reject_the_request_are_permanent(error_type: str) ->
     assert classify_error(error) is P
 
 
-@pytest.mark.parametrize("body", [{"error": "text"}, {"error": None}, {}, {"error": {"type": 7, "message": None}}])
+@pytest.mark.parametrize(
+    "body", [{"error": "text"}, {"error": None}, {}, {"error": {"type": 7, "message": None}}]
+)
 def test_a_shapeless_stream_error_is_transient(body: dict[str, object]) -> None:
     assert classify_error(stream_error(body)) is T
 

@@ -40,8 +40,12 @@ def conversation(*messages: Message, shape: RequestShape = SHAPE) -> Conversatio
     return replace(Conversation.start(shape), messages=messages)
 
 
+def sent(talk: Conversation) -> bytes:
+    return b"".join(talk.request_body())
+
+
 def test_the_body_is_the_request_as_the_api_wants_it() -> None:
-    body = json.loads(conversation(user_message("do it")).request_body())
+    body = json.loads(sent(conversation(user_message("do it"))))
     assert body["model"] == "claude-sonnet-5-5"
     assert body["stream"] is True
     assert body["max_tokens"] == 32_000
@@ -61,21 +65,23 @@ def test_the_body_is_the_request_as_the_api_wants_it() -> None:
         ("qwen3", None),
     ],
 )
-def test_thinking_is_sent_only_where_the_model_table_allows_and_needs_it(model: str, thinking: object) -> None:
-    body = json.loads(conversation(user_message("x"), shape=replace(SHAPE, model=model)).request_body())
+def test_thinking_is_sent_only_where_the_model_table_allows_and_needs_it(
+    model: str, thinking: object
+) -> None:
+    body = json.loads(sent(conversation(user_message("x"), shape=replace(SHAPE, model=model))))
     assert body.get("thinking") == thinking
 
 
 def test_an_unknown_model_gets_a_plain_request() -> None:
     shape = replace(SHAPE, model="llama-3.3")
-    body = conversation(user_message("x"), shape=shape).request_body()
+    body = sent(conversation(user_message("x"), shape=shape))
     assert b"cache_control" not in body
     assert json.loads(body).keys() == {"model", "max_tokens", "stream", "tools", "system", "messages"}
 
 
 def test_max_tokens_never_exceeds_what_the_model_is_known_for() -> None:
     shape = replace(SHAPE, model="claude-haiku-4-5", max_tokens=100_000)
-    assert json.loads(conversation(user_message("x"), shape=shape).request_body())["max_tokens"] == 64_000
+    assert json.loads(sent(conversation(user_message("x"), shape=shape)))["max_tokens"] == 64_000
 
 
 def markers(body: bytes) -> list[int]:
@@ -87,19 +93,43 @@ def test_at_most_four_cache_markers_on_system_and_the_two_newest_user_messages()
     talk = conversation(user_message("x"))
     for turn in range(12):
         talk = talk.plus(said(call(f"tu_{turn}"))).plus(results(f"tu_{turn}"))
-        body = talk.request_body()
+        body = sent(talk)
         assert body.count(b'"cache_control"') == 3
         assert markers(body) == [2 * turn, 2 * turn + 2]
 
 
 def test_committed_messages_keep_their_bytes_markers_apart() -> None:
     talk = conversation(user_message("x"))
-    before = talk.request_body().replace(b',"cache_control":{"type":"ephemeral"}', b"")
+    before = sent(talk).replace(b',"cache_control":{"type":"ephemeral"}', b"")
     for turn in range(5):
         talk = talk.plus(said(text("ü\u2028"), call(f"tu_{turn}", text="a"))).plus(results(f"tu_{turn}"))
-        after = talk.request_body().replace(b',"cache_control":{"type":"ephemeral"}', b"")
+        after = sent(talk).replace(b',"cache_control":{"type":"ephemeral"}', b"")
         assert after.startswith(before[:-2])
         before = after
+
+
+def test_a_long_conversation_is_sent_in_pieces_that_join_to_the_same_request() -> None:
+    talk = conversation(user_message("x"))
+    for turn in range(60):
+        talk = talk.plus(said(call(f"tu_{turn}", text="y" * 20_000))).plus(results(f"tu_{turn}"))
+        body = json.loads(sent(talk))
+        assert len(body["messages"]) == 2 * turn + 3
+        assert markers(sent(talk)) == [2 * turn, 2 * turn + 2]
+    pieces = talk.request_body()
+    assert 5 < len(pieces) < 20, "not one piece, and not one a message"
+    assert len(pieces[-1]) < 300_000, "what is new stays small"
+    plain = json.loads(sent(talk).replace(b',"cache_control":{"type":"ephemeral"}', b""))
+    assert [message["content"] for message in plain["messages"]] == [list(m.content) for m in talk.messages]
+
+
+def test_a_packed_conversation_recovers_to_the_same_bytes_and_an_answered_call() -> None:
+    talk = conversation(user_message("x"))
+    for turn in range(30):
+        talk = talk.plus(said(call(f"tu_{turn}", text="y" * 20_000))).plus(results(f"tu_{turn}"))
+    broken = talk.plus(said(call("last")))
+    recovered = recover_conversation(broken)
+    assert sent(recovered.plus(user_message("on"))).startswith(sent(talk)[:400_000])
+    assert recovered.messages[-1].tool_result_ids == ("last",)
 
 
 def test_empty_text_is_left_out_and_an_empty_answer_is_no_message() -> None:
@@ -109,7 +139,7 @@ def test_empty_text_is_left_out_and_an_empty_answer_is_no_message() -> None:
 
 
 def test_a_lone_surrogate_cannot_break_a_request() -> None:
-    json.loads(conversation(user_message("bad \ud83d end")).request_body())
+    json.loads(sent(conversation(user_message("bad \ud83d end"))))
 
 
 def test_final_failure_leaves_no_tool_call_without_its_result() -> None:
@@ -132,13 +162,15 @@ IDS = st.sampled_from(["a", "b", "c", "d"])
 ASSISTANT = st.lists(st.one_of(IDS.map(call), st.just(text("t"))), min_size=1, max_size=4, unique_by=str).map(
     lambda blocks: said(*blocks)
 )
-USER = st.lists(st.one_of(IDS.map(lambda i: results(i).content[0]), st.just(text("u"))), min_size=1, max_size=4).map(
-    user_message
-)
+USER = st.lists(
+    st.one_of(IDS.map(lambda i: results(i).content[0]), st.just(text("u"))), min_size=1, max_size=4
+).map(user_message)
 
 
 @given(st.lists(st.one_of(ASSISTANT, USER), max_size=8), st.dictionaries(IDS, st.just("r")))
-def test_recovery_answers_every_call_exactly_once_whatever_was_there(tail: list[Message], done: dict[str, str]) -> None:
+def test_recovery_answers_every_call_exactly_once_whatever_was_there(
+    tail: list[Message], done: dict[str, str]
+) -> None:
     finished = {i: ToolResult(i, ToolOutput(words)) for i, words in done.items()}
     recovered = recover_conversation(conversation(user_message("x"), *tail), finished)
     problems = [p for p in conversation_problems(recovered.messages) if "not unique" not in p]

@@ -68,7 +68,9 @@ NAMES = st.sampled_from(
 )
 
 
-@given(st.dictionaries(NAMES, st.one_of(st.text(), st.floats().map(str), st.integers().map(str), st.just("0"))))
+@given(
+    st.dictionaries(NAMES, st.one_of(st.text(), st.floats().map(str), st.integers().map(str), st.just("0")))
+)
 def test_no_header_makes_it_raise_or_give_a_senseless_wish(headers: dict[str, str]) -> None:
     wish_s = server_wish_s(headers, NOW)
     assert wish_s is None or 0 <= wish_s <= LONGEST_WISH_S

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ralph.core.errors import AgentError, StreamParse, StreamTransient
 from ralph.core.stream import Answer, MalformedCall, StreamAssembler, answer_from_message
@@ -15,7 +18,10 @@ Event = dict[str, Any]
 
 def start(**message: Any) -> Event:
     usage = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 5}
-    return {"type": "message_start", "message": {"id": "msg_1", "model": "m", "content": [], "usage": usage, **message}}
+    return {
+        "type": "message_start",
+        "message": {"id": "msg_1", "model": "m", "content": [], "usage": usage, **message},
+    }
 
 
 def block(index: int, **fields: Any) -> Event:
@@ -31,11 +37,18 @@ def stop(index: int) -> Event:
 
 
 def end(reason: str | None = "end_turn", **usage: Any) -> list[Event]:
-    return [{"type": "message_delta", "delta": {"stop_reason": reason}, "usage": usage}, {"type": "message_stop"}]
+    return [
+        {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": usage},
+        {"type": "message_stop"},
+    ]
 
 
 def text_block(index: int, *parts: str) -> list[Event]:
-    return [block(index, type="text", text=""), *(delta(index, "text_delta", text=p) for p in parts), stop(index)]
+    return [
+        block(index, type="text", text=""),
+        *(delta(index, "text_delta", text=p) for p in parts),
+        stop(index),
+    ]
 
 
 def tool_block(index: int, *parts: str, call_id: str = "tu_1") -> list[Event]:
@@ -100,7 +113,9 @@ def test_a_call_that_max_tokens_ended_is_not_trusted_even_when_it_parses() -> No
     assert isinstance(call, MalformedCall)
 
 
-@pytest.mark.parametrize("raw", ["[]", '"text"', "null", "NaN", '{"a": Infinity}', '{"a": "\\ud83d"}', "{" * 5000])
+@pytest.mark.parametrize(
+    "raw", ["[]", '"text"', "null", "NaN", '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud83d"}', "{" * 5000]
+)
 def test_arguments_that_are_no_proper_object_are_malformed(raw: str) -> None:
     (call,) = assemble(start(), *tool_block(0, raw), *end("tool_use")).calls
     assert isinstance(call, MalformedCall)
@@ -130,6 +145,22 @@ def test_blocks_closed_late_and_interleaved_are_keyed_by_index() -> None:
     assert answer.calls == (ToolCall("tu_1", "Read", {}),)
 
 
+WORDS = [
+    "type",
+    "index",
+    "message",
+    "content_block",
+    "delta",
+    "usage",
+    "text",
+    "input",
+    "id",
+    "name",
+    "content",
+    "stop_reason",
+    "partial_json",
+    "citations",
+]
 WHOLE = [start(), *text_block(0, "hi"), *tool_block(1, '{"a"', ": 1}"), *end("tool_use", output_tokens=4)]
 
 
@@ -173,7 +204,11 @@ BROKEN = {
     "delta after stop": [start(), *text_block(0, "x"), delta(0, "text_delta", text="y")],
     "stop twice": [start(), *text_block(0, "x"), stop(0)],
     "open block at the end": [start(), block(0, type="text", text=""), *end()],
-    "text in a tool": [start(), block(0, type="tool_use", id="a", name="b"), delta(0, "text_delta", text="x")],
+    "text in a tool": [
+        start(),
+        block(0, type="tool_use", id="a", name="b"),
+        delta(0, "text_delta", text="x"),
+    ],
     "text is a number": [start(), block(0, type="text", text=""), delta(0, "text_delta", text=1)],
     "tool without id": [start(), block(0, type="tool_use", name="b", input={})],
     "same id twice": [start(), *tool_block(0), *tool_block(1)],
@@ -231,7 +266,9 @@ def test_invalid_utf8_in_a_tools_input_asks_again_and_in_text_is_said() -> None:
     for event in (start(), block(0, type="tool_use", id="a", name="Bash", input={})):
         assembler.feed(event)
     with pytest.raises(StreamTransient, match="UTF-8"):
-        assembler.feed(delta(0, "input_json_delta", partial_json='{"command": "rm \ufffd'), has_invalid_utf8=True)
+        assembler.feed(
+            delta(0, "input_json_delta", partial_json='{"command": "rm \ufffd'), has_invalid_utf8=True
+        )
     lenient = StreamAssembler()
     for event in (start(), *text_block(0, "a\ufffdb"), *end()):
         lenient.feed(event, has_invalid_utf8="delta" in event)
@@ -241,6 +278,45 @@ def test_invalid_utf8_in_a_tools_input_asks_again_and_in_text_is_said() -> None:
 def test_a_replacement_character_that_the_model_meant_is_no_damage() -> None:
     answer = assemble(start(), *tool_block(0, '{"text": "\ufffd"}'), *end("tool_use"))
     assert answer.calls == (ToolCall("tu_1", "Read", {"text": "\ufffd"}),)
+
+
+def test_invalid_utf8_in_an_input_that_came_whole_asks_again_too() -> None:
+    assembler = StreamAssembler()
+    assembler.feed(start())
+    with pytest.raises(StreamTransient, match="UTF-8"):
+        assembler.feed(
+            block(0, type="tool_use", id="a", name="Bash", input={"command": "\ufffd"}), has_invalid_utf8=True
+        )
+
+
+JUNK = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-1, 3), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(WHOLE), st.sampled_from(WORDS), st.sampled_from(WORDS), JUNK), max_size=6
+    )
+)
+def test_whatever_a_server_puts_where_it_does_not_belong_is_one_of_our_errors(changes: list[Any]) -> None:
+    """Single fields of a good stream are replaced by junk, at the top and one level down."""
+    events = [json.loads(json.dumps(event)) for event in WHOLE]
+    for original, outer, inner, junk in changes:
+        event = events[WHOLE.index(original)]
+        if isinstance(event.get(outer), dict):
+            event[outer][inner] = junk
+        elif outer != "type":
+            event[outer] = junk
+    try:
+        answer = assemble(*events)
+    except AgentError:
+        return
+    assert isinstance(answer.text + answer.stop_reason, str)
 
 
 def test_surrogate_halves_of_two_deltas_join() -> None:
@@ -258,7 +334,10 @@ def test_a_whole_json_message_is_an_answer_too() -> None:
         "type": "message",
         "id": "msg_9",
         "model": "m",
-        "content": [{"type": "text", "text": "hi"}, {"type": "tool_use", "id": "a", "name": "Read", "input": {"x": 1}}],
+        "content": [
+            {"type": "text", "text": "hi"},
+            {"type": "tool_use", "id": "a", "name": "Read", "input": {"x": 1}},
+        ],
         "stop_reason": "tool_use",
         "usage": {"input_tokens": 1, "output_tokens": 2},
     }

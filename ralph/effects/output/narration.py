@@ -28,19 +28,23 @@ _TELLING_ARGUMENT = {
 }
 
 
+# What a model or a server says must not move the reader's cursor or recolour the screen.
+_CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+
+
 class Narration:
-    """Feed it events; it gives the lines, each without its line break."""
+    """Feed it events; it gives the lines, each without its line break and without control characters."""
 
     def __init__(self, *, is_quiet: bool, has_color: bool) -> None:
         self._is_quiet = is_quiet
         self._has_color = has_color
-        self._unfinished = ""
+        self._unfinished: list[str] = []  # fragments of the line that streams, joined once it is whole
         self._streamed = False
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.AttemptFailed):
             yield from self._rest_of_text()
-            yield self.color("red", f"[error] {event.text}")
+            yield self.color("red", f"[error] {' '.join(event.text.split())}")
         elif isinstance(event, ev.RunEnded):
             yield from self._rest_of_text()
             yield from self._ended(event)
@@ -58,7 +62,8 @@ class Narration:
 
     def color(self, name: str, text: str) -> str:
         """The one place that colours: ANSI codes for a terminal, the plain text elsewhere."""
-        return f"\x1b[{_COLORS[name]}m{text}\x1b[0m" if self._has_color else text
+        plain = text.translate(_CONTROL)
+        return f"\x1b[{_COLORS[name]}m{plain}\x1b[0m" if self._has_color else plain
 
     def _one_liners(self, event: ev.Event) -> Iterator[str]:
         match event:
@@ -98,8 +103,12 @@ class Narration:
             yield from self._rest_of_text()
         elif isinstance(delta, dict) and delta.get("type") == "text_delta":
             self._streamed = True
-            *lines, self._unfinished = (self._unfinished + str(delta.get("text", ""))).split("\n")
-            yield from lines
+            text = str(delta.get("text", "")).translate(_CONTROL)
+            *ends_of_lines, rest = text.split("\n")
+            for end in ends_of_lines:
+                yield "".join(self._unfinished) + end
+                self._unfinished.clear()
+            self._unfinished.append(rest)
 
     def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
         """Text that did not stream (a whole message as JSON) is said now."""
@@ -107,7 +116,7 @@ class Narration:
         if not self._streamed:
             for block in message["content"]:
                 if block.get("type") == "text":
-                    yield from str(block["text"]).split("\n")
+                    yield from str(block["text"]).translate(_CONTROL).split("\n")
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
@@ -118,9 +127,10 @@ class Narration:
         self._streamed = False
 
     def _rest_of_text(self) -> Iterator[str]:
-        if self._unfinished:
-            yield self._unfinished
-            self._unfinished = ""
+        rest = "".join(self._unfinished)
+        self._unfinished.clear()
+        if rest:
+            yield rest
 
     def _ended(self, event: ev.RunEnded) -> Iterator[str]:
         for hint in event.hints:

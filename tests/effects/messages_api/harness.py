@@ -78,7 +78,7 @@ class Rig:
         )
 
     def send(self, body: bytes = BODY) -> Answer:
-        return self.api.send_message(body)
+        return self.api.send_message((body[:40], body[40:]))
 
     def close(self) -> None:
         self.api.close()

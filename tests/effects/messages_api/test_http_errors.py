@@ -9,7 +9,7 @@ import pytest
 
 from ralph.core.classify import ErrorClass, FailureKind, classify_error, failure_kind
 from ralph.core.errors import HttpError
-from ralph.effects.messages_api import ERROR_BODY_BYTES
+from ralph.effects.reception import ERROR_BODY_BYTES
 from ralph.mock_api import Fault
 from tests.effects.messages_api.harness import KEY, Rig, await_no_exchange, http_answer, read_request
 

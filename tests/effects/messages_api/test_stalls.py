@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from tests.effects.messages_api.harness import (
     sse,
     text_block,
 )
+from tests.memory import peak_kib, reset_peak
 
 if TYPE_CHECKING:
     import socket
@@ -100,7 +100,7 @@ def test_a10_a_slow_drip_of_a_whole_answer_is_accepted(serve, rig) -> None:
     assert client.send().stop_reason == "end_turn"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_a10_an_endless_line_is_refused_before_it_fills_the_memory(raw_server, rig) -> None:
     sent: list[int] = []
 
@@ -112,11 +112,12 @@ def test_a10_an_endless_line_is_refused_before_it_fills_the_memory(raw_server, r
             sent.append(1_000_000)
 
     client = rig(raw_server(serve))
-    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    reset_peak()
+    before_kib = peak_kib()
     with pytest.raises(StreamParse, match="larger than 8 MiB"):
         client.send()
     assert sum(sent) < 40_000_000
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 60_000
+    assert peak_kib() - before_kib < 60_000
     assert await_no_exchange(1.0)
 
 

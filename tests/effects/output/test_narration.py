@@ -235,3 +235,10 @@ def test_the_last_line_is_the_outcome_below_its_hints() -> None:
         ),
     ]
     assert narrate(ended()) == ["[ralph] completed [1 turn, 1.2s, 0 tokens in, 0 out, $0.0000]"]
+
+
+def test_a_model_cannot_move_the_readers_cursor_or_colour_the_screen() -> None:
+    tricks = "a\x1b[2J\x1b]0;title\x07b\r\x9bc\tkept"
+    assert narrate(*streamed(tricks + "\n")) == ["a[2J]0;titlebc\tkept"]
+    assert narrate(accepted(tricks)) == ["a[2J]0;titlebc\tkept"]
+    assert narrate(ev.AttemptFailed("server\x1b[31m says\nmore")) == ["[error] server[31m says more"]

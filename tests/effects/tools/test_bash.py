@@ -155,20 +155,22 @@ def test_t4_a_command_that_never_stops_printing_is_stopped(
 def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
     """Measured in a process of its own: 300 MB come through."""
     script = textwrap.dedent("""
-        import os, resource, sys
+        import os, sys
         from pathlib import Path
         from ralph.core.tool_calls import ToolCall
         from ralph.effects.clock import SystemClock
         from ralph.effects.tools import LocalToolbox, ToolSettings
         from ralph.effects.waiter import InboxWaiter
+        from tests.memory import peak_kib, reset_peak
         clock = SystemClock()
         settings = ToolSettings(cwd=Path(sys.argv[1]), environment={"PATH": os.environ["PATH"]})
         box = LocalToolbox(settings, waiter=InboxWaiter(clock), clock=clock)
         box.run([ToolCall("1", "Bash", {"command": "echo warm"})])
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        reset_peak()
+        before = peak_kib()
         for command in ("yes", "cat /dev/zero", "yes | tr -d '\\\\n'"):
             box.run([ToolCall("1", "Bash", {"command": command})])
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        print(peak_kib() - before)
         box.close()
     """)
     grown_kib = int(subprocess.check_output([sys.executable, "-c", script, str(tmp_path)]))

@@ -109,7 +109,7 @@ def test_an_edit_that_makes_no_sense_is_refused(tools: Any, tmp_path: Path) -> N
         pytest.param(b"no end", "end", "END", b"no END", id="no final newline"),
     ],
 )
-def test_t13_only_the_matched_bytes_change(  # noqa: PLR0917 - one row of a table
+def test_t13_only_the_matched_bytes_change(
     tools: Any, tmp_path: Path, before: bytes, old: str, new: str, after: bytes
 ) -> None:
     path = tmp_path / "a"

@@ -72,19 +72,20 @@ def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_pa
         file.write(b"first line\n" * 10_000)
         file.truncate(2 * 1024**3)
     script = textwrap.dedent("""
-        import resource, sys, time
+        import sys, time
         from pathlib import Path
         from ralph.core.tool_calls import ToolCall
         from ralph.effects.clock import SystemClock
         from ralph.effects.tools import LocalToolbox, ToolSettings
         from ralph.effects.waiter import InboxWaiter
+        from tests.memory import peak_kib
         clock = SystemClock()
         box = LocalToolbox(ToolSettings(cwd=Path(sys.argv[1]), environment={}), waiter=InboxWaiter(clock), clock=clock)
         for offset in (1, 9_000, 10_001, 20_000):
             started = time.monotonic()
             [(output, _)] = box.run([ToolCall("1", "Read", {"file_path": "big", "offset": offset})])
             print(offset, output.is_error, time.monotonic() - started)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        print(peak_kib())
     """)
     *reads, peak_kib = subprocess.check_output(
         [sys.executable, "-c", script, str(tmp_path)], text=True
