@@ -50,7 +50,7 @@ def main() -> int:
     except SetupError as error:
         return complain(str(error))
     if commands is None:
-        return subprocess.call([python, "-m", "ralph", word, *rest])
+        return subprocess.call([str(Path(python).with_name("ralph")), word, *rest])
     return next(
         (code for command in commands if (code := subprocess.call([python, *command, *rest], cwd=HERE))), 0
     )

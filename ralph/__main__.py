@@ -23,8 +23,9 @@ def main() -> None:
 
     code = run_cli(arguments)
     # Whoever still holds a thread (a name lookup, a reader that never reads) must not hold up the exit.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # a reader that left
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -48,4 +49,7 @@ def _die_silently_of_ctrl_c() -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        # `python -m` puts the working directory first: a file named httpx.py there would get the key.
+        del sys.path[0]
     main()

@@ -5,8 +5,10 @@ line and an exit code. What a command does lives elsewhere.
 from __future__ import annotations
 
 import enum
+import os
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +32,7 @@ app = typer.Typer(
         "74 input/output, 75 API unavailable (try later), 77 authentication, 78 configuration, 128+n signal n."
     ),
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -57,7 +60,7 @@ class Retry(enum.StrEnum):
 
 def run_cli(arguments: list[str]) -> int:
     """Parse and run; the exit code. `run` is inserted where the first argument names no command."""
-    if not arguments or (arguments[0] not in COMMANDS and arguments[0] not in ("--help", "--version")):
+    if not arguments or (arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help", "--version")):
         arguments = ["run", *arguments]
     try:
         code = get_command(app).main(args=arguments, prog_name="ralph", standalone_mode=False)
@@ -67,13 +70,19 @@ def run_cli(arguments: list[str]) -> int:
         command = arguments[0] if arguments[0] in COMMANDS else ""
         hint = f"see `ralph {command} --help`" if command else "see `ralph --help`"
         return _complain(f"{error.format_message().rstrip('.')} ({hint})", Outcome.USAGE.exit_code())
-    except typer.Abort:
-        return _complain("interrupted", 130)
+    except SystemExit:
+        return 0  # typer's way to say that the reader of its help has left
     return code if isinstance(code, int) else 0
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"ralph: {' '.join(message.split())}\n")
+    """One line. Somebody may have put a key where it does not belong: it is not repeated."""
+    from ralph.core.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
+    from ralph.core.redaction import Redactor  # noqa: PLC0415 - the same
+
+    line = " ".join(message.split())
+    with suppress(BrokenPipeError):  # a reader that left does not want to know
+        sys.stderr.write(f"ralph: {Redactor(known_secrets(os.environ)).redact_all(line)}\n")
     return code
 
 
@@ -175,7 +184,9 @@ def run(
     ] = None,
     no_session_persistence: Annotated[
         bool,
-        typer.Option("--no-session-persistence", help="Accepted: this version keeps no session on disk."),
+        typer.Option(
+            "--no-session-persistence", help="Accepted without effect: no session is kept on disk yet."
+        ),
     ] = False,
     dangerously_skip_permissions: Annotated[
         bool,
@@ -204,9 +215,9 @@ def run(
     return run_command(
         RunOptions(
             prompt=prompt,
-            prompt_file=_absolute_file(prompt_file),
+            prompt_file=_absolute(prompt_file),
             directory=directory,
-            config_file=_absolute_file(config),
+            config_file=_absolute(config),
             session_id=_uuid(session_id),
             system_prompt=_text_or_file("system-prompt", system_prompt, system_prompt_file),
             append_system_prompt=_text_or_file(
@@ -216,7 +227,7 @@ def run(
                 output_format=output_format.value,
                 include_partial=include_partial_messages,
                 is_quiet=quiet,
-                result_file=_absolute(result_file),
+                result_file=_result_file(result_file),
             ),
             settings=flags,
         )
@@ -272,9 +283,12 @@ def mock_api(
     except server.ScenarioError as error:
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from None
     except OSError as error:
-        return _complain(
-            f"cannot serve on port {port}: {error.strerror or error}", Outcome.IO_ERROR.exit_code()
+        what = (
+            f"{error.filename}: {error.strerror}"
+            if error.filename
+            else f"port {port}: {error.strerror or error}"
         )
+        return _complain(f"cannot serve: {what}", Outcome.IO_ERROR.exit_code())
     return 0
 
 
@@ -308,17 +322,20 @@ def _text_or_file(option: str, text: str | None, path: str | None) -> str | None
 
 
 def _absolute(path: str | None) -> str | None:
-    """Relative to where ralph was called, not to --cd. Its directory must be there before money is spent."""
-    if path is None:
-        return None
-    absolute = Path.cwd() / path
-    if not absolute.parent.is_dir():
-        raise typer.BadParameter(
-            f"the directory {absolute.parent} does not exist", param_hint="--result-file"
-        )
-    return str(absolute)
-
-
-def _absolute_file(path: str | None) -> str | None:
     """Files are named from where ralph was called, not from --cd. `-` stays standard input."""
-    return path if path is None or path == "-" else str(Path.cwd() / path)
+    if path is None or path == "-":
+        return path
+    try:
+        return str(Path.cwd() / path)
+    except FileNotFoundError:  # the working directory is gone; the run says so
+        return path
+
+
+def _result_file(path: str | None) -> str | None:
+    from ralph.effects.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
+
+    absolute = _absolute(path)
+    problem = result_file_problem(absolute) if absolute is not None else None
+    if problem is not None:
+        raise typer.BadParameter(problem, param_hint="--result-file")
+    return absolute

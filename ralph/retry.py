@@ -38,7 +38,7 @@ def send_with_retry(
             events.emit(AttemptFailed(str(error)))
             decision = decide(error, attempt, waited_s, policy)
             if isinstance(decision, GiveUp):
-                if classify_error(error) is ErrorClass.TRANSIENT:
+                if decision.is_early:
                     events.emit(Notice(f"giving up: {decision.reason}"))
                 if retries:
                     events.emit(RetryExhausted(retries, waited_s, str(error)))

@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import platform
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph import __version__
 from ralph.core import backoff
+from ralph.core.bug_report import describe_bug
 from ralph.core.conversation import RequestShape
 from ralph.core.credentials import child_environment, known_secrets
 from ralph.core.events import Event, Notice, RunEnded, RunStarted
+from ralph.core.models import facts_of
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.core.system_prompt import PromptParts, system_prompt
@@ -29,7 +32,7 @@ from ralph.effects.prompt_input import PromptError, read_prompt
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop import Run, Task
 from ralph.ports import Interrupted
-from ralph.settings import Settings, SettingsError, load_settings
+from ralph.settings import ClockSettings, Settings, SettingsError, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,7 +80,8 @@ class RunCommand:
         self._session_id = options.session_id or str(uuid.uuid4())
         self._clock = SystemClock()
         self._waiter = InboxWaiter(self._clock)
-        self._heartbeats: Heartbeats | None = None
+        self._heartbeats = Heartbeats(self, self._clock, ClockSettings().heartbeat_s)
+        self._waiter.heartbeats = self._heartbeats
         self._writer = Writer(
             options.output,
             self._session_id,
@@ -97,8 +101,7 @@ class RunCommand:
         return ended.exit_code
 
     def emit(self, event: Event) -> None:
-        if self._heartbeats is not None:
-            self._heartbeats.saw(event)
+        self._heartbeats.saw(event)
         if self.on_event is not None:
             self.on_event(event)
         self._writer.emit(event)
@@ -119,33 +122,44 @@ class RunCommand:
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
-            ended = self._ended(Outcome.INTERNAL_ERROR, _bug(error))
+            ended = self._ended(Outcome.INTERNAL_ERROR, describe_bug(error))
+        return self._written(ended)
+
+    def _written(self, ended: RunEnded) -> RunEnded:
+        """Write the result everywhere it belongs. Where that fails the outcome becomes io_error."""
         try:
             self._writer.write_result_file(ended)
         except OSError as error:
-            text = f"cannot write the result file {self.options.output.result_file}: {error.strerror}"
-            ended = self._with_outcome(ended, Outcome.IO_ERROR, text)
+            name = self.options.output.result_file
+            ended = _io_error(ended, f"cannot write the result file {name}: {error.strerror}")
         self.ended = ended
         self.emit(ended)
-        self._writer.close(self._waiter, self._clock)
+        failure = self._writer.close(self._waiter, self._clock)
+        if failure is not None:
+            ended = self.ended = _io_error(ended, f"cannot write to standard output: {failure.strerror}")
+            with suppress(OSError):  # said above already when it failed before
+                self._writer.write_result_file(ended)
+            self._writer.amend(ended, self._waiter, self._clock)
         return ended
 
     def _run(self) -> RunEnded:
-        cwd = self._directory()
+        try:
+            cwd = self._directory()
+        except FileNotFoundError:
+            return self._ended(Outcome.IO_ERROR, "the working directory is gone; change to one that exists")
         prompt, notices = self._prompt()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
         secrets = known_secrets(self._environment, settings.secrets)
         redactor = Redactor(secrets)
         self._writer.redact = redactor.redact
-        self._heartbeats = Heartbeats(self, self._clock, settings.clocks.heartbeat_s)
-        self._waiter.heartbeats = self._heartbeats
+        self._heartbeats.interval_s = settings.clocks.heartbeat_s
         toolbox = self._toolbox(settings, redactor, secrets, cwd)
         task = self._task(settings, toolbox, prompt, cwd)
         source = settings.credential.source if settings.credential else "none"
         tools = tuple(tool.name for tool in toolbox.definitions)
         self.emit(RunStarted(str(cwd), settings.model.name, tools, source))
-        for notice in (*settings.warnings, *notices, *self._withheld(settings, secrets)):
+        for notice in (*settings.warnings, *notices, *self._withheld(settings, secrets), *_unused(settings)):
             self.emit(Notice(notice))
         return self._run_task(task, settings, toolbox, redactor)
 
@@ -203,10 +217,7 @@ class RunCommand:
                 os.chdir(self.options.directory)
             except OSError as error:
                 raise UsageError(f"cannot work in {self.options.directory}: {error.strerror}") from error
-        try:
-            return Path.cwd()
-        except OSError as error:
-            raise UsageError(f"the working directory is gone: {error.strerror}") from error
+        return Path.cwd()
 
     def _toolbox(
         self, settings: Settings, redactor: Redactor, secrets: frozenset[str], cwd: Path
@@ -280,9 +291,20 @@ class RunCommand:
             usage=RunUsage(),
         )
 
-    @staticmethod
-    def _with_outcome(ended: RunEnded, outcome: Outcome, error: str) -> RunEnded:
-        return replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
+
+def _unused(settings: Settings) -> tuple[str, ...]:
+    """What was asked for and is not sent, because the model is known to refuse it."""
+    model = settings.model
+    facts = facts_of(model.name)
+    if model.effort is None or facts is None or facts.takes_effort:
+        return ()
+    return (f"{model.name} takes no effort setting; it is left out",)
+
+
+def _io_error(ended: RunEnded, error: str) -> RunEnded:
+    """The same end, whose result could not be delivered."""
+    outcome = Outcome.IO_ERROR
+    return replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
 
 
 def retry_policy(retry: RetrySettings) -> RetryPolicy:
@@ -298,14 +320,3 @@ def retry_policy(retry: RetrySettings) -> RetryPolicy:
             return backoff.custom(retry.max_retries, retry.base_delay_s, retry.max_delay_s)
         case _:
             return backoff.standard()
-
-
-def _bug(error: Exception) -> str:
-    """A bug in one line: what and where, so that it can be reported."""
-    frames = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        frames.append(f"{Path(code.co_filename).name}:{traceback.tb_lineno} {code.co_name}")
-        traceback = traceback.tb_next
-    return f"a bug in ralph: {type(error).__name__}: {error} (at {' < '.join(reversed(frames[-4:]))})"

@@ -11,9 +11,10 @@ from ralph.core.backoff import standard
 from ralph.core.conversation import NOT_RUN, RequestShape, conversation_problems
 from ralph.core.errors import HttpError, StreamParse
 from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded
+from ralph.core.next_step import MOST_PAUSES
 from ralph.core.outcome import Outcome
 from ralph.core.usage import TokenUsage
-from ralph.loop import CONTINUE, MOST_PAUSES, Run, Task
+from ralph.loop import CONTINUE, Run, Task
 from ralph.ports import Interrupted
 from ralph.tool_turn import INTERRUPTED
 from tests.fakes import (
@@ -195,6 +196,29 @@ def test_a_signal_inside_a_tool_keeps_what_was_done_and_says_what_is_unknown() -
     assert played.ended.exit_code == 143
     contents = [block["content"] for block in played.run.conversation.messages[-1].content]
     assert contents == ["hi", INTERRUPTED, NOT_RUN]
+
+
+def test_a_bug_keeps_what_was_done_and_paid_so_far() -> None:
+    def broken(calls) -> None:
+        raise RuntimeError("boom")
+
+    played = Played(answer(call("a")), on_run=broken)
+    assert played.ended.outcome is Outcome.INTERNAL_ERROR
+    assert played.ended.usage.tokens.prompt == 100
+    assert "RuntimeError: boom" in played.ended.errors[0]
+    assert "test_loop.py" in played.ended.errors[0]
+
+
+def test_a_signal_in_the_first_wait_counts_no_retry_that_was_not_made() -> None:
+    played = Played(HttpError(529, None, ""), interrupt_at_s=0.5)
+    assert (played.ended.retries, played.ended.waited_s) == (0, 0)
+    assert played.ended.errors == ("stopped by SIGTERM",)
+
+
+def test_a_server_that_numbers_its_calls_anew_gets_unique_ids_back() -> None:
+    played = Played(answer(call("call_0")), answer(call("call_0")), DONE)
+    assert played.run.conversation.messages[3].tool_use_ids == ("call_0_2",)
+    assert played.run.conversation.messages[4].tool_result_ids == ("call_0_2",)
 
 
 def test_a_failed_answer_leaves_no_trace_in_the_conversation() -> None:

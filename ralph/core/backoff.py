@@ -36,6 +36,8 @@ class Wait:
 class GiveUp:
     reason: str
     """For people: why no further retry is made."""
+    is_early: bool = False
+    """Retries were left, but the wait would have been too long: worth a line of its own."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,8 @@ def patient() -> RetryPolicy:
         if slept_s + wait.seconds <= PATIENT_BUDGET_S:
             return wait
         if wait.from_server:
-            return GiveUp(
-                f"the server asks for {wait.seconds:g}s, more than is left of {PATIENT_BUDGET_S:g}s"
-            )
+            reason = f"the server asks for {wait.seconds:g}s, more than is left of {PATIENT_BUDGET_S:g}s"
+            return GiveUp(reason, is_early=True)
         return GiveUp(f"the budget of {PATIENT_BUDGET_S:g}s of waiting is used up")
 
     return RetryPolicy("patient", PATIENT_MAX_RETRIES, next_wait)
@@ -91,7 +92,8 @@ def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPo
         extended = wish_s is not None and wish_s > scheduled_s
         wait = Wait(wish_s if extended and wish_s is not None else scheduled_s, from_server=extended)
         if max_delay_s > 0 and wait.seconds > max_delay_s:
-            return GiveUp(f"the wait of {wait.seconds:g}s is over the maximum of {max_delay_s:g}s")
+            reason = f"the wait of {wait.seconds:g}s is over the maximum of {max_delay_s:g}s"
+            return GiveUp(reason, is_early=True)
         return wait
 
     return RetryPolicy("custom", max_retries, next_wait)

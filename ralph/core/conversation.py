@@ -71,14 +71,15 @@ class RequestShape:
         facts = facts_of(self.model)
         if facts is not None and facts.needs_adaptive:
             fields["thinking"] = {"type": "adaptive"}
-        if self.effort is not None:
+        if self.effort is not None and (facts is None or facts.takes_effort):
             fields["output_config"] = {"effort": self.effort}
         if self.tools:
             fields["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
                 for tool in self.tools
             ]
-        fields["system"] = [{"type": "text", "text": self.system, **marker}]
+        if self.system.strip():
+            fields["system"] = [{"type": "text", "text": self.system, **marker}]
         return to_json(fields)[:-1]
 
 
@@ -161,7 +162,13 @@ def recover_conversation(
     dropped. A call without a result is answered with an error that says it was not run. Messages that are
     valid stay the same objects, byte for byte.
     """
-    done = finished or {}
+    found = {
+        block["tool_use_id"]: block
+        for message in reversed(conversation.messages)
+        for block in message.content
+        if block.get("type") == "tool_result"
+    }
+    done = found | {call_id: result.as_block() for call_id, result in (finished or {}).items()}
     messages: list[Message] = []
     waiting: tuple[str, ...] = ()
     for message in conversation.messages:
@@ -177,9 +184,7 @@ def recover_conversation(
             waiting = ()
     if waiting:
         messages.append(_results_message(waiting, done))
-    if len(messages) == len(conversation.messages) and all(
-        new is old for new, old in zip(messages, conversation.messages, strict=True)
-    ):
+    if list(map(id, messages)) == list(map(id, conversation.messages)):
         return conversation
     recovered = Conversation(conversation.head, conversation.marks_cache)
     for message in messages:
@@ -199,6 +204,9 @@ def conversation_problems(messages: Sequence[Message]) -> list[str]:
         asked = messages[i - 1].tool_use_ids if i and messages[i - 1].role == "assistant" else ()
         if message.role == "user" and sorted(message.tool_result_ids) != sorted(asked):
             problems.append(f"message {i} does not answer exactly the calls before it")
+        kinds = [block.get("type") == "tool_result" for block in message.content]
+        if kinds != sorted(kinds, reverse=True):
+            problems.append(f"message {i} has other blocks before its tool results")
         follower = messages[i + 1].role if i + 1 < len(messages) else None
         if message.role == "assistant" and message.tool_use_ids and follower != "user":
             problems.append(f"message {i} has calls that nothing answers")
@@ -222,26 +230,20 @@ def _is_empty_text(block: Block) -> bool:
     return block.get("type") == "text" and not str(block.get("text", "")).strip()
 
 
-def _results_message(call_ids: Iterable[str], finished: Mapping[str, ToolResult]) -> Message:
-    return _message("user", [_result_for(call_id, finished).as_block() for call_id in call_ids])
+def _results_message(call_ids: Iterable[str], done: Mapping[str, Block]) -> Message:
+    return _message("user", [_result_for(call_id, done) for call_id in call_ids])
 
 
-def _result_for(call_id: str, finished: Mapping[str, ToolResult]) -> ToolResult:
-    return finished.get(call_id) or ToolResult(call_id, ToolOutput(NOT_RUN, is_error=True))
+def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
+    return done.get(call_id) or ToolResult(call_id, ToolOutput(NOT_RUN, is_error=True)).as_block()
 
 
-def _with_exact_results(
-    message: Message, asked: tuple[str, ...], finished: Mapping[str, ToolResult]
-) -> Message:
+def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
     """The message with one result for each call asked, first, and none for a call that was not."""
-    if sorted(message.tool_result_ids) == sorted(asked):
+    first = message.content[: len(asked)]
+    if sorted(message.tool_result_ids) == sorted(asked) and all(
+        block.get("type") == "tool_result" for block in first
+    ):
         return message
-    kept: dict[str, Block] = {}
-    rest: list[Block] = []
-    for block in message.content:
-        if block.get("type") != "tool_result":
-            rest.append(block)
-        elif block["tool_use_id"] in asked:
-            kept.setdefault(block["tool_use_id"], block)
-    results = [kept.get(call_id) or _result_for(call_id, finished).as_block() for call_id in asked]
-    return _message("user", [*results, *rest])
+    rest = [block for block in message.content if block.get("type") != "tool_result"]
+    return _message("user", [*(_result_for(call_id, done) for call_id in asked), *rest])

@@ -10,6 +10,12 @@ import re
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 
 
+FRAMING_HEADERS = frozenset(
+    {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+"""Headers that belong to the HTTP client; another value would break the request."""
+
+
 def normal_base_url(text: str) -> str:
     """Without a closing `/` or `/v1`, so that `base_url + "/v1/messages"` is right."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
@@ -83,6 +89,8 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
         name, colon, value = line.partition(":")
         if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()):  # RFC 9110, 5.6.2
             raise ValueError(f'must hold "Name: value" on each line; line {number} is different')
+        if name.strip().lower() in FRAMING_HEADERS:
+            raise ValueError(f"must not hold {name.strip()}: it says how a request is framed, not what it is")
         try:
             headers.append((name.strip(), header_value(value)))
         except ValueError as error:

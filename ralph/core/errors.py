@@ -28,7 +28,7 @@ class NetworkCause(enum.Enum):
     DNS_UNKNOWN_HOST = "unknown host"
     CERTIFICATE = "certificate not trusted"
     BAD_URL = "bad URL"
-    OTHER = "other"
+    OTHER = "connection failed"
 
 
 class AgentError(Exception):

@@ -39,6 +39,8 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
         yield "A spending limit of the account is reached: raise it in the provider's console, or wait until it resets."
     elif isinstance(error, HttpError) and error.status == 407:
         yield "The proxy wants credentials: put them into HTTPS_PROXY as http://user:password@host:port."
+    elif isinstance(error, HttpError) and error.status == 403:
+        yield f"The key ({credential}) is known but not allowed to do this: check its permissions and the model."
     elif kind is FailureKind.AUTH:
         yield f"Check the key: {credential}."
     elif kind is FailureKind.NOT_FOUND:
@@ -46,6 +48,8 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
             f"Either the model {model!r} does not exist there (--model, ANTHROPIC_MODEL), or {endpoint} is no "
             "Messages API (--base-url)."
         )
+    elif isinstance(error, HttpError) and error.status in (405, 501):
+        yield f"{endpoint} does not take such requests: is it a Messages API? Check --base-url."
     elif kind is FailureKind.CONTEXT_OVERFLOW:
         yield "The conversation is larger than the model's window. Start afresh with a smaller task."
     elif isinstance(error, StreamParse) and kind is FailureKind.PROTOCOL:

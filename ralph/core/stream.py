@@ -8,7 +8,8 @@ Source: the Messages API's streaming contract, version 2026-10-21.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.classify import PERMANENT_STREAM_ERRORS
@@ -16,6 +17,8 @@ from ralph.core.errors import AgentError, StreamParse, StreamTransient
 from ralph.core.tool_calls import ToolCall
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ralph.core.tool_calls import Block
 
 TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -295,6 +298,25 @@ class _OpenBlock:
 _AFTER_START = frozenset(
     {"content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}
 )
+
+
+def with_unique_call_ids(answer: Answer, taken: Collection[str]) -> Answer:
+    """The answer with new ids for calls whose id an earlier answer has used.
+
+    Some local servers number their calls from 0 in every answer; the API wants ids unique over a conversation.
+    """
+    names = {call.id: call.id for call in answer.calls}
+    for used in names.keys() & set(taken):
+        names[used] = next(
+            name for n in count(2) if (name := f"{used}_{n}") not in taken and name not in names
+        )
+    if all(old == new for old, new in names.items()):
+        return answer
+    content = [
+        {**block, "id": names[block["id"]]} if block.get("id") in names else block for block in answer.content
+    ]
+    calls = tuple(replace(call, id=names[call.id]) for call in answer.calls)
+    return replace(answer, message={**answer.message, "content": content}, calls=calls)
 
 
 def stream_error(event: dict[str, Any]) -> AgentError:

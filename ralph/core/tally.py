@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.core.events import AnswerAccepted, Event, ResponseDiscarded, RetryScheduled
+from ralph.core.events import AnswerAccepted, Event, ResponseDiscarded, RetryExhausted, RetryRecovered
 from ralph.core.usage import RunUsage, tokens_of
 
 
@@ -23,6 +23,7 @@ class Tally:
             case ResponseDiscarded():
                 # Thrown away, but the server bills it.
                 self.usage = self.usage.plus(self._model, event.tokens)
-            case RetryScheduled():
-                self.retries += 1
-                self.waited_s += event.wait_s
+            case RetryRecovered() | RetryExhausted():
+                # Every chain is closed by one of them, with what it really took.
+                self.retries += event.retries
+                self.waited_s += event.total_wait_s

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def run_demo(*, speed: float, keep: bool) -> int:
     finally:
         os.chdir("/")
         if keep:
-            print(f"\nKept: {room / 'invoice'}", flush=True)  # noqa: T201 - a command's own words
+            _say(f"\nKept: {room / 'invoice'}")
         else:
             shutil.rmtree(room, ignore_errors=True)
 
@@ -55,12 +56,13 @@ def run_demo(*, speed: float, keep: bool) -> int:
 def _play(room: Path, speed: float) -> int:
     project = room / "invoice"
     has_git = shutil.which("git") is not None
-    _make_project(project, has_git=has_git)
+    environment = _environment(room)
+    _make_project(project, environment, has_git=has_git)
     summary = _Summary()
     with MockApi(script=DemoScript(has_git)) as server:
         sped = f" (divided by {speed:g})" if speed != 1 else ""
         introduction = INTRODUCTION.format(directory=project, port=server.port, speed=sped, task=TASK)
-        print(introduction, flush=True)  # noqa: T201 - a command's own words
+        _say(introduction)
         command = RunCommand(
             RunOptions(
                 prompt=TASK,
@@ -69,7 +71,7 @@ def _play(room: Path, speed: float) -> int:
                 speed=speed,
                 reads_stdin=False,
             ),
-            _environment(room),
+            environment,
         )
         command.on_event = summary.saw
         code = command.execute()
@@ -77,8 +79,8 @@ def _play(room: Path, speed: float) -> int:
     ended = command.ended
     if ended is None or ended.outcome is not Outcome.COMPLETED:
         return code
-    tests_pass = _tests_pass(project)
-    print(summary.text(ended, requests, tests_pass=tests_pass))  # noqa: T201 - a command's own words
+    tests_pass = _tests_pass(project, environment)
+    _say(summary.text(ended, requests, tests_pass=tests_pass))
     return code if tests_pass else Outcome.TASK_FAILED.exit_code()
 
 
@@ -114,11 +116,16 @@ class _Summary:
         )
 
 
+def _say(text: str) -> None:
+    with suppress(BrokenPipeError):  # a reader that left does not stop the demo
+        print(text, flush=True)  # noqa: T201 - a command's own words
+
+
 def _counted(counter: Counter[str]) -> str:
     return ", ".join(f"{name} x{number}" if number > 1 else name for name, number in counter.items())
 
 
-def _make_project(project: Path, *, has_git: bool) -> None:
+def _make_project(project: Path, environment: dict[str, str], *, has_git: bool) -> None:
     with as_file(files("ralph.demo") / "project") as template:
         shutil.copytree(template, project, ignore=shutil.ignore_patterns("__pycache__"))
     (project / ".gitignore").write_text("__pycache__/\n")
@@ -133,7 +140,7 @@ def _make_project(project: Path, *, has_git: bool) -> None:
         ["add", "-A"],
         ["commit", "-qm", "An invoice program with a failing test"],
     ):
-        subprocess.run(["git", *arguments], cwd=project, check=True, capture_output=True)
+        subprocess.run(["git", *arguments], cwd=project, env=environment, check=True, capture_output=True)
 
 
 def _environment(room: Path) -> dict[str, str]:
@@ -141,8 +148,12 @@ def _environment(room: Path) -> dict[str, str]:
     return {**kept, "XDG_CONFIG_HOME": str(room / "config")}
 
 
-def _tests_pass(project: Path) -> bool:
+def _tests_pass(project: Path, environment: dict[str, str]) -> bool:
     ran = subprocess.run(
-        [sys.executable, "-m", "unittest", "-q"], cwd=project, check=False, capture_output=True
+        [sys.executable, "-m", "unittest", "-q"],
+        cwd=project,
+        env=environment,
+        check=False,
+        capture_output=True,
     )
     return ran.returncode == 0

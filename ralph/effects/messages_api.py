@@ -99,15 +99,16 @@ class MessagesApi:
             raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
 
     def _request_headers(self, body: RequestBody) -> list[tuple[bytes, bytes]]:
-        headers = (
-            ("accept", "text/event-stream, application/json"),
+        own = {
+            "accept": "text/event-stream, application/json",
             # A proxy that may compress also buffers; a stream must not wait in its buffer.
-            ("accept-encoding", "identity"),
-            ("anthropic-version", API_VERSION),
-            ("content-type", "application/json"),
-            # Without it a body in pieces would be sent chunked.
-            ("content-length", str(sum(map(len, body)))),
-            *self._endpoint.headers,
-        )
+            "accept-encoding": "identity",
+            "anthropic-version": API_VERSION,
+            "content-type": "application/json",
+        }
+        # A header that the user names is the user's last word.
+        named = {name.lower(): value for name, value in self._endpoint.headers}
+        # Without its length a body in pieces would be sent chunked.
+        headers = {**own, **named, "content-length": str(sum(map(len, body)))}
         # httpx would encode text as ASCII.
-        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
+        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]

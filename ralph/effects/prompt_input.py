@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.ports import TIMED_OUT
@@ -36,29 +35,37 @@ def read_prompt(
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
     if "-" in (argument, file):
         argument, file = None, None
+    if file is not None:
+        argument = _read_file(file, waiter, clock)
+    if argument is None:
         return _required_stdin(waiter, clock, stdin_fd), ()
-    given = _read_file(file) if file is not None else argument
-    if given is None:
-        return _required_stdin(waiter, clock, stdin_fd), ()
-    if not given.strip():
+    if not argument.strip():
         raise PromptError(f"the prompt file {file} is empty" if file is not None else "the prompt is empty")
-    piped, notice = _piped_data(waiter, clock, stdin_fd)
-    prompt = f"{given.rstrip()}\n\n{piped}" if piped.strip() else given
-    return prompt, (notice,) if notice else ()
+    piped, notices = _piped_data(waiter, clock, stdin_fd)
+    return (f"{argument.rstrip()}\n\n{piped}" if piped.strip() else argument), notices
 
 
-def _read_file(path: str) -> str:
+def _read_file(path: str, waiter: Waiter, clock: Clock) -> str:
+    """Read like standard input: a FIFO or a device must neither hang the run nor fill its memory."""
     try:
-        data = Path(path).read_bytes()
+        # Non-blocking only for the opening of a FIFO that nobody writes to yet.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(fd, True)
+        data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, f"the prompt file {path}")
     except OSError as error:
         raise PromptError(f"cannot read the prompt file {path}: {error.strerror}") from error
+    if data is None:
+        raise PromptError(f"the prompt file {path} stayed silent for {FIRST_BYTE_S:g}s")
     return _decoded(data)
 
 
 def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
     if not _is_open(fd) or os.isatty(fd):
         raise PromptError("no prompt: give it as an argument, with --prompt-file, or on standard input")
-    data = _read_stdin(waiter, clock, fd, FIRST_BYTE_S)
+    try:
+        data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, "standard input")
+    except OSError as error:
+        raise PromptError(f"cannot read standard input: {error.strerror}") from error
     if data is None:
         raise PromptError(
             f"standard input stayed silent for {FIRST_BYTE_S:g}s; close it, or give the prompt as an argument"
@@ -69,47 +76,58 @@ def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
     return text
 
 
-def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, str | None]:
-    """Data that was piped in beside the prompt, and a notice where a pipe stayed silent."""
-    if not _is_pipe_or_file(fd):
-        return "", None
-    data = _read_stdin(waiter, clock, fd, SILENT_PIPE_S)
+def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, ...]]:
+    """Data that was piped in beside the prompt, and what to say about it."""
+    if not _may_add(fd):
+        return "", ()
+    if _is_half_read(fd):
+        return "", ("standard input is a file that somebody has begun to read: left alone",)
+    try:
+        data = _read_to_end(waiter, clock, fd, SILENT_PIPE_S, "the end of standard input")
+    except OSError as error:
+        return "", (f"standard input cannot be read ({error.strerror}): left alone",)
     if data is None:
-        return "", f"standard input is an open pipe that stayed silent for {SILENT_PIPE_S:g}s: left alone"
-    return _decoded(data), None
+        return "", (f"standard input is an open pipe that stayed silent for {SILENT_PIPE_S:g}s: left alone",)
+    if not data.strip():
+        return "", ()
+    return _decoded(data), (f"{len(data):,} bytes from standard input stand below the prompt",)
 
 
-def _read_stdin(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float) -> bytes | None:
-    """Everything up to end of file; None when not even a first byte came in time."""
+def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, name: str) -> bytes | None:
+    """Everything up to end of file; None when not even a first byte came in time. Raises OSError."""
     mailbox = waiter.mailbox()
-    threading.Thread(target=_read_chunks, args=(fd, mailbox), name="ralph-stdin", daemon=True).start()
+    threading.Thread(target=_read_chunks, args=(fd, mailbox), name="ralph-prompt", daemon=True).start()
     data = bytearray()
     until_s: float | None = clock.now_s() + first_byte_s
     while True:
-        chunk = waiter.wait(mailbox, until_s=until_s, waiting_for="standard input")
+        chunk = waiter.wait(mailbox, until_s=until_s, waiting_for=f"the end of {name}" if data else name)
         if chunk is TIMED_OUT:
             mailbox.close()
             return None
         if isinstance(chunk, OSError):
-            raise PromptError(f"cannot read standard input: {chunk.strerror}")
+            raise chunk
         if not chunk:
             return bytes(data)
         data += chunk
         until_s = None
         if len(data) > MOST_PROMPT_BYTES:
+            mailbox.close()
             raise PromptError(
-                f"standard input holds more than {MOST_PROMPT_BYTES >> 20} MiB; name a file in the prompt instead"
+                f"{name} holds more than {MOST_PROMPT_BYTES >> 20} MiB; have the prompt name a file instead"
             )
 
 
 def _read_chunks(fd: int, mailbox: Mailbox) -> None:
-    while True:
+    """In a thread of its own. It reads on only while somebody wants more."""
+    read_bytes = 0
+    while read_bytes <= MOST_PROMPT_BYTES:
         try:
             chunk = os.read(fd, 65536)
         except OSError as error:
             mailbox.put(error)
             return
         mailbox.put(chunk)
+        read_bytes += len(chunk)
         if not chunk:
             return
 
@@ -126,10 +144,15 @@ def _is_open(fd: int) -> bool:
     return True
 
 
-def _is_pipe_or_file(fd: int) -> bool:
+def _may_add(fd: int) -> bool:
     """A device (terminal, /dev/null) has nothing to add."""
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
+
+
+def _is_half_read(fd: int) -> bool:
+    """The rest of a file that a shell's `while read` loop goes through is not for us."""
+    return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0

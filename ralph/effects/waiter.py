@@ -92,7 +92,7 @@ class Heartbeats:
     def __init__(self, events: Events, clock: Clock, interval_s: float) -> None:
         self._events = events
         self._clock = clock
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._last_sign_s = clock.now_s()
         self._last_beat_s = self._last_sign_s
 
@@ -104,7 +104,7 @@ class Heartbeats:
     def beat(self, waiting_for: str) -> None:
         """Called at every turn of a wait. What a heartbeat counts is the silence, over all waits within it."""
         now_s = self._clock.now_s()
-        if self._interval_s > 0 and now_s - self._last_beat_s >= self._interval_s:
+        if self.interval_s > 0 and now_s - self._last_beat_s >= self.interval_s:
             self._last_beat_s = now_s
             self._events.emit(Heartbeat(waiting_for, now_s - self._last_sign_s))
 

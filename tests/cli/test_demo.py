@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 
@@ -55,3 +56,29 @@ def test_help_teaches_every_command_and_option(ralph) -> None:
     text = ralph("run", "--help").stdout
     for option in ("--model", "--base-url", "--retry", "--result-file", "--pass-env", "--cd"):
         assert option in text
+
+
+def test_the_demo_leaves_the_repository_it_is_called_in_alone(ralph) -> None:
+    """Git hooks and `git rebase --exec` set these variables."""
+    subprocess.run(["git", "init", "-q"], cwd=ralph.cwd, check=True)
+    before = (ralph.cwd / ".git" / "config").read_text()
+    ralph.environment |= {"GIT_DIR": str(ralph.cwd / ".git"), "GIT_WORK_TREE": str(ralph.cwd)}
+    assert ralph("demo", "--speed", "100").code == 0
+    assert (ralph.cwd / ".git" / "config").read_text() == before
+    assert not list((ralph.cwd / ".git" / "refs" / "heads").iterdir())
+
+
+def test_a_reader_that_leaves_changes_no_exit_code(ralph) -> None:
+    for command in ("--help", "demo --speed 100"):
+        script = f"{sys.executable} -m ralph {command} | true; exit ${{PIPESTATUS[0]}}"
+        ran = subprocess.run(
+            ["bash", "-c", script],
+            cwd=ralph.cwd,
+            env=ralph.environment,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            capture_output=True,
+            timeout=30,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert b"Traceback" not in ran.stderr

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -25,6 +28,10 @@ USAGE = {
     "bad max tokens": (["--max-tokens", "0", "x"], "max-tokens"),
     "bad base url": (["--base-url", "ftp://x", "x"], "http"),
     "result file nowhere": (["--result-file", "no/where.json", "x"], "does not exist"),
+    "result file is a directory": (["--result-file", ".", "x"], "is a directory"),
+    "prompt file without end": (["-f", "/dev/zero"], "16 MiB"),
+    "prompt file is a directory": (["-f", "."], "irectory"),
+    "key in the wrong place": (["--session-id", KEY, "x"], "[redacted]"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b", "x"], "--system-prompt"),
     "limit not built yet": (["--max-turns", "3", "x"], "--max-turns"),
     "negative speed": (["demo", "--speed", "-1"], "--speed"),
@@ -48,6 +55,43 @@ def test_no_key_names_the_three_ways_out(ralph) -> None:
     for way in ("ANTHROPIC_API_KEY", "--base-url", "ralph demo"):
         assert way in ran.last_line
     assert ran.result["terminal_reason"] == "config"
+
+
+def test_a_working_directory_that_is_gone_is_an_io_error_with_a_result(ralph) -> None:
+    gone = ralph.cwd / "gone"
+    gone.mkdir()
+    command = f"rmdir '{gone}'; exec {sys.executable} -m ralph hi --output-format json -f PROMPT.md"
+    ran = subprocess.run(
+        ["bash", "-c", command], cwd=gone, env=ralph.environment, check=False, capture_output=True, timeout=30
+    )
+    assert ran.returncode == 74
+    assert json.loads(ran.stdout)["terminal_reason"] == "io_error"
+    assert b"Traceback" not in ran.stderr
+
+
+def test_a_proxy_of_an_unknown_kind_is_a_configuration_error(ralph) -> None:
+    ralph.environment |= {"ALL_PROXY": "socks5://127.0.0.1:1"}
+    ran = ralph("hi")
+    assert ran.code == 78
+    assert "socks5" in ran.last_line
+
+
+def test_a_custom_header_is_the_users_last_word(ralph, serve) -> None:
+    server = serve(HELLO)
+    ralph.environment["ANTHROPIC_CUSTOM_HEADERS"] = "anthropic-version: 2023-06-01\nX-Team: blue"
+    assert ralph("hi").code == 0
+    headers = server.requests[0].headers
+    assert headers["anthropic-version"] == "2023-06-01"
+    assert headers["x-team"] == "blue"
+
+
+@pytest.mark.parametrize("name", ["Content-Length", "Transfer-Encoding", "Connection"])
+def test_a_custom_header_that_frames_the_request_is_refused(ralph, serve, name) -> None:
+    serve(HELLO)
+    ralph.environment["ANTHROPIC_CUSTOM_HEADERS"] = f"{name}: 5"
+    ran = ralph("hi")
+    assert ran.code == 78
+    assert name in ran.last_line
 
 
 def test_no_key_is_needed_for_another_server(ralph, serve) -> None:
@@ -177,8 +221,8 @@ def test_no_secret_reaches_a_tool_an_event_an_error_or_a_file(ralph, serve) -> N
         Fault(status=500, body=leaky, headers={"retry-after": "0"}),
         Turn(
             content=[
-                Text("Let me look."),
-                ToolUse("Bash", {"command": commands}),
+                Text(f"Let me look at {VALUES[1]}."),
+                ToolUse("Bash", {"command": f"{commands}; echo {VALUES[1]}"}),
                 ToolUse("Grep", {"pattern": "canary", "output_mode": "content"}),
             ]
         ),
@@ -189,11 +233,12 @@ def test_no_secret_reaches_a_tool_an_event_an_error_or_a_file(ralph, serve) -> N
     )
     assert ran.code == 0
     artefacts = ran.stdout + ran.stderr + (ralph.cwd / "result.json").read_text()
-    bodies = b"".join(request.body for request in server.requests).decode()
+    # What the model itself says goes back to it as it was; what tools print does not.
+    results = json.dumps(json.loads(server.requests[-1].body)["messages"][-1])
     for value in VALUES:
         assert value not in artefacts
-        assert value not in bodies
-    assert "[redacted]" in bodies
+        assert value not in results
+    assert "[redacted]" in results
     assert "GITHUB_TOKEN" in ran.stderr, "a variable that is kept back is named"
 
 

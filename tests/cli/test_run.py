@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,32 @@ def test_a_prompt_file_is_read_from_where_ralph_was_called(ralph, serve) -> None
     ran = ralph("-f", "PROMPT.md", "-C", "sub", "--output-format", "stream-json")
     assert sent(server)["messages"][0]["content"][0]["text"] == "from the file"
     assert ran.objects[0]["cwd"] == str(ralph.cwd / "sub")
+
+
+def test_the_rest_of_a_list_that_a_shell_goes_through_is_left_alone(ralph, serve) -> None:
+    server = serve(HELLO, HELLO)
+    (ralph.cwd / "list").write_text("one\ntwo\n")
+    loop = f'while read l; do {sys.executable} -m ralph -q "do $l"; done < list'
+    ran = subprocess.run(
+        ["bash", "-c", loop],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    assert ran.stdout == b"Hello there.\n" * 2
+    prompts = [sent(server, index)["messages"][0]["content"][0]["text"] for index in range(2)]
+    assert prompts == ["do one", "do two"]
+
+
+def test_a_redirected_file_stands_below_the_prompt(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "diff").write_text("+ line")
+    with (ralph.cwd / "diff").open() as file:
+        ran = ralph.finish(ralph.start("review", stdin=file))
+    assert sent(server)["messages"][0]["content"][0]["text"] == "review\n\n+ line"
+    assert "6 bytes from standard input" in ran.stderr
 
 
 def test_p11_a_silent_open_pipe_is_left_alone_after_a_second_and_that_is_said(ralph, serve) -> None:
@@ -165,13 +192,13 @@ def test_retries_of_one_request_send_identical_bytes(ralph, serve) -> None:
     assert len(server.requests) == 3
 
 
-def test_a_cut_inside_a_tool_call_runs_nothing_of_it(ralph, serve) -> None:
+@pytest.mark.parametrize("cut_before", ["block_stop", "message_delta", "message_stop"])
+def test_a_call_of_an_answer_without_its_end_is_not_run(ralph, serve, cut_before) -> None:
     ralph.retry_quickly()
-    danger = Turn(
-        content=[ToolUse("Bash", {"command": "touch wanted && touch unwanted"}, id="tu_1")], chunk_chars=8
-    )
-    steps = [Step(danger, Fault(cut_after_events=n, framing="close")) for n in (3, 4, 6)]
-    serve(*steps, HELLO)
+    danger = Turn(content=[ToolUse("Bash", {"command": "touch wanted && touch unwanted"})], chunk_chars=0)
+    # message_start, block start, one delta, block stop, message_delta, message_stop
+    events = {"block_stop": 3, "message_delta": 4, "message_stop": 5}[cut_before]
+    serve(Step(danger, Fault(cut_after_events=events, framing="close")), HELLO)
     assert ralph("go").code == 0
     assert not (ralph.cwd / "wanted").exists()
 
@@ -184,12 +211,26 @@ def test_the_result_file_holds_the_result(ralph, serve) -> None:
 
 
 def test_a_result_file_that_cannot_be_written_is_an_io_error_with_the_answer_kept(ralph, serve) -> None:
-    serve(HELLO)
-    (ralph.cwd / "out.json").mkdir()
-    ran = ralph("hi", "--result-file", "out.json", "--output-format", "json")
+    (ralph.cwd / "out").mkdir()
+    serve(Turn(content=[ToolUse("Bash", {"command": "rm -r out"})]), HELLO)
+    ran = ralph("hi", "--result-file", "out/result.json", "--output-format", "json")
     assert ran.code == 74
     assert ran.result["result"] == "Hello there."
-    assert "out.json" in ran.last_line
+    assert ran.result["terminal_reason"] == "io_error"
+    assert "out/result.json" in ran.last_line
+
+
+@pytest.mark.parametrize("output_format", ["text", "json", "stream-json"])
+def test_a_full_disk_under_standard_output_is_an_io_error(ralph, serve, output_format) -> None:
+    serve(HELLO)
+    with Path("/dev/full").open("wb") as full:
+        process = ralph.start(
+            "hi", "--output-format", output_format, "--result-file", "out.json", stdout=full
+        )
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 74
+    assert b"No space left" in stderr.splitlines()[-1]
+    assert json.loads((ralph.cwd / "out.json").read_text())["terminal_reason"] == "io_error"
 
 
 def test_project_instructions_reach_the_system_prompt_nearest_last(ralph, serve) -> None:
@@ -226,6 +267,14 @@ def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:
     ran = ralph("hi", "-q")
     lines = ran.stderr.splitlines()
     assert [line.split("]")[0] for line in lines] == ["[error", "[ralph"]
+
+
+def test_a_module_in_the_working_directory_is_not_imported(ralph, serve) -> None:
+    """`python -m` would look there first, and hand it the key."""
+    serve(HELLO)
+    for name in ("httpx", "typer", "json"):
+        (ralph.cwd / f"{name}.py").write_text("raise SystemExit('stolen')")
+    assert ralph("hi").code == 0
 
 
 def test_p9_closed_standard_streams_and_a_reader_that_leaves_change_no_exit_code(ralph, serve) -> None:

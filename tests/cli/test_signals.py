@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -104,19 +106,41 @@ def test_p7_a_tool_that_ignores_term_is_killed_within_six_seconds(ralph, serve) 
 
 
 def test_a_second_signal_ends_at_once(ralph, serve) -> None:
-    command = "trap '' TERM INT HUP; touch started; while :; do sleep 1; done"
+    """The command notes the first signal's TERM and goes on; the second does not wait for its five seconds."""
+    command = "trap 'touch got-term' TERM; trap '' INT HUP; touch started; while :; do sleep 0.1; done"
     serve(Turn(content=[ToolUse("Bash", {"command": command})]))
     process = ralph.start("hi", "--output-format", "json")
     wait_until((ralph.cwd / "started").exists)
     process.send_signal(signal.SIGINT)
-    wait_until(lambda: True)
-    import time
-
-    time.sleep(0.3)
+    wait_until((ralph.cwd / "got-term").exists)
     ran, seconds = ralph.stopped_by(process, signal.SIGINT)
     assert ran.code == 130
     assert seconds < 1.5
     assert ran.result["terminal_reason"] == "interrupted"
+
+
+def test_two_signals_in_a_row_still_leave_the_result(ralph, serve) -> None:
+    """As `timeout` sends them: to the process, then to its group."""
+    for _ in range(5):
+        server = serve(Step(Turn(content="late"), Fault(stall_before_headers_s=60)))
+        process = ralph.start("hi", "--output-format", "json")
+        assert server.wait_for_requests(1)
+        process.send_signal(signal.SIGTERM)
+        ran, _ = ralph.stopped_by(process, signal.SIGTERM)
+        assert ran.code == 143
+        assert ran.result["terminal_reason"] == "interrupted"
+
+
+def test_a_signal_ends_the_wait_for_a_prompt(ralph, tmp_path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    keep_open = os.open(fifo, os.O_RDWR)
+    process = ralph.start("-f", str(fifo), "--output-format", "json")
+    time.sleep(0.6)  # nothing tells that it waits now; an early signal would end it all the same
+    ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
+    os.close(keep_open)
+    assert ran.code in (143, -signal.SIGTERM)
+    assert seconds < 1.5
 
 
 def test_p8_sighup_stays_ignored_under_nohup(ralph, serve) -> None:

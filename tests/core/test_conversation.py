@@ -72,6 +72,18 @@ def test_thinking_is_sent_only_where_the_model_table_allows_and_needs_it(
     assert body.get("thinking") == thinking
 
 
+def test_effort_is_left_out_for_a_model_that_refuses_it() -> None:
+    bodies = [
+        json.loads(sent(conversation(user_message("x"), shape=replace(SHAPE, model=model, effort="high"))))
+        for model in ("claude-opus-5-5", "claude-haiku-4-5", "qwen3")
+    ]
+    assert [body.get("output_config") for body in bodies] == [{"effort": "high"}, None, {"effort": "high"}]
+
+
+def test_a_blank_system_prompt_is_left_out_as_the_api_refuses_it() -> None:
+    assert "system" not in json.loads(sent(conversation(user_message("x"), shape=replace(SHAPE, system=" "))))
+
+
 def test_an_unknown_model_gets_a_plain_request() -> None:
     shape = replace(SHAPE, model="llama-3.3")
     body = sent(conversation(user_message("x"), shape=shape))
@@ -167,8 +179,21 @@ USER = st.lists(
 ).map(user_message)
 
 
+def test_a_result_that_came_late_is_kept_and_moved_to_its_call() -> None:
+    late = conversation(user_message("x"), said(call("a")), user_message("hm"), results("a"))
+    recovered = recover_conversation(late)
+    assert conversation_problems(recovered.messages) == []
+    assert recovered.messages[2].content[0]["content"] == "ok"
+
+
+def test_results_stand_before_everything_else() -> None:
+    mixed = user_message([text("first"), *results("a").content])
+    recovered = recover_conversation(conversation(user_message("x"), said(call("a")), mixed))
+    assert [block["type"] for block in recovered.messages[2].content] == ["tool_result", "text"]
+
+
 @given(st.lists(st.one_of(ASSISTANT, USER), max_size=8), st.dictionaries(IDS, st.just("r")))
-def test_recovery_answers_every_call_exactly_once_whatever_was_there(
+def test_recovery_answers_every_call_once_and_keeps_every_result_there_is(
     tail: list[Message], done: dict[str, str]
 ) -> None:
     finished = {i: ToolResult(i, ToolOutput(words)) for i, words in done.items()}
@@ -176,3 +201,8 @@ def test_recovery_answers_every_call_exactly_once_whatever_was_there(
     problems = [p for p in conversation_problems(recovered.messages) if "not unique" not in p]
     assert problems == []
     assert recover_conversation(recovered).messages == recovered.messages
+    known = set(done) | {i for message in tail for i in message.tool_result_ids}
+    for message in recovered.messages:
+        for block in message.content:
+            if block.get("content") == NOT_RUN:
+                assert block["tool_use_id"] not in known, "a result that was there was dropped"

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.core.errors import AgentError, StreamParse, StreamTransient
-from ralph.core.stream import Answer, MalformedCall, StreamAssembler, answer_from_message
+from ralph.core.stream import (
+    Answer,
+    MalformedCall,
+    StreamAssembler,
+    answer_from_message,
+    with_unique_call_ids,
+)
 from ralph.core.tool_calls import ToolCall
 
 Event = dict[str, Any]
@@ -345,3 +351,13 @@ def test_a_whole_json_message_is_an_answer_too() -> None:
     assert answer.calls == (ToolCall("a", "Read", {"x": 1}),)
     assert answer.message["usage"] == {"input_tokens": 1, "output_tokens": 2}
     assert answer.warnings == ()
+
+
+def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> None:
+    answer = assemble(
+        start(), *tool_block(0, call_id="call_0"), *tool_block(1, call_id="call_1"), *end("tool_use")
+    )
+    renamed = with_unique_call_ids(answer, {"call_0", "call_0_2"})
+    assert [call.id for call in renamed.calls] == ["call_0_3", "call_1"]
+    assert [block["id"] for block in renamed.content] == ["call_0_3", "call_1"]
+    assert with_unique_call_ids(answer, {"other"}) is answer

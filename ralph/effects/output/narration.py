@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ralph.core.tool_calls import ToolCall
 
 LONGEST_SUMMARY = 160
+LONGEST_ERROR = 1000
 _COLORS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2"}
 
 # The argument that says most about a call, by tool.
@@ -44,7 +45,7 @@ class Narration:
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.AttemptFailed):
             yield from self._rest_of_text()
-            yield self.color("red", f"[error] {' '.join(event.text.split())}")
+            yield self.color("red", f"[error] {one_line(event.text)}")
         elif isinstance(event, ev.RunEnded):
             yield from self._rest_of_text()
             yield from self._ended(event)
@@ -78,7 +79,9 @@ class Narration:
             case ev.RetryRecovered():
                 yield self.color("green", f"[retry] Recovered after {event.retries} retries")
             case ev.RetryExhausted():
-                yield self.color("red", f"[retry] Failed after {event.retries} retries: {event.error}")
+                yield self.color(
+                    "red", f"[retry] Failed after {event.retries} retries: {one_line(event.error)}"
+                )
             case ev.ClockFired():
                 yield self.color(
                     "yellow", f"[clock] {event.clock} clock fired after {_seconds(event.after_s)}s"
@@ -86,7 +89,7 @@ class Narration:
             case ev.Heartbeat():
                 yield self.color("dim", f"[wait] {event.since_s:.0f}s for {event.waiting_for}")
             case ev.Notice():
-                yield self.color("yellow", f"[notice] {event.text}")
+                yield self.color("yellow", f"[notice] {one_line(event.text)}")
 
     def _retry(self, event: ev.RetryScheduled) -> Iterator[str]:
         status = event.status if event.status is not None else event.error_class
@@ -142,16 +145,23 @@ def outcome_line(event: ev.RunEnded) -> str:
     """The last line: the outcome, its exit code where it is not 0, why, and what the run took."""
     tokens, cost = event.usage.tokens, event.usage.cost_usd
     code = f" (exit {event.exit_code})" if event.exit_code else ""
-    why = f": {event.errors[-1]}" if event.errors else ""
+    why = f": {one_line(event.errors[-1])}" if event.errors else ""
     ending = f"{event.outcome.value}{code}{why}"
-    if not event.usage.by_model and not event.api_s:
+    if not event.api_s:
         return ending  # nothing was sent, so there is nothing to count
     parts = [f"{event.num_turns} turn{'' if event.num_turns == 1 else 's'}", f"{event.duration_s:.1f}s"]
     if event.retries:
         parts.append(f"{event.retries} retries, {_seconds(event.waited_s)}s waited")
-    parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
-    parts.append("cost unknown" if cost is None else f"${cost:.4f}")
+    if event.usage.by_model:
+        parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
+        parts.append("cost unknown" if cost is None else f"${cost:.4f}")
     return f"{ending} [{', '.join(parts)}]"
+
+
+def one_line(text: str) -> str:
+    """Whatever a server wrote, in one line of bearable length: it must not forge a line of ours."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
 
 def _seconds(value: float) -> str:

@@ -6,14 +6,19 @@ was (closed descriptor) is no error: the work goes on.
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import select
+import stat
 import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ralph.ports import Mailbox, Waiter
+
+# The other side of a pipe, socket or terminal left, or there never was one: it does not want to know.
+_READER_IS_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.ENXIO})
 
 # A night's events are a few megabytes; a reader further behind than this has stopped reading.
 MOST_UNREAD_BYTES = 64 * 1024 * 1024
@@ -27,6 +32,8 @@ class Spool:
         self._lock = threading.Lock()
         self._unread_bytes = 0
         self._is_broken = False
+        self.failure: OSError | None = None
+        """Why bytes were lost although nobody had turned away: a full disk, a broken device."""
         self.dropped_writes = 0
         """Writes left out because the reader was too far behind."""
         threading.Thread(target=self._work, name=f"ralph-spool-{fd}", daemon=True).start()
@@ -68,6 +75,13 @@ class Spool:
                     poll = select.poll()
                     poll.register(self._fd, select.POLLOUT)
                     poll.poll()
-        except OSError:
-            # EPIPE, EBADF, EIO, ENOSPC: nobody reads this any more. The outcome does not depend on it.
+        except OSError as error:
             self._is_broken = True
+            if not self._has_left(error):
+                self.failure = error
+
+    def _has_left(self, error: OSError) -> bool:
+        """A terminal that was closed says EIO, and so does a disk that fails."""
+        if error.errno == errno.EIO:
+            return stat.S_ISCHR(os.fstat(self._fd).st_mode)
+        return error.errno in _READER_IS_GONE

@@ -6,15 +6,16 @@ It decides nothing about the run. Standard output belongs to the result, standar
 from __future__ import annotations
 
 import json
-import os
 import random
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ralph.core.events import Event, RunEnded
-from ralph.effects.output.narration import Narration
+from ralph.effects.output.narration import Narration, outcome_line
+from ralph.effects.output.result_file import write_result_file
 from ralph.effects.output.result_object import result_object
+from ralph.effects.output.shown_object import shown
 from ralph.effects.output.spool import Spool
 from ralph.effects.output.stream_json import stream_objects
 from ralph.ports import Interrupted
@@ -28,6 +29,7 @@ OutputFormat = Literal["text", "json", "stream-json"]
 
 # A reader that never reads is waited for this long at the end; it fits into the six seconds of a signal.
 LAST_CHANCE_S = 5.0
+LAST_CHANCE_AFTER_SIGNAL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,35 @@ class Writer:
     def write_result_file(self, ended: RunEnded) -> None:
         """Raises OSError; the file then has its old content or none."""
         if self._options.result_file is not None:
-            _write_atomically(
-                self._options.result_file, self._json_line(result_object(ended, self._session_id))
-            )
+            result = self._json_line(result_object(ended, self._session_id))
+            write_result_file(self._options.result_file, result)
 
-    def close(self, waiter: Waiter, clock: Clock) -> None:
-        """Give readers a last chance to take what is there. A signal ends even that."""
+    def close(self, waiter: Waiter, clock: Clock) -> OSError | None:
+        """Give readers a last chance to take what is there; a signal shortens it.
+
+        Returns why standard output could not take the result, a full disk for one. A reader that is gone or
+        never reads is no such reason.
+        """
         self._is_closing = True
+        self._drain((self._stdout, self._stderr), waiter, clock)
+        return self._stdout.failure
+
+    def amend(self, ended: RunEnded, waiter: Waiter, clock: Clock) -> None:
+        """After `close`: the outcome has changed because standard output failed. Standard error says so."""
+        self._stderr.write(_encoded(self.redact(f"[ralph] {outcome_line(ended)}")), must_arrive=True)
+        self._drain((self._stderr,), waiter, clock)
+
+    def _drain(self, spools: tuple[Spool, ...], waiter: Waiter, clock: Clock) -> None:
         until_s = clock.now_s() + self._last_chance_s
-        try:
-            self._stdout.drain(waiter, until_s)
-            self._stderr.drain(waiter, until_s)
-        except Interrupted:
-            return
+        for spool in spools:
+            drained = False
+            while not drained:
+                try:
+                    spool.drain(waiter, until_s)
+                    drained = True
+                except Interrupted:
+                    # A healthy reader needs milliseconds; the signal may be older than this wait.
+                    until_s = min(until_s, clock.now_s() + LAST_CHANCE_AFTER_SIGNAL_S)
 
     def _write_result(self, ended: RunEnded) -> None:
         if self._options.output_format != "text":
@@ -111,34 +129,9 @@ class Writer:
     def _json_line(self, fields: dict[str, Any]) -> bytes:
         event_id = uuid.UUID(int=self._random.getrandbits(128), version=4)
         stamped = {**fields, "uuid": str(event_id), "session_id": self._session_id}
-        return _encoded(self._redacted_json(stamped))
-
-    def _redacted_json(self, fields: dict[str, Any]) -> str:
-        line = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-        # What a file tool read or wrote is shown as it is: an edit must match what was shown.
-        return line if fields["type"] in ("assistant", "user", "stream_event") else self.redact(line)
+        return _encoded(json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":")))
 
 
 def _encoded(line: str) -> bytes:
     # Half a surrogate pair becomes \udxxx, which inside a JSON string is that half's escape.
     return line.encode("utf-8", "backslashreplace") + b"\n"
-
-
-def _write_atomically(path: str, data: bytes) -> None:
-    path = os.path.realpath(path)  # a link stays, its target is replaced
-    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
-        # A pipe or a device is written to; to replace /dev/null would harm everybody.
-        with open(path, "wb") as file:  # noqa: PTH123
-            file.write(data)
-        return
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:  # noqa: PTH123 - paths stay strings on this short way
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105
-    except OSError:
-        if os.path.exists(temporary):  # noqa: PTH110
-            os.unlink(temporary)  # noqa: PTH108
-        raise

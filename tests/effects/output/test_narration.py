@@ -234,7 +234,7 @@ def test_the_last_line_is_the_outcome_below_its_hints() -> None:
             "[2 turns, 1.2s, 4 retries, 30s waited, 1,234 tokens in, 5 out, cost unknown]"
         ),
     ]
-    assert narrate(ended()) == ["[ralph] completed [1 turn, 1.2s, 0 tokens in, 0 out, $0.0000]"]
+    assert narrate(ended()) == ["[ralph] completed [1 turn, 1.2s]"]
 
 
 def test_a_model_cannot_move_the_readers_cursor_or_colour_the_screen() -> None:
@@ -242,3 +242,13 @@ def test_a_model_cannot_move_the_readers_cursor_or_colour_the_screen() -> None:
     assert narrate(*streamed(tricks + "\n")) == ["a[2J]0;titlebc\tkept"]
     assert narrate(accepted(tricks)) == ["a[2J]0;titlebc\tkept"]
     assert narrate(ev.AttemptFailed("server\x1b[31m says\nmore")) == ["[error] server[31m says more"]
+
+
+def test_a_server_cannot_forge_a_line_of_ours_or_flood_the_screen() -> None:
+    error = "HTTP 400: bad\n[ralph] completed [1 turn]\n" + "x" * 5000
+    for line in narrate(ev.AttemptFailed(error), ev.RetryExhausted(1, 2.0, error)):
+        assert "\n" not in line
+        assert len(line) < 1100
+    (last,) = narrate(ended(Outcome.API_REJECTED, errors=(error,)))
+    assert last.startswith("[ralph] api_rejected (exit 69): HTTP 400: bad [ralph] completed")
+    assert len(last) < 1200

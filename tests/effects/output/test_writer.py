@@ -14,7 +14,7 @@ from ralph.core import events as ev
 from ralph.core.outcome import Outcome
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
-from ralph.effects.output.writer import LAST_CHANCE_S, OutputOptions, Writer
+from ralph.effects.output.writer import LAST_CHANCE_AFTER_SIGNAL_S, LAST_CHANCE_S, OutputOptions, Writer
 from ralph.effects.waiter import Heartbeats, InboxWaiter
 
 if TYPE_CHECKING:
@@ -136,11 +136,11 @@ def test_half_a_character_does_not_break_the_plain_streams(output, text) -> None
     assert "\\ud" in err
 
 
-def test_secrets_are_redacted_everywhere_but_in_messages(output) -> None:
+def test_secrets_are_redacted_everywhere(output) -> None:
     events = [ev.Notice(SECRET), answer(SECRET), ended(SECRET)]
     notice, assistant, result = output("stream-json").objects(*events)
     assert notice["text"] == result["result"] == "[redacted]"
-    assert assistant["message"]["content"][0]["text"] == SECRET
+    assert assistant["message"]["content"][0]["text"] == "[redacted]"
     out, err = output("text").after(*events)
     assert SECRET not in out + err
 
@@ -200,14 +200,23 @@ def test_p10_a_reader_that_never_reads_is_waited_for_no_longer_than_its_last_cha
     assert LAST_CHANCE_S == 5.0
 
 
-def test_p10_a_signal_ends_even_that(full_pipe) -> None:
+def test_p10_a_signal_shortens_even_that(full_pipe) -> None:
     writer = stuck_writer(full_pipe, 5.0)
     writer.emit(ended())
     waiter = InboxWaiter(CLOCK)
     threading.Timer(0.05, waiter.note_signal, [15]).start()
     started_s = time.monotonic()
     writer.close(waiter, CLOCK)
-    assert time.monotonic() - started_s < 0.4
+    assert time.monotonic() - started_s < LAST_CHANCE_AFTER_SIGNAL_S + 0.4
+
+
+def test_signals_that_came_before_the_end_do_not_take_the_result_from_a_healthy_reader(output) -> None:
+    for _ in range(20):
+        made = output("json")
+        made.waiter.note_signal(15)
+        made.waiter.note_signal(2)
+        out, _ = made.after(ended())
+        assert json.loads(out)["type"] == "result"
 
 
 def test_p9_closed_descriptors_are_no_error() -> None:
@@ -258,10 +267,16 @@ def test_a_result_file_that_is_a_pipe_is_written_to(output, tmp_path) -> None:
     assert path.is_fifo()
 
 
+def test_a_result_file_that_is_a_pipe_nobody_reads_fails_at_once(output, tmp_path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="No such device"):
+        output(result_file=str(tmp_path / "fifo")).writer.write_result_file(ended())
+
+
 @pytest.mark.parametrize("name", ["missing/result.json", "folder"])
 def test_a_result_file_that_cannot_be_written_raises_os_error(output, tmp_path, name) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match=name):
+    with pytest.raises(OSError, match=r"folder|missing"):
         output(result_file=str(tmp_path / name)).writer.write_result_file(ended())
     assert not list(tmp_path.rglob("*.tmp"))
 

@@ -1,0 +1,33 @@
+"""Cut secrets out of an object before it is written: string by string, so that what is left is still JSON.
+
+What Read, Edit and Write show of a file stays as it is, or an edit would not match. Output of the other tools
+comes here redacted already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
+
+# ralph's own words and numbers, which programs go by.
+_OWN_KEYS = frozenset({"type", "subtype", "terminal_reason", "uuid", "session_id"})
+
+
+def shown(value: Any, redact: Callable[[str], str]) -> Any:
+    """A copy of a JSON value with `redact` applied to every string that is not ralph's own."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return [shown(item, redact) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = _OWN_KEYS
+    if value.get("type") == "tool_use" and value.get("name") in _FILE_TOOLS:
+        kept = kept | {"input"}
+    elif value.get("type") == "tool_result":
+        kept = kept | {"content"}
+    return {name: item if name in kept else shown(item, redact) for name, item in value.items()}
