@@ -1,13 +1,10 @@
-"""`ralph run` from its options to its exit code: wires the real effects to the loop, and ends in one result.
-
-Every path through here, bugs included, ends in exactly one `RunEnded`, except misuse of the command line,
-which is a `UsageError`.
+"""`ralph run` from its options to its exit code: every path through here, bugs included, ends in exactly one
+result. Only misuse of the command line, a `UsageError`, has none.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,31 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph import __version__
-from ralph.core import backoff
 from ralph.core.bug_report import describe_bug
-from ralph.core.conversation import RequestShape
-from ralph.core.credentials import child_environment, known_secrets
+from ralph.core.credentials import known_secrets
 from ralph.core.events import Event, Notice, RunEnded, RunStarted
-from ralph.core.models import facts_of
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
-from ralph.core.system_prompt import PromptParts, system_prompt
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
 from ralph.effects.output.writer import OutputOptions, Writer
-from ralph.effects.project_instructions import read_project_instructions
 from ralph.effects.prompt_input import PromptError, read_prompt
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
-from ralph.loop import Run, Task
+from ralph.loop import Run
 from ralph.ports import Interrupted
-from ralph.settings import ClockSettings, Settings, SettingsError, load_settings
+from ralph.settings import ClockSettings, SettingsError, load_settings
+from ralph.wiring import Surroundings, build_client, build_task, build_toolbox, withheld_notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from ralph.core.backoff import RetryPolicy
-    from ralph.effects.tools import LocalToolbox
-    from ralph.settings import RetrySettings
+    from ralph.core.tool_calls import ToolDefinition
+    from ralph.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -116,9 +108,7 @@ class RunCommand:
         except PromptError as error:
             raise UsageError(str(error)) from error
         except Interrupted as interrupted:
-            ended = self._ended(
-                Outcome.INTERRUPTED, "stopped by a signal", signal_number=interrupted.signal_number
-            )
+            ended = self._ended(Outcome.INTERRUPTED, str(interrupted), interrupted.signal_number)
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
@@ -150,50 +140,28 @@ class RunCommand:
         prompt, notices = self._prompt()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
-        secrets = known_secrets(self._environment, settings.secrets)
-        redactor = Redactor(secrets)
+        around = Surroundings(settings, self._environment, cwd, self._waiter, self._clock, self)
+        redactor = Redactor(around.secrets)
         self._writer.redact = redactor.redact
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
-        toolbox = self._toolbox(settings, redactor, secrets, cwd)
-        task = self._task(settings, toolbox, prompt, cwd)
-        source = settings.credential.source if settings.credential else "none"
-        tools = tuple(tool.name for tool in toolbox.definitions)
-        self.emit(RunStarted(str(cwd), settings.model.name, tools, source))
-        for notice in (*settings.warnings, *notices, *self._withheld(settings, secrets), *_unused(settings)):
-            self.emit(Notice(notice))
-        return self._run_task(task, settings, toolbox, redactor)
+        return self._run_task(around, redactor, prompt, (*settings.warnings, *notices))
 
     def _run_task(
-        self, task: Task, settings: Settings, toolbox: LocalToolbox, redactor: Redactor
+        self, around: Surroundings, redactor: Redactor, prompt: str, notices: tuple[str, ...]
     ) -> RunEnded:
-        # Late, because they cost most of the start-up time and nothing before needs them.
-        from ralph.effects.http_client import build_http_client  # noqa: PLC0415
-        from ralph.effects.messages_api import Endpoint, MessagesApi  # noqa: PLC0415
-        from ralph.settings import is_loopback  # noqa: PLC0415
-
-        model = settings.model
-        ca_file = str(model.ca_file) if model.ca_file is not None else None
-        try:
-            http = build_http_client(model.base_url, ca_file, is_loopback=is_loopback(model.base_url))
-        except OSError as error:
-            return self._ended(Outcome.CONFIG, f"cannot use the CA file {ca_file}: {error.strerror or error}")
-        except ValueError as error:
-            return self._ended(Outcome.CONFIG, str(error))
-        credential = settings.credential
-        # A custom header of the same name is the user's last word.
-        custom = {name.lower() for name, _ in settings.custom_headers}
-        own = (
-            ((credential.header, credential.value),) if credential and credential.header not in custom else ()
+        toolbox = build_toolbox(around, redactor)
+        task, more_notices = build_task(
+            around,
+            prompt,
+            tuple(toolbox.definitions),
+            own_system_prompt=self.options.system_prompt,
+            appended_system_prompt=self.options.append_system_prompt,
+            speed=self.options.speed,
         )
-        client = MessagesApi(
-            Endpoint(model.base_url, own + settings.custom_headers),
-            http,
-            limits=settings.clocks,
-            waiter=self._waiter,
-            clock=self._clock,
-            events=self,
-            redact=redactor.redact_all,
-        )
+        self.emit(_started(around.settings, str(around.cwd), toolbox.definitions))
+        for notice in (*notices, *more_notices, *withheld_notice(around)):
+            self.emit(Notice(notice))
+        client = build_client(around, redactor)
         try:
             return Run(
                 task, client=client, toolbox=toolbox, waiter=self._waiter, clock=self._clock, events=self
@@ -219,65 +187,7 @@ class RunCommand:
                 raise UsageError(f"cannot work in {self.options.directory}: {error.strerror}") from error
         return Path.cwd()
 
-    def _toolbox(
-        self, settings: Settings, redactor: Redactor, secrets: frozenset[str], cwd: Path
-    ) -> LocalToolbox:
-        from ralph.effects.tools import ALL_TOOLS, LocalToolbox, ToolSettings  # noqa: PLC0415
-
-        tools = settings.tools
-        allowed = ALL_TOOLS if tools.allowed is None else frozenset(tools.allowed)
-        return LocalToolbox(
-            ToolSettings(
-                cwd=cwd,
-                bash_timeout_s=tools.bash_timeout_s,
-                bash_max_timeout_s=tools.bash_max_timeout_s,
-                max_output_bytes=tools.max_output_bytes,
-                environment=child_environment(self._environment, tools.pass_env, secrets),
-                enabled=allowed - frozenset(tools.disallowed),
-            ),
-            waiter=self._waiter,
-            clock=self._clock,
-            redact=redactor.redact,
-            redact_longest=redactor.longest_bytes,
-        )
-
-    def _task(self, settings: Settings, toolbox: LocalToolbox, prompt: str, cwd: Path) -> Task:
-        parts = PromptParts(
-            cwd=str(cwd),
-            platform=platform.system(),
-            replacement=self.options.system_prompt,
-            appendix=self.options.append_system_prompt,
-            instructions=read_project_instructions(cwd),
-        )
-        for instructions in parts.instructions:
-            if instructions.was_cut:
-                self.emit(Notice(f"{instructions.path} was cut: only 32 KB of project instructions are read"))
-        shape = RequestShape(
-            model=settings.model.name,
-            system=system_prompt(parts),
-            tools=tuple(toolbox.definitions),
-            max_tokens=settings.model.max_tokens,
-            effort=settings.model.effort,
-        )
-        policy = retry_policy(settings.retry)
-        if self.options.speed != 1.0:
-            policy = backoff.sped_up(policy, self.options.speed)
-        credential = settings.credential.source if settings.credential else "no key is set"
-        return Task(prompt, shape, policy, settings.model.base_url, credential)
-
-    def _withheld(self, settings: Settings, secrets: frozenset[str]) -> tuple[str, ...]:
-        """A command that misses a variable would be a riddle: say which ones stay behind."""
-        passed = child_environment(self._environment, settings.tools.pass_env, secrets)
-        names = sorted(
-            name for name in self._environment.keys() - passed.keys() if not name.startswith("ANTHROPIC_")
-        )
-        if not names:
-            return ()
-        return (
-            f"kept from tools, as they look like credentials: {', '.join(names)} (--pass-env NAME lets one through)",
-        )
-
-    def _ended(self, outcome: Outcome, error: str, *, signal_number: int = 0) -> RunEnded:
+    def _ended(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
         """A run that ended before its loop began, or by a bug."""
         return RunEnded(
             outcome=outcome,
@@ -292,31 +202,12 @@ class RunCommand:
         )
 
 
-def _unused(settings: Settings) -> tuple[str, ...]:
-    """What was asked for and is not sent, because the model is known to refuse it."""
-    model = settings.model
-    facts = facts_of(model.name)
-    if model.effort is None or facts is None or facts.takes_effort:
-        return ()
-    return (f"{model.name} takes no effort setting; it is left out",)
+def _started(settings: Settings, cwd: str, tools: Sequence[ToolDefinition]) -> RunStarted:
+    source = settings.credential.source if settings.credential else "none"
+    return RunStarted(cwd, settings.model.name, tuple(tool.name for tool in tools), source)
 
 
 def _io_error(ended: RunEnded, error: str) -> RunEnded:
     """The same end, whose result could not be delivered."""
     outcome = Outcome.IO_ERROR
     return replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
-
-
-def retry_policy(retry: RetrySettings) -> RetryPolicy:
-    """The policy that the settings ask for."""
-    if not retry.enabled:
-        return backoff.off()
-    match retry.policy:
-        case "patient":
-            return backoff.patient()
-        case "off":
-            return backoff.off()
-        case "custom":
-            return backoff.custom(retry.max_retries, retry.base_delay_s, retry.max_delay_s)
-        case _:
-            return backoff.standard()
