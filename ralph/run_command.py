@@ -74,11 +74,12 @@ class RunCommand:
         self._waiter = InboxWaiter(self._clock)
         self._heartbeats = Heartbeats(self, self._clock, ClockSettings().heartbeat_s)
         self._waiter.heartbeats = self._heartbeats
+        self._redactor = Redactor(known_secrets(environment))
         self._writer = Writer(
             options.output,
             self._session_id,
             __version__,
-            redact=Redactor(known_secrets(environment)).redact,
+            redact=self._redactor.redact,
             has_color="NO_COLOR" not in environment and os.isatty(2),
             is_one_terminal=os.isatty(1) and os.isatty(2),
         )
@@ -104,7 +105,8 @@ class RunCommand:
         except SettingsError as error:
             if error.from_flag:
                 raise UsageError(str(error)) from error
-            ended = self._ended(Outcome.CONFIG, str(error))
+            # A key in the wrong place is a setting's wrong value: it must not be repeated.
+            ended = self._ended(Outcome.CONFIG, self._redactor.redact_all(str(error)))
         except PromptError as error:
             raise UsageError(str(error)) from error
         except Interrupted as interrupted:
@@ -141,15 +143,13 @@ class RunCommand:
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
         around = Surroundings(settings, self._environment, cwd, self._waiter, self._clock, self)
-        redactor = Redactor(around.secrets)
-        self._writer.redact = redactor.redact
+        self._redactor = Redactor(around.secrets)
+        self._writer.redact = self._redactor.redact
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
-        return self._run_task(around, redactor, prompt, (*settings.warnings, *notices))
+        return self._run_task(around, prompt, (*settings.warnings, *notices))
 
-    def _run_task(
-        self, around: Surroundings, redactor: Redactor, prompt: str, notices: tuple[str, ...]
-    ) -> RunEnded:
-        toolbox = build_toolbox(around, redactor)
+    def _run_task(self, around: Surroundings, prompt: str, notices: tuple[str, ...]) -> RunEnded:
+        toolbox = build_toolbox(around, self._redactor)
         task, more_notices = build_task(
             around,
             prompt,
@@ -161,7 +161,7 @@ class RunCommand:
         self.emit(_started(around.settings, str(around.cwd), toolbox.definitions))
         for notice in (*notices, *more_notices, *withheld_notice(around)):
             self.emit(Notice(notice))
-        client = build_client(around, redactor)
+        client = build_client(around, self._redactor)
         try:
             return Run(
                 task, client=client, toolbox=toolbox, waiter=self._waiter, clock=self._clock, events=self

@@ -121,6 +121,17 @@ def test_an_unknown_key_in_ralph_toml_is_named(ralph, serve) -> None:
     assert "polcy" in ran.last_line
 
 
+@pytest.mark.parametrize("where", ["ralph.toml", "--config"])
+def test_a_key_that_stands_in_the_wrong_setting_is_not_repeated(ralph, serve, where) -> None:
+    canary = "sk-ant-api03-canary0005canary0005canary0005"
+    path = ralph.cwd / ("ralph.toml" if where == "ralph.toml" else "own.toml")
+    path.write_text(f"[retry]\npolicy = '{canary}'\n")
+    ran = ralph("hi", "--output-format", "json", *(() if where == "ralph.toml" else ("--config", "own.toml")))
+    assert ran.code == 78
+    assert "retry.policy" in ran.last_line
+    assert canary not in ran.stdout + ran.stderr
+
+
 def test_ralph_toml_counts(ralph, serve) -> None:
     server = serve(Fault(status=529), HELLO)
     (ralph.cwd / "ralph.toml").write_text("[retry]\npolicy = 'off'\n")
