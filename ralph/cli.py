@@ -7,7 +7,6 @@ from __future__ import annotations
 import enum
 import os
 import sys
-import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
+from ralph.cli_values import absolute, names, text_or_file, uuid_text, writable_result_file
 from ralph.core.outcome import Outcome, UsageError
 
 COMMANDS = ("run", "demo", "mock-api")
@@ -208,26 +208,26 @@ def run(
         "model.effort": effort.value if effort else None,
         "model.max_tokens": max_tokens,
         "retry.policy": retry.value if retry else None,
-        "tools.allowed": _names(allowed_tools),
-        "tools.disallowed": _names(disallowed_tools),
-        "tools.pass_env": _names(pass_env),
+        "tools.allowed": names(allowed_tools),
+        "tools.disallowed": names(disallowed_tools),
+        "tools.pass_env": names(pass_env),
     }
     return run_command(
         RunOptions(
             prompt=prompt,
-            prompt_file=_absolute(prompt_file),
+            prompt_file=absolute(prompt_file),
             directory=directory,
-            config_file=_absolute(config),
-            session_id=_uuid(session_id),
-            system_prompt=_text_or_file("system-prompt", system_prompt, system_prompt_file),
-            append_system_prompt=_text_or_file(
+            config_file=absolute(config),
+            session_id=uuid_text(session_id),
+            system_prompt=text_or_file("system-prompt", system_prompt, system_prompt_file),
+            append_system_prompt=text_or_file(
                 "append-system-prompt", append_system_prompt, append_system_prompt_file
             ),
             output=OutputOptions(
                 output_format=output_format.value,
                 include_partial=include_partial_messages,
                 is_quiet=quiet,
-                result_file=_result_file(result_file),
+                result_file=writable_result_file(result_file),
             ),
             settings=flags,
         )
@@ -290,52 +290,3 @@ def mock_api(
         )
         return _complain(f"cannot serve: {what}", Outcome.IO_ERROR.exit_code())
     return 0
-
-
-def _names(values: list[str] | None) -> tuple[str, ...] | None:
-    """Names separated by commas or spaces, in one value or several; None when the option was not given."""
-    from ralph.core.setting_checks import split_names  # noqa: PLC0415 - not needed for --help
-
-    return tuple(name for value in values for name in split_names(value)) if values else None
-
-
-def _uuid(text: str | None) -> str | None:
-    if text is None:
-        return None
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no UUID", param_hint="--session-id") from None
-
-
-def _text_or_file(option: str, text: str | None, path: str | None) -> str | None:
-    if text is not None and path is not None:
-        raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
-    if path is None:
-        return text
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise typer.BadParameter(
-            f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file"
-        ) from None
-
-
-def _absolute(path: str | None) -> str | None:
-    """Files are named from where ralph was called, not from --cd. `-` stays standard input."""
-    if path is None or path == "-":
-        return path
-    try:
-        return str(Path.cwd() / path)
-    except FileNotFoundError:  # the working directory is gone; the run says so
-        return path
-
-
-def _result_file(path: str | None) -> str | None:
-    from ralph.effects.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
-
-    absolute = _absolute(path)
-    problem = result_file_problem(absolute) if absolute is not None else None
-    if problem is not None:
-        raise typer.BadParameter(problem, param_hint="--result-file")
-    return absolute

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ralph.core.answer import with_unique_call_ids
 from ralph.core.bug_report import describe_bug
 from ralph.core.classify import outcome_of
 from ralph.core.conversation import (
@@ -24,15 +25,14 @@ from ralph.core.events import AnswerAccepted, Event, Notice, RunEnded, UserMessa
 from ralph.core.hints import hints_for
 from ralph.core.next_step import Continue, End, RunTools, TurnState, next_step
 from ralph.core.outcome import Outcome
-from ralph.core.stream import with_unique_call_ids
 from ralph.core.tally import Tally
 from ralph.ports import Interrupted
 from ralph.retry import send_with_retry
 from ralph.tool_turn import run_tool_turn
 
 if TYPE_CHECKING:
+    from ralph.core.answer import Answer
     from ralph.core.backoff import RetryPolicy
-    from ralph.core.stream import Answer
     from ralph.core.tool_calls import ToolResult
     from ralph.ports import Client, Clock, Events, Toolbox, Waiter
 

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
     from ralph.core.events import Event
-    from ralph.core.stream import Answer
     from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
 
 

@@ -16,8 +16,8 @@ from ralph.core.events import AttemptFailed, Notice, RetryExhausted, RetryRecove
 from ralph.ports import Interrupted
 
 if TYPE_CHECKING:
+    from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
-    from ralph.core.stream import Answer
     from ralph.ports import Client, Events, Waiter
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from ralph.core.answer import MalformedCall
 from ralph.core.events import ToolFinished, ToolStarted
-from ralph.core.stream import MalformedCall
 from ralph.core.tool_arguments import check_arguments
 from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.ports import Interrupted

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ralph.core.stream import Answer, answer_from_message
+from ralph.core.stream import answer_from_message
 from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
 from ralph.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
     from ralph.core.errors import AgentError
     from ralph.core.events import Event

@@ -15,7 +15,9 @@ PACKAGE = Path(__file__).parent.parent / "ralph"
 MAY_IMPORT = {
     "ralph": set(),
     "ralph.__main__": {"ralph", "ralph.cli"},
+    "ralph.cli_values": {"ralph.core", "ralph.effects.output"},
     "ralph.cli": {
+        "ralph.cli_values",
         "ralph",
         "ralph.core",
         "ralph.run_command",

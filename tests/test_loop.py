@@ -30,7 +30,7 @@ from tests.fakes import (
 )
 
 if TYPE_CHECKING:
-    from ralph.core.stream import Answer
+    from ralph.core.answer import Answer
 
 
 class Played:

@@ -16,7 +16,7 @@ from ralph.retry import send_with_retry
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, text
 
 if TYPE_CHECKING:
-    from ralph.core.stream import Answer
+    from ralph.core.answer import Answer
 
 HELLO = answer(text("hello"))
 

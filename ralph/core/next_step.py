@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
-    from ralph.core.stream import Answer
+    from ralph.core.answer import Answer
 
 MOST_CONTINUATIONS = 3
 """Answers in a row that `max_tokens` may cut before the run ends."""

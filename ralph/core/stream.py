@@ -8,61 +8,18 @@ Source: the Messages API's streaming contract, version 2026-10-21.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from ralph.core.answer import Answer, MalformedCall
 from ralph.core.classify import PERMANENT_STREAM_ERRORS
+from ralph.core.content_block import OpenBlock
 from ralph.core.errors import AgentError, StreamParse, StreamTransient
-from ralph.core.tool_calls import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from ralph.core.tool_calls import ToolCall
 
-    from ralph.core.tool_calls import Block
-
-TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-_TEXT_BLOCKS = ("text", "thinking")
-"""Blocks whose deltas are text, kept under the block's own name."""
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 """Stop reasons after which no tool call of the answer may run."""
-
-
-@dataclass(frozen=True)
-class MalformedCall:
-    """A tool call that must not run. `raw` is its input as the model wrote it."""
-
-    id: str
-    name: str
-    raw: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A whole assistant message."""
-
-    message: dict[str, Any]
-    """The API's message object; `content` holds finished blocks in index order."""
-    calls: tuple[ToolCall | MalformedCall, ...]
-    """The client tool calls, in order. Empty where the stop reason forbids to run any."""
-    warnings: tuple[str, ...] = ()
-    request_id: str | None = None
-
-    @property
-    def content(self) -> list[Block]:
-        content: list[Block] = self.message["content"]
-        return content
-
-    @property
-    def stop_reason(self) -> str:
-        return str(self.message["stop_reason"])
-
-    @property
-    def text(self) -> str:
-        """What the model said, as it said it; blocks on lines of their own."""
-        return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
-
 
 # What a `message_delta` has no business to change.
 _NOT_IN_A_DELTA = frozenset({"type", "role", "content", "usage"})
@@ -76,7 +33,7 @@ class StreamAssembler:
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
-        self._blocks: list[_OpenBlock] = []
+        self._blocks: list[OpenBlock] = []
         self._saw_delta = False
         self._damaged_text = False
         self.is_complete = False
@@ -146,7 +103,7 @@ class StreamAssembler:
         index = event.get("index")
         if index != len(self._blocks) or isinstance(index, bool):
             raise StreamParse(f"content_block_start has index {index!r}, expected {len(self._blocks)}")
-        block = _OpenBlock(dict(_dict(event, "content_block")))
+        block = OpenBlock(dict(_dict(event, "content_block")))
         if block.is_client_call and any(b.block.get("id") == block.block["id"] for b in self._blocks):
             raise StreamParse(f"tool_use id {block.block['id']!r} came twice in one answer")
         self._blocks.append(block)
@@ -180,7 +137,7 @@ class StreamAssembler:
             raise StreamParse(f"message_stop came while block {', '.join(still_open)} was open")
         self.is_complete = True
 
-    def _block(self, event: dict[str, Any]) -> _OpenBlock:
+    def _block(self, event: dict[str, Any]) -> OpenBlock:
         index = event.get("index")
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self._blocks):
             raise StreamParse(f"{event['type']} names block {index!r}, which was not started")
@@ -211,112 +168,9 @@ class StreamAssembler:
         return warnings
 
 
-@dataclass
-class _OpenBlock:
-    """A content block while its deltas come. Fragments are joined once, at the end."""
-
-    block: Block
-    is_closed: bool = False
-    malformed: str | None = None
-    """Why the input cannot be run, set at close."""
-    raw_input: str = ""
-    _fragments: dict[str, list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.block.get("type"), str):
-            raise StreamParse(f"a content block without a type: {str(self.block)[:200]}")
-        if self.is_client_call and not (_is_name(self.block.get("id")) and _is_name(self.block.get("name"))):
-            raise StreamParse(f"a tool_use block without id or name: {str(self.block)[:200]}")
-        if self.block["type"] in _TEXT_BLOCKS:
-            name = self.block["type"]
-            if not isinstance(self.block.setdefault(name, ""), str):
-                raise StreamParse(f"a {name} block whose {name} is no text: {str(self.block)[:200]}")
-
-    @property
-    def is_client_call(self) -> bool:
-        return self.block.get("type") == "tool_use"
-
-    def extend(self, delta: dict[str, Any]) -> None:
-        kind = delta.get("type")
-        match kind:
-            case "text_delta":
-                self._append("text", delta)
-            case "thinking_delta":
-                self._append("thinking", delta)
-            case "input_json_delta":
-                self._append("partial_json", delta)
-            case "signature_delta":
-                self.block["signature"] = delta.get("signature", "")
-            case "citations_delta":
-                before = self.block.get("citations")
-                self.block["citations"] = [
-                    *(before if isinstance(before, list) else ()),
-                    delta.get("citation"),
-                ]
-            case "compaction_delta":
-                self.block.update({k: v for k, v in delta.items() if k != "type"})
-
-    def close(self) -> None:
-        self.is_closed = True
-        for name in _TEXT_BLOCKS:
-            if name in self._fragments:
-                self.block[name] = _joined_surrogates(self.block[name] + "".join(self._fragments[name]))
-        if self.block["type"] in TOOL_INPUT_BLOCKS:
-            self._close_input()
-
-    def as_call(self) -> ToolCall | MalformedCall:
-        if self.malformed is not None:
-            return MalformedCall(self.block["id"], self.block["name"], self.raw_input, self.malformed)
-        return ToolCall(self.block["id"], self.block["name"], self.block["input"])
-
-    def _append(self, name: str, delta: dict[str, Any]) -> None:
-        fits = (
-            self.block["type"] in TOOL_INPUT_BLOCKS if name == "partial_json" else self.block["type"] == name
-        )
-        fragment = delta.get(name)
-        if not fits or not isinstance(fragment, str):
-            raise StreamParse(
-                f"{delta['type']} does not fit a {self.block['type']} block: {str(delta)[:200]}"
-            )
-        self._fragments.setdefault(name, []).append(fragment)
-
-    def _close_input(self) -> None:
-        self.raw_input = "".join(self._fragments.get("partial_json", []))
-        placeholder = self.block.get("input")
-        value: Any = {} if placeholder is None else placeholder
-        if self.raw_input.strip():
-            try:
-                value = _strict_json(self.raw_input)
-            except (ValueError, RecursionError) as error:
-                self.malformed = f"its input is not valid JSON ({error})"
-        if self.malformed is None and not isinstance(value, dict):
-            self.malformed = f"its input must be a JSON object, got {type(value).__name__}"
-        # The API takes nothing but an object back; this wrapper is the form it documents.
-        self.block["input"] = value if self.malformed is None else {"INVALID_JSON": self.raw_input}
-
-
 _AFTER_START = frozenset(
     {"content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}
 )
-
-
-def with_unique_call_ids(answer: Answer, taken: Collection[str]) -> Answer:
-    """The answer with new ids for calls whose id an earlier answer has used.
-
-    Some local servers number their calls from 0 in every answer; the API wants ids unique over a conversation.
-    """
-    names = {call.id: call.id for call in answer.calls}
-    for used in names.keys() & set(taken):
-        names[used] = next(
-            name for n in count(2) if (name := f"{used}_{n}") not in taken and name not in names
-        )
-    if all(old == new for old, new in names.items()):
-        return answer
-    content = [
-        {**block, "id": names[block["id"]]} if block.get("id") in names else block for block in answer.content
-    ]
-    calls = tuple(replace(call, id=names[call.id]) for call in answer.calls)
-    return replace(answer, message={**answer.message, "content": content}, calls=calls)
 
 
 def stream_error(event: dict[str, Any]) -> AgentError:
@@ -352,22 +206,3 @@ def _dict(event: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StreamParse(f"{event.get('type')} without {name}: {str(event)[:200]}")
     return value
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _strict_json(text: str) -> Any:
-    """As JSON has it: no NaN, no Infinity (also not as 1e999), no half characters. Raises ValueError."""
-    value = json.loads(text)
-    # Two halves of a character in different escapes join here; a half alone could not reach a command.
-    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    return value
-
-
-def _joined_surrogates(text: str) -> str:
-    """Halves of a character that came in different deltas become one; a half alone becomes U+FFFD."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

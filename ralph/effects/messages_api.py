@@ -19,8 +19,8 @@ from ralph.effects.reception import Reception
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
-    from ralph.core.stream import Answer
     from ralph.ports import Clock, Events, Waiter
 
 API_VERSION = "2026-10-21"

@@ -15,7 +15,7 @@ import httpx_sse
 from ralph.core.clocks import Deadline, ResponseClocks
 from ralph.core.errors import AgentError, Api, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.core.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
-from ralph.core.stream import Answer, StreamAssembler, answer_from_message, stream_error
+from ralph.core.stream import StreamAssembler, answer_from_message, stream_error
 from ralph.core.usage import tokens_of
 from ralph.effects.error_answers import http_error, not_a_stream, request_id_of
 from ralph.effects.exchange import Connected, End, Exchange, Failed, Head
@@ -25,6 +25,7 @@ from ralph.ports import TIMED_OUT, Interrupted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ralph.core.answer import Answer
     from ralph.ports import Clock, Events
 
 ERROR_BODY_BYTES = 64 * 1024

@@ -21,7 +21,7 @@ from ralph.core.outcome import Outcome
 from tests.fakes import answer, call, text
 
 if TYPE_CHECKING:
-    from ralph.core.stream import Answer
+    from ralph.core.answer import Answer
 
 
 def steps(*answers: Answer) -> list[Step]:

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ralph.core.answer import Answer, MalformedCall, with_unique_call_ids
 from ralph.core.errors import AgentError, StreamParse, StreamTransient
-from ralph.core.stream import (
-    Answer,
-    MalformedCall,
-    StreamAssembler,
-    answer_from_message,
-    with_unique_call_ids,
-)
+from ralph.core.stream import StreamAssembler, answer_from_message
 from ralph.core.tool_calls import ToolCall
 
 Event = dict[str, Any]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from ralph.core.stream import Answer
+    from ralph.core.answer import Answer
 
 BODY = json.dumps(
     {

@@ -20,7 +20,7 @@ from tests.effects.messages_api.harness import Rig, sse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.core.stream import Answer
+    from ralph.core.answer import Answer
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 json_values = st.recursive(

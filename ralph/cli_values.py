@@ -1,0 +1,59 @@
+"""What the command line's words mean as values. Each refuses what cannot be meant, naming the option (exit 2)."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import typer
+
+
+def names(values: list[str] | None) -> tuple[str, ...] | None:
+    """Names separated by commas or spaces, in one value or several; None when the option was not given."""
+    from ralph.core.setting_checks import split_names  # noqa: PLC0415 - not needed for --help
+
+    return tuple(name for value in values for name in split_names(value)) if values else None
+
+
+def uuid_text(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no UUID", param_hint="--session-id") from None
+
+
+def text_or_file(option: str, text: str | None, path: str | None) -> str | None:
+    if text is not None and path is not None:
+        raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
+    if path is None:
+        return text
+    if Path(path).exists() and not Path(path).is_file():
+        raise typer.BadParameter(f"{path} is no file", param_hint=f"--{option}-file")
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file"
+        ) from None
+
+
+def absolute(path: str | None) -> str | None:
+    """Files are named from where ralph was called, not from --cd. `-` stays standard input."""
+    if path is None or path == "-":
+        return path
+    try:
+        return str(Path.cwd() / path)
+    except FileNotFoundError:  # the working directory is gone; the run says so
+        return path
+
+
+def writable_result_file(path: str | None) -> str | None:
+    from ralph.effects.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
+
+    where = absolute(path)
+    problem = result_file_problem(where) if where is not None else None
+    if problem is not None:
+        raise typer.BadParameter(problem, param_hint="--result-file")
+    return where
