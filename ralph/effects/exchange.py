@@ -76,6 +76,7 @@ class Exchange:
         self._read_ahead = threading.Semaphore(READ_AHEAD_CHUNKS)
         self._unwanted = threading.Event()
         self._aborted = threading.Event()
+        self._has_ended = threading.Event()
         request.extensions["trace"] = self._trace
         self._thread = threading.Thread(target=self._fetch, name="ralph-exchange", daemon=True)
         self._thread.start()
@@ -104,7 +105,8 @@ class Exchange:
         """
         self._aborted.set()
         self.leave()
-        if self._thread.is_alive() and self._wire.open_socket is not None:
+        # A body that was read to its end leaves a connection that the next request can use.
+        if self._thread.is_alive() and not self._has_ended.is_set() and self._wire.open_socket is not None:
             _shut_down(self._wire.open_socket)
 
     def _fetch(self) -> None:
@@ -116,6 +118,7 @@ class Exchange:
                     if not self._unwanted.is_set():
                         self._read_ahead.acquire()
                         self._mailbox.put(chunk)
+                self._has_ended.set()
                 self._mailbox.put(End())
             finally:
                 response.close()
