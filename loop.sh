@@ -18,6 +18,7 @@ if ! [[ $max =~ ^[0-9]+$ ]] || (($# > 1)); then
     echo "usage: ./loop.sh [plan|build] [max-iterations]" >&2
     exit 2
 fi
+max=$((10#$max)) # 08 is eight, not a broken octal
 prompt=PROMPT_$mode.md
 if [[ ! -s $prompt ]]; then
     echo "loop: $prompt is missing or empty" >&2

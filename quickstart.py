@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,9 @@ def main() -> int:
     except SetupError as error:
         return complain(str(error))
     if commands is None:
-        return subprocess.call([str(Path(python).with_name("ralph")), word, *rest])
+        # In place of this process: signals and the exit code are then ralph's own.
+        ralph = str(Path(python).with_name("ralph"))
+        os.execv(ralph, [ralph, word, *rest])  # noqa: S606 - no shell is wanted
     return next(
         (code for command in commands if (code := subprocess.call([python, *command, *rest], cwd=HERE))), 0
     )

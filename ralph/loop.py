@@ -100,8 +100,15 @@ class Run:
             ending = _Ending(Outcome.INTERRUPTED, error=str(stop), signal_number=stop.signal_number)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
             ending = _Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
-        self.conversation = recover_conversation(self.conversation, finished)
+        self._recover(finished)
         return self._ended(ending, self._clock.now_s() - started_s)
+
+    def _recover(self, finished: dict[str, ToolResult]) -> None:
+        """Leave a conversation that can be resumed, and tell readers of the results that this adds."""
+        before = len(self.conversation.messages)
+        self.conversation = recover_conversation(self.conversation, finished)
+        for message in self.conversation.messages[before:]:
+            self.emit(UserMessageCommitted(message.content))
 
     def _turns(self, finished: dict[str, ToolResult]) -> _Ending:
         state = TurnState()

@@ -10,7 +10,7 @@ import pytest
 from ralph.core.backoff import standard
 from ralph.core.conversation import NOT_RUN, RequestShape, conversation_problems
 from ralph.core.errors import HttpError, StreamParse
-from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded
+from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded, UserMessageCommitted
 from ralph.core.next_step import MOST_PAUSES
 from ralph.core.outcome import Outcome
 from ralph.core.usage import TokenUsage
@@ -196,6 +196,8 @@ def test_a_signal_inside_a_tool_keeps_what_was_done_and_says_what_is_unknown() -
     assert played.ended.exit_code == 143
     contents = [block["content"] for block in played.run.conversation.messages[-1].content]
     assert contents == ["hi", INTERRUPTED, NOT_RUN]
+    told = played.events.of(UserMessageCommitted)[-1]
+    assert [block["content"] for block in told.content] == contents, "readers see what happened too"
 
 
 def test_a_bug_keeps_what_was_done_and_paid_so_far() -> None:

@@ -26,8 +26,8 @@ _MESSAGE_TAIL = b"}]}"
 
 # Copying this much for a request costs nothing to speak of; each piece is one more system call.
 _PIECE_BYTES = 128 * 1024
-# Never packed: the two newest user messages carry cache markers, and pauses may put answers between them.
-_ALWAYS_LOOSE = 8
+# Never packed: the two newest user messages carry cache markers, and ten pauses may put answers between them.
+_ALWAYS_LOOSE = 14
 
 NOT_RUN = "This call was not run: the run ended first. Check the state of things before you repeat it."
 

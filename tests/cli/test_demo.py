@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ def test_the_demo_keeps_its_directory_when_asked_and_the_work_is_real(ralph) -> 
     log = subprocess.run(["git", "log", "--oneline"], cwd=kept, check=True, capture_output=True, text=True)
     assert len(log.stdout.splitlines()) == 2
     assert "+ 50) // 100" in (kept / "invoice.py").read_text()
+    shutil.rmtree(kept.parent)
 
 
 def test_mock_api_serves_a_scenario_and_records_without_secrets(ralph, tmp_path) -> None:

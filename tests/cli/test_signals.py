@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import signal
 import socket
-import time
+import termios
 from pathlib import Path
 
 import pytest
@@ -134,13 +136,18 @@ def test_two_signals_in_a_row_still_leave_the_result(ralph, serve) -> None:
 def test_a_signal_ends_the_wait_for_a_prompt(ralph, tmp_path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    keep_open = os.open(fifo, os.O_RDWR)
+    writer = os.open(fifo, os.O_RDWR)
+    os.write(writer, b"the beginning")
     process = ralph.start("-f", str(fifo), "--output-format", "json")
-    time.sleep(0.6)  # nothing tells that it waits now; an early signal would end it all the same
-    ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
-    os.close(keep_open)
-    assert ran.code in (143, -signal.SIGTERM)
-    assert seconds < 1.5
+    wait_until(lambda: unread_bytes(writer) == 0)
+    assert_stopped(*_swap(ralph.stopped_by(process, signal.SIGTERM), signal.SIGTERM))
+    os.close(writer)
+
+
+def unread_bytes(pipe: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 def test_p8_sighup_stays_ignored_under_nohup(ralph, serve) -> None:
