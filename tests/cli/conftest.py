@@ -70,7 +70,12 @@ class Ralph:
         return self.finish(process, stdin)
 
     def finish(self, process: subprocess.Popen[bytes], stdin: bytes | None = None) -> Finished:
-        stdout, stderr = process.communicate(stdin, timeout=30)
+        try:
+            stdout, stderr = process.communicate(stdin, timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
         return Finished(process.returncode, stdout.decode(), stderr.decode())
 
     def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> tuple[Finished, float]:
