@@ -5,7 +5,7 @@
 #   ./loop.sh 20            build, at most 20 iterations
 #   ./loop.sh plan 3        plan, at most 3 iterations
 #
-# The prompt is PROMPT_plan.md or PROMPT_build.md. RALPH is the command to run (default: ralph).
+# The prompt is PROMPT_plan.md or PROMPT_build.md, which you write. RALPH is the command to run (default: ralph).
 # It goes by exit codes alone, never by text: see "Exit codes" in README.md.
 set -euo pipefail
 
@@ -21,20 +21,41 @@ fi
 max=$((10#$max)) # 08 is eight, not a broken octal
 prompt=PROMPT_$mode.md
 if [[ ! -s $prompt ]]; then
-    echo "loop: $prompt is missing or empty" >&2
+    echo "loop: $prompt is missing or empty; write the task for each iteration into it" >&2
     exit 2
 fi
+
+child=
+stopped=0
+trap 'stopped=129; stop' HUP
+trap 'stopped=130; stop' INT
+trap 'stopped=143; stop' TERM
+stop() { # a signal to the loop alone must not leave its child working
+    if [[ -n $child ]]; then kill -TERM "$child" 2>/dev/null || true; fi
+}
+
+# Run a command to its end, whatever signal comes meanwhile, and keep its exit code in $code.
+follow() {
+    "$@" </dev/null &
+    child=$!
+    while :; do
+        code=0
+        wait "$child" || code=$?
+        kill -0 "$child" 2>/dev/null || break
+    done
+    child=
+    if ((stopped)); then exit "$stopped"; fi
+}
 
 iteration=0
 while ((max == 0 || iteration < max)); do
     echo "loop: $mode, iteration $((iteration + 1))$( ((max)) && echo " of $max")" >&2
-    code=0
-    "${RALPH:-ralph}" run --retry patient --prompt-file "$prompt" </dev/null || code=$?
+    follow "${RALPH:-ralph}" run --retry patient --prompt-file "$prompt"
     case $code in
-        0 | 1 | 3 | 4 | 124) iteration=$((iteration + 1)) ;; # a fresh context may do better
-        75)                                                  # the API is down; that is no iteration
+        0 | 3 | 4) iteration=$((iteration + 1)) ;; # a fresh context may do better
+        75)                                        # the API is down; that is no iteration
             echo "loop: API unavailable, trying again in 30 minutes" >&2
-            sleep 1800
+            follow sleep 1800
             ;;
         *)
             echo "loop: stopped by exit code $code" >&2

@@ -72,6 +72,8 @@ def run_cli(arguments: list[str]) -> int:
         return _complain(f"{error.format_message().rstrip('.')} ({hint})", Outcome.USAGE.exit_code())
     except SystemExit:
         return 0  # typer's way to say that the reader of its help has left
+    except OSError as error:
+        return _complain(f"cannot write: {error.strerror}", Outcome.IO_ERROR.exit_code())
     return code if isinstance(code, int) else 0
 
 

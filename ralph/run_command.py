@@ -5,6 +5,7 @@ result. Only misuse of the command line, a `UsageError`, has none.
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -74,6 +75,7 @@ class RunCommand:
         self._waiter = InboxWaiter(self._clock)
         self._heartbeats = Heartbeats(self, self._clock, ClockSettings().heartbeat_s)
         self._waiter.heartbeats = self._heartbeats
+        self._waiter.on_first_signal = self._say_that_it_stops
         self._redactor = Redactor(known_secrets(environment))
         self._writer = Writer(
             options.output,
@@ -98,6 +100,10 @@ class RunCommand:
         if self.on_event is not None:
             self.on_event(event)
         self._writer.emit(event)
+
+    def _say_that_it_stops(self, signal_number: int) -> None:
+        name = signal.Signals(signal_number).name
+        self.emit(Notice(f"{name}: stopping what runs; once more stops at once"))
 
     def _outcome(self) -> RunEnded:
         try:
@@ -124,14 +130,14 @@ class RunCommand:
         except OSError as error:
             name = self.options.output.result_file
             ended = _io_error(ended, f"cannot write the result file {name}: {error.strerror}")
-        self.ended = ended
         self.emit(ended)
-        failure = self._writer.close(self._waiter, self._clock)
+        failure = self._writer.deliver(self._waiter, self._clock)
         if failure is not None:
-            ended = self.ended = _io_error(ended, f"cannot write to standard output: {failure.strerror}")
-            with suppress(OSError):  # said above already when it failed before
+            ended = _io_error(ended, f"cannot write to standard output: {failure.strerror}")
+            with suppress(OSError):  # said already when it failed before
                 self._writer.write_result_file(ended)
-            self._writer.amend(ended, self._waiter, self._clock)
+        self.ended = ended
+        self._writer.conclude(ended, self._waiter, self._clock)
         return ended
 
     def _run(self) -> RunEnded:

@@ -129,7 +129,7 @@ def build_task(
         shape=shape,
         policy=policy if speed == 1.0 else backoff.sped_up(policy, speed),
         endpoint=settings.model.base_url,
-        credential=settings.credential.source if settings.credential else "no key is set",
+        credential=settings.credential.source if settings.credential else "ANTHROPIC_API_KEY is not set",
     )
     cut = [
         f"{instructions.path} was cut: only 32 KB of project instructions are read"

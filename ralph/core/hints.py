@@ -42,7 +42,7 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
     elif isinstance(error, HttpError) and error.status == 403:
         yield f"The key ({credential}) is known but not allowed to do this: check its permissions and the model."
     elif kind is FailureKind.AUTH:
-        yield f"Check the key: {credential}."
+        yield f"Check the key: {credential}."  # the variable's name, or that there is none
     elif kind is FailureKind.NOT_FOUND:
         yield (
             f"Either the model {model!r} does not exist there (--model, ANTHROPIC_MODEL), or {endpoint} is no "

@@ -90,10 +90,12 @@ def tool_names(value: object) -> tuple[str, ...]:
     for name in names:
         if name in TOOL_NAMES:
             continue
-        why = "names one that does not exist"
+        tools = ", ".join(TOOL_NAMES)
         if re.search(r"[^A-Za-z0-9_-]", name):
-            why = "patterns are not supported"
-        raise ValueError(f"must hold exact names of tools ({', '.join(TOOL_NAMES)}); {name!r}: {why}")
+            raise ValueError(
+                f"must hold exact names of tools ({tools}); {name!r}: patterns are not supported"
+            )
+        raise ValueError(f"must hold exact names of tools ({tools}); no tool is called {name!r}")
     return tuple(dict.fromkeys(names))
 
 

@@ -111,7 +111,8 @@ class _Summary:
                 f"  time               {ended.duration_s:.1f} s",
                 f"  tests              {'pass' if tests_pass else 'FAIL'} (run once more, by the demo itself)",
                 "",
-                'Now your own task: set ANTHROPIC_API_KEY and try  ralph run "..."',
+                'Now your own task: set ANTHROPIC_API_KEY, then  ralph "..."',
+                '(not installed? in the clone:  python3 quickstart.py run "...")',
             ]
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import signal
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ralph.core.events import SHOWABLE, Event, Heartbeat, StreamReceived
 from ralph.ports import TIMED_OUT, Clock, Events, Interrupted, Mailbox
@@ -45,6 +45,8 @@ class InboxWaiter:
         self._clock = clock
         self.heartbeats: Heartbeats | None = None
         """Set once there is somebody to tell; None: waits are silent."""
+        self.on_first_signal: Callable[[int], None] | None = None
+        """Called, in the open, before the first `Interrupted` is raised."""
         self._inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[int] = deque()
 
@@ -60,7 +62,7 @@ class InboxWaiter:
         assert isinstance(mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
         while True:
             if self._signals:
-                raise Interrupted(self._signals.popleft())
+                self._interrupt(self._signals.popleft())
             if self.heartbeats is not None:
                 # Also when something came: pings and hidden thinking must not keep us silent.
                 self.heartbeats.beat(waiting_for)
@@ -74,6 +76,12 @@ class InboxWaiter:
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
         nobody = self.mailbox()
         self.wait(nobody, until_s=self._clock.now_s() + seconds, waiting_for=waiting_for)
+
+    def _interrupt(self, signal_number: int) -> NoReturn:
+        tell, self.on_first_signal = self.on_first_signal, None
+        if tell is not None:
+            tell(signal_number)
+        raise Interrupted(signal_number)
 
     def _sort_next(self, timeout_s: float) -> bool:
         """Move one item from the inbox to its mailbox. False when none came in time."""

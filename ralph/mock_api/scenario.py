@@ -128,3 +128,8 @@ class Scenario:
     """Refuse requests without `x-api-key` or `Authorization` with 401."""
     parse_requests: bool = True
     """False, for benchmarks: request bodies are read but not parsed, nothing is validated, every answer streams."""
+
+    def __post_init__(self) -> None:
+        for number, playable in enumerate(self.steps[:-1], start=1):
+            if as_step(playable).repeat == FOREVER:
+                raise ScenarioError(f'step {number}: repeat = "forever" leaves nothing for the steps after it')

@@ -84,3 +84,13 @@ def test_a_reader_that_leaves_changes_no_exit_code(ralph) -> None:
         )
         assert ran.returncode == 0, ran.stderr
         assert b"Traceback" not in ran.stderr
+
+
+def test_help_on_a_full_disk_is_one_line_and_an_io_error(ralph) -> None:
+    for arguments in (["--help"], ["run", "--help"], ["demo", "--speed", "100"]):
+        with Path("/dev/full").open("wb") as full:
+            process = ralph.start(*arguments, stdout=full)
+            _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 74
+        assert b"No space left" in stderr.splitlines()[-1]
+        assert b"Traceback" not in stderr

@@ -230,6 +230,7 @@ def test_a_full_disk_under_standard_output_is_an_io_error(ralph, serve, output_f
         _, stderr = process.communicate(timeout=30)
     assert process.returncode == 74
     assert b"No space left" in stderr.splitlines()[-1]
+    assert b"completed" not in stderr
     assert json.loads((ralph.cwd / "out.json").read_text())["terminal_reason"] == "io_error"
 
 

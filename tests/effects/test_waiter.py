@@ -264,3 +264,14 @@ def test_a_long_wait_beats_within_a_second_of_its_interval(waiter) -> None:
     threading.Timer(0.1, waiter.mailbox().put, ["for somebody else"]).start()
     assert take(waiter, waiter.mailbox(), within_s=0.2) is TIMED_OUT
     assert len(events.of(Heartbeat)) >= 1
+
+
+def test_the_first_signal_is_told_once_before_it_is_raised() -> None:
+    waiter = InboxWaiter(SystemClock())
+    told: list[int] = []
+    waiter.on_first_signal = told.append
+    for number in (2, 15):
+        waiter.note_signal(number)
+        with pytest.raises(Interrupted):
+            waiter.sleep(1, waiting_for="nothing")
+    assert told == [2]

@@ -213,3 +213,9 @@ def test_the_example_in_the_docs_loads() -> None:
     example = DOCS.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
 
     assert len(parse_scenario(example).steps) == 3
+
+
+def test_a_step_after_one_that_repeats_for_ever_is_an_error() -> None:
+    text = '[[steps]]\ncontent = "a"\nrepeat = "forever"\n[[steps]]\ncontent = "b"\n'
+    with pytest.raises(ScenarioError, match="step 1"):
+        parse_scenario(text)

@@ -181,4 +181,8 @@ def describe_call(call: ToolCall) -> str:
 def _gist(event: ev.ToolFinished) -> str:
     """One line of an error: a command's last, where its exit code stands, every other tool's first."""
     lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
-    return lines[-1 if event.call.name == "Bash" else 0][:LONGEST_SUMMARY]
+    if event.call.name != "Bash":
+        return lines[0][:LONGEST_SUMMARY]
+    # The exit code stands last, and above it what the command had to say about it.
+    said = f": {lines[-2].strip()}" if len(lines) > 1 else ""
+    return f"{lines[-1]}{said}"[:LONGEST_SUMMARY]

@@ -28,7 +28,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         "num_turns": ended.num_turns,
         "stop_reason": ended.stop_reason,
         "session_id": session_id,
-        "total_cost_usd": ended.usage.cost_usd,
+        "total_cost_usd": _rounded(ended.usage.cost_usd),
         "usage": _usage(ended.usage.tokens),
         "modelUsage": {model: _model_usage(model, used) for model, used in ended.usage.by_model.items()},
         "permission_denials": [],
@@ -48,6 +48,11 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
     return result
 
 
+def _rounded(cost_usd: float | None) -> float | None:
+    """To a ten-thousandth of a cent: sums of floats end in noise."""
+    return None if cost_usd is None else round(cost_usd, 6)
+
+
 def _usage(tokens: TokenUsage) -> dict[str, int]:
     return {
         "input_tokens": tokens.input,
@@ -64,7 +69,7 @@ def _model_usage(model: str, used: ModelUsage) -> dict[str, Any]:
         "outputTokens": used.tokens.output,
         "cacheReadInputTokens": used.tokens.cache_read,
         "cacheCreationInputTokens": used.tokens.cache_write,
-        "costUSD": used.cost_usd,
+        "costUSD": _rounded(used.cost_usd),
         "contextWindow": facts.context_window if facts else None,
         "maxOutputTokens": facts.max_output if facts else None,
     }

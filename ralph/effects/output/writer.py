@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ralph.core.events import Event, RunEnded
-from ralph.effects.output.narration import Narration, outcome_line
+from ralph.effects.output.narration import Narration
 from ralph.effects.output.result_file import write_result_file
 from ralph.effects.output.result_object import result_object
 from ralph.effects.output.shown_object import shown
@@ -68,17 +68,19 @@ class Writer:
         self._stdout = Spool(stdout_fd)
         self._stderr = Spool(stderr_fd)
         self._last_chance_s = last_chance_s
+        self._last_chance_ends_s: float | None = None
         self._is_closing = False
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
+        """Of the end of the run only the result is written here; its last lines come with `conclude`."""
         if self._is_closing:
             return  # a heartbeat of the last wait: the result stays the last word
-        for line in self._narration.lines(event):
-            self._stderr.write(_encoded(self.redact(line)), must_arrive=isinstance(event, RunEnded))
         if isinstance(event, RunEnded):
             self._write_result(event)
-        elif self._options.output_format == "stream-json":
+            return
+        self._narrate(event)
+        if self._options.output_format == "stream-json":
             for fields in stream_objects(
                 event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
             ):
@@ -90,32 +92,38 @@ class Writer:
             result = self._json_line(result_object(ended, self._session_id))
             write_result_file(self._options.result_file, result)
 
-    def close(self, waiter: Waiter, clock: Clock) -> OSError | None:
-        """Give readers a last chance to take what is there; a signal shortens it.
+    def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
+        """Give the reader of standard output a last chance to take what is there; a signal shortens it.
 
         Returns why standard output could not take the result, a full disk for one. A reader that is gone or
         never reads is no such reason.
         """
         self._is_closing = True
-        self._drain((self._stdout, self._stderr), waiter, clock)
+        self._drain(self._stdout, waiter, clock)
         return self._stdout.failure
 
-    def amend(self, ended: RunEnded, waiter: Waiter, clock: Clock) -> None:
-        """After `close`: the outcome has changed because standard output failed. Standard error says so."""
-        self._stderr.write(_encoded(self.redact(f"[ralph] {outcome_line(ended)}")), must_arrive=True)
-        self._drain((self._stderr,), waiter, clock)
+    def conclude(self, ended: RunEnded, waiter: Waiter, clock: Clock) -> None:
+        """Hints and the outcome, the last lines on standard error, once nothing can change it any more."""
+        self._narrate(ended)
+        self._drain(self._stderr, waiter, clock)
 
-    def _drain(self, spools: tuple[Spool, ...], waiter: Waiter, clock: Clock) -> None:
-        until_s = clock.now_s() + self._last_chance_s
-        for spool in spools:
-            drained = False
-            while not drained:
-                try:
-                    spool.drain(waiter, until_s)
-                    drained = True
-                except Interrupted:
-                    # A healthy reader needs milliseconds; the signal may be older than this wait.
-                    until_s = min(until_s, clock.now_s() + LAST_CHANCE_AFTER_SIGNAL_S)
+    def _narrate(self, event: Event) -> None:
+        for line in self._narration.lines(event):
+            self._stderr.write(_encoded(self.redact(line)), must_arrive=isinstance(event, RunEnded))
+
+    def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
+        """Both streams together are waited for no longer than the last chance."""
+        if self._last_chance_ends_s is None:
+            self._last_chance_ends_s = clock.now_s() + self._last_chance_s
+        while True:
+            try:
+                spool.drain(waiter, self._last_chance_ends_s)
+            except Interrupted:
+                # A healthy reader needs milliseconds; the signal may be older than this wait.
+                soon_s = clock.now_s() + LAST_CHANCE_AFTER_SIGNAL_S
+                self._last_chance_ends_s = min(self._last_chance_ends_s, soon_s)
+            else:
+                return
 
     def _write_result(self, ended: RunEnded) -> None:
         if self._options.output_format != "text":

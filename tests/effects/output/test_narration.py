@@ -192,7 +192,7 @@ def test_other_events_are_one_line_each(event, line) -> None:
     assert narrate(event) == [line]
 
 
-@pytest.mark.parametrize(("name", "gist"), [("Bash", "exit code 2"), ("Edit", "first")])
+@pytest.mark.parametrize(("name", "gist"), [("Bash", "exit code 2: second"), ("Edit", "first")])
 def test_a_failed_tool_says_what_matters_in_one_line(name, gist) -> None:
     output = ToolOutput("\nfirst\nsecond\nexit code 2\n", is_error=True)
     event = ev.ToolFinished(ToolCall("t", name, {}), ToolResult("t", output), 0.1)

@@ -34,6 +34,15 @@ def answer(*texts: str) -> ev.AnswerAccepted:
     return ev.AnswerAccepted({"id": "m1", "content": [{"type": "text", "text": text} for text in texts]})
 
 
+def finish(writer: Writer, last: ev.Event, waiter: InboxWaiter) -> None:
+    """As a run ends: the result first, then the last lines for people."""
+    writer.deliver(waiter, CLOCK)
+    if isinstance(last, ev.RunEnded):
+        writer.conclude(last, waiter, CLOCK)
+    else:
+        writer.conclude(ended(), waiter, CLOCK)
+
+
 class Output:
     """A writer whose two streams are files."""
 
@@ -54,7 +63,7 @@ class Output:
     def after(self, *events: ev.Event) -> tuple[str, str]:
         for event in events:
             self.writer.emit(event)
-        self.writer.close(self.waiter, CLOCK)
+        finish(self.writer, events[-1], self.waiter)
         out, err = (path.read_bytes().decode() for path in self._paths)
         return out, err
 
@@ -195,7 +204,7 @@ def test_p10_a_reader_that_never_reads_is_waited_for_no_longer_than_its_last_cha
         writer.emit(ev.Notice("x" * 1000))
     writer.emit(ended())
     started_s = time.monotonic()
-    writer.close(InboxWaiter(CLOCK), CLOCK)
+    finish(writer, ended(), InboxWaiter(CLOCK))
     assert 0.2 <= time.monotonic() - started_s < 0.5
     assert LAST_CHANCE_S == 5.0
 
@@ -206,7 +215,7 @@ def test_p10_a_signal_shortens_even_that(full_pipe) -> None:
     waiter = InboxWaiter(CLOCK)
     threading.Timer(0.05, waiter.note_signal, [15]).start()
     started_s = time.monotonic()
-    writer.close(waiter, CLOCK)
+    finish(writer, ended(), waiter)
     assert time.monotonic() - started_s < LAST_CHANCE_AFTER_SIGNAL_S + 0.4
 
 
@@ -223,7 +232,7 @@ def test_p9_closed_descriptors_are_no_error() -> None:
     writer = Writer(OutputOptions("json"), "s", "v", redact=str, stdout_fd=999_998, stderr_fd=999_999)
     writer.emit(ev.Notice("n"))
     writer.emit(ended())
-    writer.close(InboxWaiter(CLOCK), CLOCK)
+    finish(writer, ended(), InboxWaiter(CLOCK))
 
 
 def test_the_result_file_holds_the_result_object(output, tmp_path) -> None:
