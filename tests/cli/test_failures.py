@@ -33,7 +33,10 @@ USAGE = {
     "prompt file is a directory": (["-f", "."], "irectory"),
     "key in the wrong place": (["--session-id", KEY, "x"], "[redacted]"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b", "x"], "--system-prompt"),
-    "limit not built yet": (["--max-turns", "3", "x"], "--max-turns"),
+    "limit not built yet": (["--max-turns", "3", "x"], "--max-turns is not built yet"),
+    "resume not built yet": (["-c"], "-c is not built yet"),
+    "command not built yet": (["loop"], "ralph loop is not built yet"),
+    "partial without stream": (["--include-partial-messages", "x"], "stream-json"),
     "negative speed": (["demo", "--speed", "-1"], "--speed"),
     "missing scenario": (["mock-api", "nowhere.toml"], "nowhere.toml"),
 }
