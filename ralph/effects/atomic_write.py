@@ -72,10 +72,11 @@ def _copy_extended_attributes(source: Path, descriptor: int) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """So that the new name survives a power cut too."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):  # some file systems cannot; the content is synced all the same
+    """So that the new name survives a power cut too. The file is written by now: nothing here is a failure."""
+    # Some file systems cannot sync a directory, and one without read permission cannot be opened.
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
             os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)

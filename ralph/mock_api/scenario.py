@@ -132,4 +132,6 @@ class Scenario:
     def __post_init__(self) -> None:
         for number, playable in enumerate(self.steps[:-1], start=1):
             if as_step(playable).repeat == FOREVER:
-                raise ScenarioError(f'step {number}: repeat = "forever" leaves nothing for the steps after it')
+                raise ScenarioError(
+                    f'step {number}: repeat = "forever" leaves nothing for the steps after it'
+                )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ralph.effects.atomic_write import replace_file
 from ralph.effects.tools.file_type import kind_of
+from ralph.effects.tools.kernel_files import refuse_kernel_file
 from ralph.effects.tools.tool_error import ToolError, os_error_text
 
 
@@ -19,6 +20,7 @@ def real_target(path: Path, shown: str) -> tuple[Path, os.stat_result | None]:
     """
     target = Path(os.path.realpath(path))
     try:
+        refuse_kernel_file(target, shown)
         before = target.stat()
     except FileNotFoundError:
         return target, None
@@ -26,6 +28,7 @@ def real_target(path: Path, shown: str) -> tuple[Path, os.stat_result | None]:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
     if not stat.S_ISREG(before.st_mode):
         raise ToolError(f"{shown} is {kind_of(before.st_mode)}; only regular files can be written")
+    refuse_kernel_file(target, shown, before.st_dev)
     if not os.access(target, os.W_OK):
         raise ToolError(f"{shown} is read-only")
     return target, before

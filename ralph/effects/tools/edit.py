@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.atomic_write import real_target, write_atomically
+from ralph.effects.tools.edit_hints import hint_for_no_match
+from ralph.effects.tools.file_type import binary_type, image_media_type, is_binary
+from ralph.effects.tools.kernel_files import refuse_kernel_file
 from ralph.effects.tools.read import open_regular
-from ralph.effects.tools.text_encoding import TextEncoding, possible_encodings
-from ralph.effects.tools.text_match import (
-    Span,
-    find_spans,
-    has_overlapping_span,
-    hint_for_no_match,
-    line_number,
-    replacement_at,
-)
+from ralph.effects.tools.text_encoding import TextEncoding, marked_encoding, possible_encodings
+from ralph.effects.tools.text_match import EditableText, Places
 from ralph.effects.tools.tool_error import ToolError, os_error_text
 from ralph.effects.tools.write import link_note
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ralph.effects.tools.tool_room import Arguments, ToolRoom
 
-# Text, bytes and every match are in memory together.
+# Bytes, text and the edited text are in memory together.
 _MAX_BYTES = 10 * 1024 * 1024
 _LINES_AROUND = 3
 _MOST_SNIPPET_LINES = 14
@@ -34,21 +33,23 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     shown, old, new = arguments["file_path"], arguments["old_string"], arguments["new_string"]
     _check_strings(old, new)
     path = room.resolve(shown)
-    data = _content(open_regular(path, shown), shown)
+    data = _content(path, shown)
     target, before = real_target(path, shown)
-    encoding, text, spans = _places(data, old)
-    if not spans:
-        hint = hint_for_no_match(text, old)
+    encoding, text, places = _places(data, old)
+    if not places.count:
+        hint = hint_for_no_match(text.text, old)
         raise ToolError(f"old_string does not occur in {shown} (0 matches). {hint or 'Read the file again.'}")
     if not arguments.get("replace_all", False):
-        _refuse_several(text, old, spans, shown)
-    edited = _edited(text, spans, old, new)
-    if edited == text:
+        _refuse_several(text, places, shown)
+    edited = places.replaced(new)
+    if edited == text.text:
         raise ToolError("the edit changes nothing: the file already reads so")
     write_atomically(target, _encoded(encoding, edited, shown), before, shown)
-    count = f"{len(spans)} places" if len(spans) > 1 else f"line {line_number(text, spans[0].start)}"
+    [first] = places.spans(1)
+    line = text.line_number(first.start)
+    where = f"{places.count} places" if places.count > 1 else f"line {line}"
     note = link_note(before.st_nlink) if before is not None else ""
-    return ToolOutput(f"Edited {shown} at {count}:\n{_snippet(edited, text, spans, new)}{note}")
+    return ToolOutput(f"Edited {shown} at {where}:\n{_snippet(edited, first.start, line, new)}{note}")
 
 
 def _check_strings(old: str, new: str) -> None:
@@ -62,9 +63,12 @@ def _check_strings(old: str, new: str) -> None:
         raise ToolError("a string holds half a surrogate pair, which no text file can") from None
 
 
-def _content(descriptor: int, shown: str) -> bytes:
+def _content(path: Path, shown: str) -> bytes:
+    refuse_kernel_file(path, shown)
+    descriptor = open_regular(path, shown)
     try:
-        with open(descriptor, "rb") as file:
+        with os.fdopen(descriptor, "rb") as file:
+            refuse_kernel_file(path, shown, os.fstat(descriptor).st_dev)
             data = file.read(_MAX_BYTES + 1) or b""
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
@@ -72,41 +76,37 @@ def _content(descriptor: int, shown: str) -> bytes:
         raise ToolError(
             f"{shown} is larger than {_MAX_BYTES >> 20} MB; edit it with Bash, for example sed -i"
         )
+    if marked_encoding(data) is None and is_binary(data):
+        kind = image_media_type(data) or binary_type(data)
+        raise ToolError(f"{shown} is a binary file: {kind}; Edit changes text only")
     return data
 
 
-def _places(data: bytes, old: str) -> tuple[TextEncoding, str, list[Span]]:
+def _places(data: bytes, old: str) -> tuple[TextEncoding, EditableText, Places]:
     """The first reading of the bytes in which `old` occurs; else the likeliest, with no place."""
-    readings = [(encoding, encoding.decode(data)) for encoding in possible_encodings(data)]
-    for encoding, text in readings:
-        spans = find_spans(text, old)
-        if spans:
-            return encoding, text, spans
-    return *readings[0], []
+    readings = []
+    for encoding in possible_encodings(data):
+        text = EditableText(encoding.decode(data))
+        readings.append((encoding, text, text.places(old)))
+        if readings[-1][2].count:
+            return readings[-1]
+    return readings[0]
 
 
-def _refuse_several(text: str, old: str, spans: list[Span], shown: str) -> None:
-    numbers = [line_number(text, span.start) for span in spans[:_MOST_LINES_NAMED]]
-    if len(spans) == 1:
-        if has_overlapping_span(text, old, spans[0]):
+def _refuse_several(text: EditableText, places: Places, shown: str) -> None:
+    numbers = [text.line_number(span.start) for span in places.spans(_MOST_LINES_NAMED)]
+    if places.count == 1:
+        if places.overlaps_itself():
             raise ToolError(
                 f"old_string occurs more than once in {shown}, overlapping itself at line {numbers[0]}. "
                 "Add lines around it to make it unique."
             )
         return
-    more = ", ..." if len(spans) > _MOST_LINES_NAMED else ""
+    more = ", ..." if places.count > _MOST_LINES_NAMED else ""
     raise ToolError(
-        f"old_string occurs {len(spans)} times in {shown}, at lines {', '.join(map(str, numbers))}{more}. "
+        f"old_string occurs {places.count} times in {shown}, at lines {', '.join(map(str, numbers))}{more}. "
         "Add lines around it to make it unique, or set replace_all."
     )
-
-
-def _edited(text: str, spans: list[Span], old: str, new: str) -> str:
-    pieces, position = [], 0
-    for span in spans:
-        pieces += [text[position : span.start], replacement_at(text, span, old, new)]
-        position = span.end
-    return "".join([*pieces, text[position:]])
 
 
 def _encoded(encoding: TextEncoding, edited: str, shown: str) -> bytes:
@@ -119,19 +119,29 @@ def _encoded(encoding: TextEncoding, edited: str, shown: str) -> bytes:
         ) from None
 
 
-def _snippet(edited: str, text: str, spans: list[Span], new: str) -> str:
-    """The first changed place, numbered, with lines around."""
-    first = line_number(text, spans[0].start)
+def _snippet(edited: str, start: int, first: int, new: str) -> str:
+    """The first changed place, which begins at `start` in line `first`: numbered, with lines around."""
     begin = max(first - _LINES_AROUND, 1)
-    end = first + new.count("\n") + _LINES_AROUND
-    lines = edited.split("\n")
-    if not lines[-1]:
-        lines.pop()
+    lines = _lines_around(edited, start, first - begin, first - begin + new.count("\n") + 1 + _LINES_AROUND)
     numbered = [
         f"{number:>6}\t{line[:_LONGEST_SNIPPET_LINE].removesuffix(chr(13))}"
-        for number, line in enumerate(lines[begin - 1 : end], begin)
+        for number, line in enumerate(lines, begin)
     ]
     if len(numbered) > _MOST_SNIPPET_LINES:
         half = _MOST_SNIPPET_LINES // 2
         numbered = [*numbered[:half], "   ...", *numbered[-half:]]
     return "\n".join(numbered)
+
+
+def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
+    """`count` lines, from `before` lines above the position on; fewer at the end. The rest is not split."""
+    begin = text.rfind("\n", 0, position) + 1
+    for _ in range(before):
+        begin = text.rfind("\n", 0, begin - 1) + 1
+    end = begin - 1
+    for _ in range(count):
+        end = text.find("\n", end + 1)
+        if end < 0:
+            rest = text[begin:]
+            return rest.removesuffix("\n").split("\n") if rest else []
+    return text[begin:end].split("\n")

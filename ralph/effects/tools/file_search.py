@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ralph.effects.tools.file_type import is_binary, kind_of
-from ralph.effects.tools.glob_pattern import GlobPattern
+from ralph.effects.tools.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.effects.tools.read import open_regular
 from ralph.effects.tools.search_process import SearchProcess
 from ralph.effects.tools.text_encoding import marked_encoding
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from ralph.effects.tools.tool_room import ToolRoom
 
-_SNIFFED_BYTES = 65_536
+# What ripgrep's file types understand as `GlobPattern` does: names without classes, escapes, braces in braces
+# and empty alternatives. A colon would have a meaning of its own.
+_PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
 
 # `-I` keeps the working directory and the environment out; the program needs to find ralph all the same.
 _WORKER = (
@@ -70,7 +72,7 @@ def place_at(path: Path, shown: str) -> Place:
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
     descriptor = open_regular(path, shown)
     try:
-        start = os.read(descriptor, _SNIFFED_BYTES)
+        start = os.read(descriptor, SNIFFED_BYTES)
     finally:
         os.close(descriptor)
     if marked_encoding(start) is None and is_binary(start):
@@ -113,16 +115,12 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProces
             command.append("--files-with-matches")
     if query.ignore_case:
         command.append("--ignore-case")
-    if query.glob is not None and _is_type_of_file(query.glob):
+    # Others are left to who reads the records: types know names only.
+    if query.glob is not None and _PLAIN_GLOB.fullmatch(query.glob):
         # Not --glob, which would bring ignored files back.
         command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
     command += ["--regexp", query.pattern, "--", place.target]
     return SearchProcess(command, cwd=str(place.directory), room=room)
-
-
-def _is_type_of_file(glob: str) -> bool:
-    """Whether ripgrep's file types can express it: they know names only, and have a use of their own for colons."""
-    return not glob.startswith("!") and ":" not in glob and GlobPattern(glob).is_about_name
 
 
 def repository_top(directory: Path) -> Path | None:

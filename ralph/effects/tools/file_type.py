@@ -6,7 +6,7 @@ import stat
 
 _TAR_MARK_AT = 257
 # Searches sniff as much; ripgrep's first buffer has this size.
-_SNIFFED_BYTES = 65_536
+SNIFFED_BYTES = 65_536
 
 _BINARY_MAGIC = (
     (b"\x7fELF", "ELF program or library"),
@@ -49,7 +49,7 @@ def kind_of(mode: int) -> str:
 
 def is_binary(start: bytes) -> bool:
     """Git's rule: a NUL byte near the beginning. UTF-16 has to be ruled out before."""
-    return b"\0" in start[:_SNIFFED_BYTES] or start.startswith((b"%PDF-", b"\x1f\x8b"))
+    return b"\0" in start[:SNIFFED_BYTES] or start.startswith((b"%PDF-", b"\x1f\x8b"))
 
 
 def binary_type(start: bytes) -> str:

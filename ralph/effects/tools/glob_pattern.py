@@ -11,8 +11,13 @@ import re
 from ralph.effects.tools.tool_error import ToolError
 
 _MOST_ALTERNATIVES = 200
+# As long as a path can be.
+_LONGEST = 4096
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _PIECES = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]|\\.|.", re.DOTALL)
+
+_CLASS = re.compile(r"\[[!^]?+\]?+[^\]]*\]")
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 
 Segment = re.Pattern[str] | None
 """One segment of a pattern, for one part of a path; None is `**`, for any number of parts."""
@@ -21,6 +26,7 @@ Segment = re.Pattern[str] | None
 class GlobPattern:
     def __init__(self, pattern: str) -> None:
         """A leading `!` turns the meaning around. Raises ToolError when the braces stand for too much."""
+        _refuse_long(pattern)
         self._is_negated = pattern.startswith("!")
         pattern = pattern.removeprefix("!").removeprefix("./")
         if pattern.endswith("/"):
@@ -32,6 +38,21 @@ class GlobPattern:
         """`path` is relative, with slashes."""
         parts = [path.rpartition("/")[2]] if self.is_about_name else path.split("/")
         return any(segments_match(segments, parts) for segments in self._alternatives) != self._is_negated
+
+
+def plain_glob(pattern: str) -> str:
+    """Without the `./` in front, which says nothing. Raises ToolError for one that was not finished."""
+    _refuse_long(pattern)
+    plain = pattern.removeprefix("./")
+    rest = _CLASS.sub("", _ESCAPED.sub("", plain))
+    if rest == "!" or any(mark in rest for mark in "[\\") or rest.count("{") != rest.count("}"):
+        raise ToolError(f"the glob {pattern!r} is not finished: a bracket, a brace or a name is missing")
+    return plain
+
+
+def _refuse_long(pattern: str) -> None:
+    if len(pattern) > _LONGEST:
+        raise ToolError(f"the glob has {len(pattern):,} characters; at most {_LONGEST:,} make sense")
 
 
 def _expanded(pattern: str) -> list[str]:

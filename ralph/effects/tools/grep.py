@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.file_search import LineQuery, place_at, search_lines
 from ralph.effects.tools.found_list import MOST_ENTRIES, FoundList
-from ralph.effects.tools.glob_pattern import GlobPattern
+from ralph.effects.tools.glob_pattern import GlobPattern, plain_glob
 from ralph.effects.tools.terminal_text import readable_text
 from ralph.effects.tools.tool_error import ToolError
 
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
 
 _LONGEST_LINE = 500
+_OTHER_ESCAPE = re.compile(r"\\[^n]")
+_NEGATED_CLASS = re.compile(r"\[\^\]?+[^\]]*+\]?")
+_LINE_BREAK = re.compile(r"\n|\\n")
 _MOST_CONTEXT_LINES = 1000
 
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     pattern, path = arguments["pattern"], arguments.get("path", ".")
-    if "\0" in pattern or not _is_encodable(pattern):
-        raise ToolError("the pattern holds a character that no text file does")
+    _check_pattern(pattern)
     place = place_at(room.resolve(path), path)
     query = _query(arguments)
     found = FoundList(
@@ -42,6 +45,17 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
             raise ToolError(f"the search failed: {failure}")
         text = found.text("No matches found", search, room.settings.search_timeout_s)
         return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
+
+
+def _check_pattern(pattern: str) -> None:
+    if "\0" in pattern or not _is_encodable(pattern):
+        raise ToolError("the pattern holds a character that no text file does")
+    without_escapes = _OTHER_ESCAPE.sub("", pattern)
+    if _LINE_BREAK.search(_NEGATED_CLASS.sub("", without_escapes)):
+        raise ToolError(
+            "the pattern holds a line break, which never matches: lines are searched one by one. "
+            "Search for one of the lines, with -A or -B to see those around it"
+        )
 
 
 def _is_encodable(pattern: str) -> bool:
@@ -62,7 +76,7 @@ def _query(arguments: Arguments) -> LineQuery:
         ignore_case=arguments.get("-i", False),
         before=min(before, _MOST_CONTEXT_LINES),
         after=min(after, _MOST_CONTEXT_LINES),
-        glob=arguments.get("glob"),
+        glob=plain_glob(arguments.get("glob") or "./") or None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.file_type import binary_type, image_media_type, image_size, is_binary, kind_of
+from ralph.effects.tools.kernel_files import refuse_private_file
 from ralph.effects.tools.text_encoding import marked_encoding
 from ralph.effects.tools.text_lines import LineRange, read_range
 from ralph.effects.tools.tool_error import ToolError, os_error_text
@@ -55,6 +56,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 def open_regular(path: Path, shown: str) -> int:
     """A descriptor to read from. Never blocks, and never opens a device, which could act on being opened."""
+    refuse_private_file(path, shown)
     try:
         _refuse_special(path.stat().st_mode, shown)
         # Between the look and the open a FIFO may have taken the file's place: do not block on it.
@@ -64,7 +66,9 @@ def open_regular(path: Path, shown: str) -> int:
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
     try:
-        _refuse_special(os.fstat(descriptor).st_mode, shown)
+        opened = os.fstat(descriptor)
+        _refuse_special(opened.st_mode, shown)
+        refuse_private_file(path, shown, opened.st_dev)
     except ToolError:
         os.close(descriptor)
         raise

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+from ralph.effects.tools.tool_error import ToolError
 from ralph.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
@@ -64,12 +65,8 @@ class RunningCommand:
 
     def run(self, limit_s: float, waiting_for: str) -> Ending:
         """Returns, or raises `Interrupted`, once the command and all it started are gone."""
-        reading = (self._process.output_descriptor, self._capture, self._mailbox, self._stop_reading)
-        Thread(target=_read_output, args=reading, daemon=True, name="command output").start()
-        Thread(
-            target=_await_end, args=(self._process, self._mailbox), daemon=True, name="command end"
-        ).start()
         try:
+            self._start_threads()
             how = self._wait_for_end(limit_s, waiting_for)
             if self._status is None:
                 self._stop()
@@ -81,6 +78,23 @@ class RunningCommand:
         if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
             how = Ended.WITHOUT_SUPERVISOR
         return Ending(how, self._status or 0, is_all_gone)
+
+    def _start_threads(self) -> None:
+        reading = (self._process.output_descriptor, self._capture, self._mailbox, self._stop_reading)
+        end = (self._process, self._mailbox)
+        is_read = False
+        try:
+            Thread(target=_read_output, args=reading, daemon=True, name="command output").start()
+            is_read = True
+            Thread(target=_await_end, args=end, daemon=True, name="command end").start()
+        except RuntimeError:
+            # Nobody else would reap it, or say that its output has ended.
+            self._has_output_ended = not is_read
+            self._process.kill_what_is_left()
+            self._process.wait_for_end()
+            raise ToolError(
+                "the command was stopped at once: the system has no thread left to follow it"
+            ) from None
 
     def _wait_for_end(self, limit_s: float, waiting_for: str) -> Ended:
         deadline_s = self._room.clock.now_s() + limit_s

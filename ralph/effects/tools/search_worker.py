@@ -15,7 +15,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.effects.tools.file_type import is_binary
+from ralph.effects.tools.file_type import SNIFFED_BYTES, is_binary
 from ralph.effects.tools.glob_pattern import GlobPattern
 from ralph.effects.tools.ignore_rules import walk
 from ralph.effects.tools.text_encoding import marked_encoding
@@ -23,7 +23,6 @@ from ralph.effects.tools.text_encoding import marked_encoding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_SNIFFED_BYTES = 65_536
 _LONGEST_LINE_BYTES = 1 << 20
 # Several frames for each directory of a path, which has at most 4096 bytes.
 _DEEPEST_TREE = 20_000
@@ -74,8 +73,8 @@ def _paths(task: dict[str, Any]) -> Iterator[str]:
 
 def _lines(path: str) -> Iterator[str]:
     """The lines of a text file; none of a binary one. What is not UTF-8 comes through unharmed."""
-    with io.BufferedReader(io.FileIO(path), _SNIFFED_BYTES) as file:
-        start = file.peek(_SNIFFED_BYTES)[:_SNIFFED_BYTES]
+    with io.BufferedReader(io.FileIO(path), SNIFFED_BYTES) as file:
+        start = file.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]
         marked = marked_encoding(start)
         if marked is not None and marked[1].startswith("utf-16"):
             with Path(path).open(encoding="utf-16", errors="replace") as text:
@@ -83,6 +82,8 @@ def _lines(path: str) -> Iterator[str]:
             return
         if is_binary(start):
             return
+        if marked is not None:
+            file.read(len(marked[0]))
         while line := file.readline(_LONGEST_LINE_BYTES):
             if b"\0" in line:
                 return
@@ -121,7 +122,7 @@ def _put_matches(path: str, found: Iterator[tuple[int, str, bool]], task: dict[s
         if (task["before"] or task["after"]) and number != last + 1 and _printed_any:
             _put(b"--\n")
         mark = ":" if is_match else "-"
-        _put(os.fsencode(path) + f"\0{number}{mark}{line}\n".encode("utf-8", "surrogateescape"))
+        _put_finding(os.fsencode(path) + f"\0{number}{mark}{line}\n".encode("utf-8", "surrogateescape"))
         _printed_any, last = True, number
 
 
@@ -130,13 +131,19 @@ def _put_summary(path: str, lines: Iterator[str], pattern: re.Pattern[str], outp
     if output_mode == "count":
         count = sum(matching)
         if count:
-            _put(os.fsencode(path) + f"\0{count}\n".encode())
+            _put_finding(os.fsencode(path) + f"\0{count}\n".encode())
     elif next(matching, False):
-        _put(os.fsencode(path) + b"\0")
+        _put_finding(os.fsencode(path) + b"\0")
 
 
 def _put(data: bytes) -> None:
     sys.stdout.buffer.write(data)
+
+
+def _put_finding(data: bytes) -> None:
+    """At once: the next line may be one that the expression never gets over."""
+    _put(data)
+    sys.stdout.buffer.flush()
 
 
 def _report(path: str, error: OSError) -> None:

@@ -36,6 +36,8 @@ class _Scan:
     skipped_lines: int = 0
     is_inside_line: bool = False
     is_over_limit: bool = False
+    has_open_end: bool = False
+    """The last line that was read has no newline behind it."""
 
 
 Line = tuple[bytes, int]
@@ -48,7 +50,7 @@ def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, 
     lines: list[Line] = []
     shown_bytes = 0
     has_more = False
-    for line in _lines(_from_line(_within_limit(_as_utf8(chunks, marked), scan), wanted.first, scan)):
+    for line in _lines(_from_line(_within_limit(_as_utf8(chunks, marked), scan), wanted.first, scan), scan):
         if len(lines) == wanted.count or shown_bytes >= _MAX_SHOWN_BYTES:
             has_more = True
             break
@@ -61,7 +63,8 @@ def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, 
     notes = [] if encoding == "utf-8" else ["[not valid UTF-8: shown as Latin-1]"]
     if marked is not None and marked[1] != "utf-8":
         notes.append(f"[encoded as {marked[1]}]")
-    if lines[0][0].endswith(b"\r"):
+    # A file with CRs only is one line without an end.
+    if lines[0][0].endswith(b"\r") and not (scan.has_open_end and len(lines) == 1):
         notes.append("[lines end in CRLF]")
     if scan.is_over_limit:
         notes.append(f"[stopped after {_MAX_SCANNED_BYTES >> 20} MB; use Bash and sed to see more]")
@@ -121,7 +124,7 @@ def _from_line(chunks: Iterable[bytes], first: int, scan: _Scan) -> Iterator[byt
         to_skip -= min(newlines, to_skip)
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[Line]:
+def _lines(chunks: Iterable[bytes], scan: _Scan) -> Iterator[Line]:
     beginning, size = b"", 0
     for chunk in chunks:
         *ends, rest = chunk.split(b"\n")
@@ -132,6 +135,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[Line]:
         if len(beginning) < _MAX_LINE_BYTES:
             beginning = (beginning + rest)[:_MAX_LINE_BYTES]
     if size:
+        scan.has_open_end = True
         yield beginning, size
 
 

@@ -1,15 +1,25 @@
-"""Finds text in a file as a model saw it, line breaks of either kind alike, and says what came close."""
+"""Finds text in a file as a model saw it, line breaks of either kind alike, and replaces it.
+
+Linear in the size of the file whatever is looked for: only `str.find` and its like walk over it.
+"""
 
 from __future__ import annotations
 
-import re
+from array import array
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
 
-_LINE_BREAK = re.compile(r"\r?\n")
-_NUMBERED = re.compile(r"\s*\d+\t")
-_SHORTEST_TELLING_LINE = 4
-_MOST_LINES_COMPARED = 5000
-_LONGEST_COMPARED_LINE = 200
+from ralph.effects.tools.tool_error import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# In a file with both kinds of line breaks each place is a step of its own; elsewhere `str.replace` does them all.
+_MOST_MIXED_PLACES = 100_000
+# Bounds the memory; the largest file that can be edited twice over.
+_MOST_CHARACTERS = 20 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -18,81 +28,123 @@ class Span:
     end: int
 
 
-def find_spans(text: str, wanted: str) -> list[Span]:
-    """Where `wanted` stands, without overlaps. An LF in it also stands for the CRLF of the text."""
-    exact = [Span(found.start(), found.end()) for found in re.finditer(re.escape(wanted), text)]
-    if "\n" not in wanted or "\r\n" not in text or (exact and "\r" in wanted):
-        return exact
-    return [Span(found.start(), found.end()) for found in _any_line_break(wanted).finditer(text)]
+class EditableText:
+    """The text of a file. Where it has line breaks of both kinds, a view with LF only is searched."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        crlf, lf = text.count("\r\n"), text.count("\n")
+        self.has_crlf = crlf > 0
+        self.is_mixed = 0 < crlf < lf
+
+    def places(self, wanted: str) -> Places:
+        """Where `wanted` stands, without overlaps. An LF in it also stands for the CRLF of the text."""
+        if "\n" not in wanted or not self.has_crlf or ("\r" in wanted and wanted in self.text):
+            return Places(self, wanted, wanted, None)
+        with_lf = wanted.replace("\r\n", "\n")
+        if self.is_mixed:
+            return Places(self, wanted, with_lf, _LfView(self.text))
+        return Places(self, wanted, with_lf.replace("\n", "\r\n"), None)
+
+    def line_number(self, position: int) -> int:
+        """1-based."""
+        return self.text.count("\n", 0, position) + 1
 
 
-def has_overlapping_span(text: str, wanted: str, first: Span) -> bool:
-    """True when `wanted` begins once more inside its first occurrence: which one is meant cannot be told."""
-    pattern = _any_line_break(wanted) if "\r" not in wanted else re.compile(re.escape(wanted))
-    behind_line_break = 1 if text.startswith("\r\n", first.start) else 0
-    again = pattern.search(text, first.start + 1 + behind_line_break)
-    return again is not None and again.start() < first.end
+class _LfView:
+    """The text without the CR of each CRLF, and the way from an offset in it back to the text's own."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self._line_breaks = array("I", _line_breaks_in_view(text))
+
+    def offset(self, position: int) -> int:
+        return position + bisect_left(self._line_breaks, position)
 
 
-def _any_line_break(wanted: str) -> re.Pattern[str]:
-    return re.compile(r"\r?\n".join(re.escape(line) for line in _LINE_BREAK.split(wanted)))
+def _line_breaks_in_view(text: str) -> Iterator[int]:
+    """Where the LF of each CRLF stands once the CRs are gone."""
+    removed = 0
+    at = text.find("\r\n")
+    while at >= 0:
+        yield at - removed
+        removed += 1
+        at = text.find("\r\n", at + 2)
 
 
-def replacement_at(text: str, span: Span, old: str, new: str) -> str:
-    """`new` with the line breaks of the place it goes to, unless old or new spell them out."""
-    if "\n" not in new or "\r" in new or "\r" in old:
-        return new
-    at = text.find("\n", span.start, span.end)
-    if at < 0:
-        at = text.find("\n", span.end)
-    if at < 0:
-        at = text.rfind("\n", 0, span.start)
-    return new.replace("\n", "\r\n") if at > 0 and text[at - 1] == "\r" else new
+class Places:
+    """All places of one wanted text in another."""
+
+    def __init__(self, whole: EditableText, wanted: str, needle: str, view: _LfView | None) -> None:
+        """`needle` is what is really looked for: in the view, or without one in the text."""
+        self._whole = whole
+        self._wanted = wanted
+        self._needle = needle
+        self._view = view
+        self._hay = whole.text if view is None else view.text
+        self.count = self._hay.count(needle)
+
+    def spans(self, most: int | None = None) -> list[Span]:
+        return list(islice(self._spans(), most))
+
+    def _spans(self) -> Iterator[Span]:
+        size = len(self._needle)
+        at = self._hay.find(self._needle)
+        while at >= 0:
+            yield Span(self._own_offset(at), self._own_offset(at + size))
+            at = self._hay.find(self._needle, at + size)
+
+    def _own_offset(self, position: int) -> int:
+        return position if self._view is None else self._view.offset(position)
+
+    def overlaps_itself(self) -> bool:
+        """True when it begins once more inside its first place: which one is meant cannot be told."""
+        first = self._hay.find(self._needle)
+        size = len(self._needle)
+        # Up to the end of what begins just before the end of the first.
+        return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
+
+    def replaced(self, new: str) -> str:
+        """The text with `new` in all the places, with the line breaks of each unless old or new spell them out."""
+        self._refuse_too_much(new)
+        text = self._whole.text
+        follows_place = "\n" in new and "\r" not in new and "\r" not in self._wanted
+        if self._view is None and not (follows_place and self._whole.is_mixed):
+            as_crlf = follows_place and self._whole.has_crlf
+            return text.replace(self._needle, new.replace("\n", "\r\n") if as_crlf else new)
+        if self.count > _MOST_MIXED_PLACES:
+            raise ToolError(
+                f"{self.count:,} places are too many at once in a file with both LF and CRLF line breaks; "
+                "edit it with Bash, for example sed -i"
+            )
+        return self._replaced_one_by_one(new, follows_place=follows_place)
+
+    def _replaced_one_by_one(self, new: str, *, follows_place: bool) -> str:
+        text = self._whole.text
+        line_break = _LineBreakAt(text)
+        pieces, position = [], 0
+        for span in self._spans():
+            as_crlf = follows_place and line_break.is_crlf(span.start)
+            pieces += [text[position : span.start], new.replace("\n", "\r\n") if as_crlf else new]
+            position = span.end
+        return "".join([*pieces, text[position:]])
+
+    def _refuse_too_much(self, new: str) -> None:
+        size = len(self._whole.text) + self.count * (len(new) + new.count("\n") - len(self._needle))
+        if size > _MOST_CHARACTERS:
+            raise ToolError(f"the result would be larger than {_MOST_CHARACTERS >> 20} MB; edit with Bash")
 
 
-def line_number(text: str, position: int) -> int:
-    """1-based."""
-    return text.count("\n", 0, position) + 1
+class _LineBreakAt:
+    """Whether the line break after a place is a CRLF; behind the last one, whether that is. Ask from left to right."""
 
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._last = text.rfind("\n")
+        self._next = -1
 
-def hint_for_no_match(text: str, wanted: str) -> str:
-    """What came close and where, as a sentence; empty when nothing did."""
-    lines = text.split("\n")
-    wanted_lines = wanted.strip("\n").split("\n")
-    at = _first_line_of(lines, wanted_lines)
-    if at:
-        return f"It would match at line {at} if white space were ignored: copy the indentation exactly."
-    if all(_NUMBERED.match(line) for line in wanted_lines):
-        return "Leave out the line numbers that Read puts before each line."
-    telling = max(wanted_lines, key=lambda line: len(line.strip())).strip()
-    if len(telling) < _SHORTEST_TELLING_LINE:
-        return ""
-    at = next((number for number, line in enumerate(lines, 1) if telling in line), 0)
-    if at:
-        return f"Its longest line stands at line {at}, but the lines around it differ."
-    return _most_similar(lines, telling)
-
-
-def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
-    """1-based number of the line where the wanted lines begin when white space is left out; 0 for nowhere."""
-    squeezed = ["".join(line.split()) for line in wanted_lines]
-    have = ["".join(line.split()) for line in lines]
-    if not any(squeezed):
-        return 0
-    for index, line in enumerate(have):
-        if line == squeezed[0] and have[index : index + len(squeezed)] == squeezed:
-            return index + 1
-    return 0
-
-
-def _most_similar(lines: list[str], telling: str) -> str:
-    import difflib  # noqa: PLC0415 - only a mistake needs it
-
-    candidates = {line.strip()[:_LONGEST_COMPARED_LINE]: 0 for line in lines[:_MOST_LINES_COMPARED]}
-    similar = difflib.get_close_matches(telling[:_LONGEST_COMPARED_LINE], candidates, n=1, cutoff=0.7)
-    if not similar:
-        return ""
-    at = next(
-        number for number, line in enumerate(lines, 1) if line.strip()[:_LONGEST_COMPARED_LINE] == similar[0]
-    )
-    return f"The most similar line is {at}: {similar[0]}"
+    def is_crlf(self, position: int) -> bool:
+        if self._next < position <= self._last:
+            self._next = self._text.find("\n", position)
+        at = self._next if position <= self._last else self._last
+        return at > 0 and self._text[at - 1] == "\r"

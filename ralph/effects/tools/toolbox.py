@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 # What files hold is shown as it is, or no edit would match; what programs and searches print is not.
 _REDACTED = frozenset({"Bash", "Glob", "Grep"})
-# Searches look up ten times a second; a read that hangs on a dead mount is left behind.
-_GIVE_UP_S = 2.0
+# Searches look up ten times a second, and a write that is in progress is better finished than left with its
+# temporary file; what hangs on a dead mount is left behind.
+_GIVE_UP_S = 0.8
+# Waits for signals itself, and the kernel ties its command to the thread that starts it.
+_ON_THIS_THREAD = frozenset({"Bash"})
 
 
 class LocalToolbox:
@@ -45,19 +48,23 @@ class LocalToolbox:
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if all(_is_read_only(call) for call in calls):
             return self._run_together(calls)
-        return [self._run_one(call) for call in calls]
+        return [result for call in calls for result in self._run_alone(call)]
 
     def close(self) -> None:
         self._room.spill.remove()
 
+    def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
+        return [self._run_one(call)] if call.name in _ON_THIS_THREAD else self._run_together([call])
+
     def _run_together(self, calls: Sequence[ToolCall]) -> list[tuple[ToolOutput, float]]:
+        """On threads of their own, so that a signal is heard while they run."""
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
-        for index, call in enumerate(calls):
-            Thread(target=self._run_into, args=(mailbox, index, call), daemon=True, name=call.name).start()
         done: dict[int, tuple[ToolOutput, float]] = {}
         waiting_for = ", ".join(call.name for call in calls)
         try:
+            for index, call in enumerate(calls):
+                self._start(mailbox, index, call)
             while len(done) < len(calls):
                 index, result = self._room.waiter.wait(mailbox, until_s=None, waiting_for=waiting_for)
                 done[index] = result
@@ -67,6 +74,12 @@ class LocalToolbox:
         finally:
             mailbox.close()
         return [done[index] for index in range(len(calls))]
+
+    def _start(self, mailbox: Mailbox, index: int, call: ToolCall) -> None:
+        try:
+            Thread(target=self._run_into, args=(mailbox, index, call), daemon=True, name=call.name).start()
+        except RuntimeError:  # the system has no thread left
+            self._run_into(mailbox, index, call)
 
     def _run_into(self, mailbox: Mailbox, index: int, call: ToolCall) -> None:
         mailbox.put((index, self._run_one(call)))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.effects.tools.edit import run
-from ralph.effects.tools.text_match import find_spans
+from ralph.effects.tools.text_match import EditableText
 from ralph.effects.tools.tool_error import ToolError
 
 
@@ -104,7 +104,6 @@ def test_an_edit_that_makes_no_sense_is_refused(tools: Any, tmp_path: Path) -> N
             "ein Tüst, ölig\n".encode() + b"\xff",
             id="damaged UTF-8",
         ),
-        pytest.param(b"a\0b\xff", "a\0b", "c", b"c\xff", id="binary"),
         pytest.param(b"a\rb", "a\rb", "c", b"c", id="lone CR"),
         pytest.param(b"no end", "end", "END", b"no END", id="no final newline"),
     ],
@@ -118,6 +117,28 @@ def test_t13_only_the_matched_bytes_change(
     tools.ok("Edit", file_path="a", old_string=old, new_string=new)
     assert path.read_bytes() == after
     assert path.stat().st_mode & 0o777 == 0o751
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"\x7fELF\0abc", "ELF program or library"),
+        (b"%PDF-1.7 abc", "PDF document"),
+        (b"\x89PNG\r\n\x1a\n\0abc", "image/png"),
+        (b"\0abc", "unknown type"),
+    ],
+)
+def test_a_binary_file_is_refused_by_its_type(tools: Any, tmp_path: Path, data: bytes, kind: str) -> None:
+    (tmp_path / "a").write_bytes(data)
+    assert tools.error("Edit", file_path="a", old_string="abc", new_string="x") == (
+        f"a is a binary file: {kind}; Edit changes text only"
+    )
+    assert (tmp_path / "a").read_bytes() == data
+
+
+def test_an_edit_that_leaves_nothing_shows_nothing(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\n")
+    assert tools.ok("Edit", file_path="a", old_string="x\n", new_string="") == "Edited a at line 1:\n"
 
 
 def test_a_character_the_files_encoding_lacks_is_an_error(tools: Any, tmp_path: Path) -> None:
@@ -179,6 +200,6 @@ def test_t13_bytes_outside_the_edit_are_identical(
 
 @given(st.text(st.sampled_from("ab\r\n")), st.text(st.sampled_from("ab\n"), min_size=1))
 def test_spans_never_overlap_and_read_as_what_was_wanted(text: str, wanted: str) -> None:
-    spans = find_spans(text, wanted)
+    spans = EditableText(text).places(wanted).spans()
     assert all(text[span.start : span.end].replace("\r\n", "\n") == wanted for span in spans)
     assert all(one.end <= two.start for one, two in pairwise(spans))

@@ -243,3 +243,10 @@ def test_the_home_directory_may_be_written_with_a_tilde(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a").write_text("x")
     assert make_tools(cwd=Path("/")).ok("Read", file_path="~/a") == "     1\tx"
+
+
+def test_only_a_line_that_has_an_end_tells_what_lines_end_in(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "mac").write_bytes(b"a\rb\r")
+    assert "CRLF" not in tools.ok("Read", file_path="mac")
+    (tmp_path / "dos").write_bytes(b"a\r\n")
+    assert tools.ok("Read", file_path="dos") == "     1\ta\n[lines end in CRLF]"

@@ -120,3 +120,18 @@ def test_a_short_write_is_continued(tools: Any, tmp_path: Path, monkeypatch: pyt
         patch.setattr(os, "write", lambda descriptor, data: real_write(descriptor, bytes(data[:3])))
         tools.ok("Write", file_path="a", content="0123456789")
     assert (tmp_path / "a").read_text() == "0123456789"
+
+
+def test_a_directory_that_cannot_be_opened_does_not_make_a_finished_write_a_failure(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = os.open
+
+    def no_directory(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+        if flags & os.O_DIRECTORY:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return really_open(path, flags, *rest, **options)
+
+    monkeypatch.setattr("os.open", no_directory)
+    tools.ok("Write", file_path="a", content="x")
+    assert (tmp_path / "a").read_text() == "x"

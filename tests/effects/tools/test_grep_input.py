@@ -1,0 +1,101 @@
+"""Unusual globs, expressions and files: ripgrep and the worker of our own answer alike."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name in ("a.txt", "b.py", "[x].txt", "ab", "sub/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("needle\n")
+    return tmp_path
+
+
+EVERYTHING = ["[x].txt", "a.txt", "ab", "b.py", "sub/c.txt"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("./*.txt", ["[x].txt", "a.txt", "sub/c.txt"]),
+        ("./sub/*.txt", ["sub/c.txt"]),
+        ("", EVERYTHING),
+        ("./", EVERYTHING),
+        ("**", EVERYTHING),
+        ("*:*", ["No matches found"]),
+        ("{a,}b", ["ab"]),
+        ("{a.{txt,md},b.py}", ["a.txt", "b.py"]),
+        (r"\[x].txt", ["[x].txt"]),
+        ("[ab].*", ["a.txt", "b.py"]),
+        ("[z-a]*", ["No matches found"]),
+    ],
+)
+def test_a_glob_means_the_same_to_both(
+    search_tools: Any, files: Path, glob: str, expected: list[str]
+) -> None:
+    assert search_tools.ok("Grep", pattern="needle", glob=glob).split("\n") == expected
+
+
+@pytest.mark.parametrize("glob", ["[", "a[b", "[]", "{a,b", "a}", "*.tx\\", "!", "./["])
+def test_a_glob_that_was_not_finished_is_an_error_that_says_so(
+    search_tools: Any, files: Path, glob: str
+) -> None:
+    assert search_tools.error("Grep", pattern="needle", glob=glob) == (
+        f"the glob {glob!r} is not finished: a bracket, a brace or a name is missing"
+    )
+
+
+def test_globs_and_expressions_of_any_length_are_answered_quickly(search_tools: Any, files: Path) -> None:
+    started_s = time.monotonic()
+    assert "at most 4,096" in search_tools.error("Grep", pattern="needle", glob="[" * 100_000)
+    assert "at most 4,096" in search_tools.error("Glob", pattern="[" * 100_000)
+    search_tools.error("Grep", pattern="[^" * 30_000)
+    assert time.monotonic() - started_s < 2
+
+
+@pytest.mark.parametrize("pattern", ["a\nb", r"a\nb", r"[\n]", r"\\\n"])
+def test_an_expression_with_a_line_break_is_an_error_that_says_what_to_do(
+    search_tools: Any, files: Path, pattern: str
+) -> None:
+    assert search_tools.error("Grep", pattern=pattern).startswith("the pattern holds a line break")
+
+
+@pytest.mark.parametrize("pattern", [r"needle[^\n]*", r"[^]\n]eedle", r"needle|\\n"])
+def test_an_expression_that_only_looks_so_is_none(search_tools: Any, files: Path, pattern: str) -> None:
+    assert "a.txt" in search_tools.ok("Grep", pattern=pattern)
+
+
+def test_the_first_line_begins_behind_a_byte_order_mark(search_tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfneedle\nneedle 2\n")
+    assert search_tools.ok("Grep", pattern="^needle", output_mode="content") == (
+        "marked:1:needle\nmarked:2:needle 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, "a\n"),
+        ({"output_mode": "count"}, "a:1\n"),
+        ({"output_mode": "content"}, "a:1:aaa\nevil:1:aaa\n"),
+    ],
+)
+def test_what_was_found_before_the_time_limit_is_reported(
+    make_tools: Callable[..., Any], tmp_path: Path, arguments: dict[str, Any], expected: str
+) -> None:
+    tools = make_tools(environment={"PATH": "/nonexistent"}, search_timeout_s=1.0)
+    (tmp_path / "a").write_text("aaa\n")
+    (tmp_path / "evil").write_text(
+        ("aaa\n" if arguments.get("output_mode") == "content" else "") + "a" * 60 + "!\n"
+    )
+    text = tools.ok("Grep", pattern="^(a+)+$", **arguments)
+    assert text.startswith(expected + "[stopped after 1 s")

@@ -1,0 +1,90 @@
+"""Tools run beside the thread that hears signals, and a system without a thread left does no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ralph.core.tool_calls import ToolCall, ToolOutput
+from ralph.ports import Interrupted
+
+
+@pytest.mark.parametrize("tool", ["Edit", "Write"])
+def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    finish = threading.Event()
+
+    def slow(_arguments: Any, _room: Any) -> ToolOutput:
+        finish.wait(10)
+        return ToolOutput("done")
+
+    monkeypatch.setattr(f"ralph.effects.tools.{tool.lower()}.run", slow)
+    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    started_s = time.monotonic()
+    with pytest.raises(Interrupted):
+        tools.box.run([ToolCall("1", tool, {})])
+    finish.set()
+    assert 0.5 < time.monotonic() - started_s < 1.5
+
+
+def test_a_write_in_progress_is_finished_before_the_signal_is_raised(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    really_rename = os.rename
+
+    def slow_rename(*names: Any, **options: Any) -> None:
+        time.sleep(0.3)
+        really_rename(*names, **options)
+
+    monkeypatch.setattr("os.rename", slow_rename)
+    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    with pytest.raises(Interrupted):
+        tools.box.run([ToolCall("1", "Write", {"file_path": "a", "content": "x"})])
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "x")]
+
+
+def no_more_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    really_start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        if len(started) >= after:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        really_start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_without_a_thread_left_files_are_read_and_written_all_the_same(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after: int
+) -> None:
+    no_more_threads(monkeypatch, after)
+    tools.ok("Write", file_path="a", content="x\n")
+    calls = [ToolCall(str(number), "Read", {"file_path": "a"}) for number in range(3)]
+    assert [output.content for output, _ in tools.box.run(calls)] == ["     1\tx"] * 3
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_without_a_thread_left_a_command_is_stopped_and_the_model_told(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after: int
+) -> None:
+    descriptors = len(list(Path("/dev/fd").iterdir()))
+    no_more_threads(monkeypatch, after)
+    started_s = time.monotonic()
+    text = tools.error("Bash", command="sleep 2; touch late")
+    assert text == "the command was stopped at once: the system has no thread left to follow it"
+    assert time.monotonic() - started_s < 1.5
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert len(list(Path("/dev/fd").iterdir())) == descriptors
+    time.sleep(1)
+    assert not (tmp_path / "late").exists()
