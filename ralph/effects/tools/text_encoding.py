@@ -51,6 +51,6 @@ def possible_encodings(data: bytes) -> list[TextEncoding]:
     latin_1 = TextEncoding(b"", "latin-1")
     damaged_utf_8 = TextEncoding(b"", "utf-8", "surrogateescape")
     text = damaged_utf_8.decode(data)
-    undecodable = len(_UNDECODABLE.findall(text))
-    is_mostly_utf_8 = len(_BEYOND_ASCII.findall(text)) > 2 * undecodable
+    undecodable = sum(1 for _ in _UNDECODABLE.finditer(text))
+    is_mostly_utf_8 = sum(1 for _ in _BEYOND_ASCII.finditer(text)) > 2 * undecodable
     return [damaged_utf_8, latin_1] if is_mostly_utf_8 else [latin_1, damaged_utf_8]
