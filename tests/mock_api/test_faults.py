@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -11,33 +11,9 @@ from ralph.mock_api import (
     Fault,
     ScenarioError,
     Step,
-    Text,
-    ToolUse,
     Turn,
 )
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from ralph.mock_api import MockApi
-
-    Serve = Callable[..., MockApi]
-    Connect = Callable[..., socket.socket]
-    RawRequest = Callable[..., bytes]
-    Ask = Callable[..., Any]
-
-REQUEST: dict[str, Any] = {
-    "model": "claude-test",
-    "max_tokens": 100,
-    "stream": True,
-    "messages": [{"role": "user", "content": "hi"}],
-}
-TURN = Turn(content=(Text("Größe 🙂"), ToolUse("Bash", {"command": "ls"})), chunk_chars=3)
-
-
-def breaking(**fault: Any) -> Step:
-    return Step(TURN, Fault(**fault))
+from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking
 
 
 @pytest.mark.parametrize(
@@ -62,7 +38,7 @@ def test_a_status_comes_with_the_apis_error_object(serve: Serve, status: int, ki
     server = serve(Fault(status=status, headers={"Retry-After": "7"}))
 
     answer = httpx.post(
-        f"{server.base_url}/v1/messages", json=REQUEST, headers={"anthropic-version": "2023-06-01"}
+        f"{server.base_url}/v1/messages", json=STREAMED, headers={"anthropic-version": "2023-06-01"}
     )
 
     assert answer.status_code == status
@@ -140,11 +116,11 @@ def test_an_at_accept_fault_on_a_kept_connection_comes_after_the_request(
 ) -> None:
     server = serve(Turn("Hello"), Fault(close_before_headers=True, at_accept=True))
     sock = connect(server)
-    sock.sendall(raw_request(REQUEST))
+    sock.sendall(raw_request(STREAMED))
     data = b""
     while not data.endswith(b"\r\n0\r\n\r\n"):
         data += sock.recv(65536)
-    sock.sendall(raw_request(REQUEST))
+    sock.sendall(raw_request(STREAMED))
 
     assert sock.recv(1) == b""
 

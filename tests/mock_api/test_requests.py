@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from ralph.mock_api import (
-    FOREVER,
     Fault,
     MockApi,
-    Step,
     Turn,
     as_events,
     encode_events,
 )
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    Serve = Callable[..., MockApi]
-    Connect = Callable[..., socket.socket]
-    RawRequest = Callable[..., bytes]
-
-REQUEST: dict[str, Any] = {
-    "model": "claude-test",
-    "max_tokens": 100,
-    "messages": [{"role": "user", "content": "hi"}],
-}
-HEADERS = {"anthropic-version": "2023-06-01", "x-api-key": "k"}
-HELLO = Step(Turn("Hello"), repeat=FOREVER)
-
-
-def post(server: MockApi, **changes: Any) -> httpx.Response:
-    return httpx.post(f"{server.base_url}/v1/messages", json={**REQUEST, **changes}, headers=HEADERS)
+from tests.mock_api.harness import HEADERS, HELLO, REQUEST, Connect, RawRequest, Serve, post
 
 
 def test_a_connection_is_kept_for_the_next_request(

@@ -6,9 +6,8 @@ import json
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from ralph.mock_api import (
@@ -25,29 +24,12 @@ from ralph.mock_api import (
     run_forever,
 )
 from ralph.mock_api.plan import Context, plan_step
+from tests.mock_api.harness import HELLO, REQUEST, Ask, Connect, RawRequest, Serve, post
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ralph.mock_api import RecordedRequest
-
-    Serve = Callable[..., MockApi]
-    Connect = Callable[..., socket.socket]
-    RawRequest = Callable[..., bytes]
-    Ask = Callable[..., Any]
-
-REQUEST: dict[str, Any] = {
-    "model": "claude-test",
-    "max_tokens": 100,
-    "messages": [{"role": "user", "content": "hi"}],
-}
-HEADERS = {"anthropic-version": "2023-06-01", "x-api-key": "k"}
-HELLO = Step(Turn("Hello"), repeat=FOREVER)
-
-
-def post(server: MockApi, **changes: Any) -> httpx.Response:
-    return httpx.post(f"{server.base_url}/v1/messages", json={**REQUEST, **changes}, headers=HEADERS)
 
 
 def test_a_stream_is_the_encoded_events_and_ends_with_the_last_chunk(serve: Serve, ask: Ask) -> None:

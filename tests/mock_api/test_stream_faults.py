@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,38 +10,15 @@ from ralph.mock_api import (
     ErrorEvent,
     Fault,
     Step,
-    Text,
-    ToolUse,
     Turn,
     as_events,
     encode_event,
     encode_events,
 )
+from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from ralph.mock_api import MockApi
-
-    Serve = Callable[..., MockApi]
-    Connect = Callable[..., socket.socket]
-    RawRequest = Callable[..., bytes]
-    Ask = Callable[..., Any]
-
-REQUEST: dict[str, Any] = {
-    "model": "claude-test",
-    "max_tokens": 100,
-    "stream": True,
-    "messages": [{"role": "user", "content": "hi"}],
-}
-TURN = Turn(content=(Text("Größe 🙂"), ToolUse("Bash", {"command": "ls"})), chunk_chars=3)
 EVENTS = as_events(TURN, model="claude-test")
 WHOLE = encode_events(EVENTS)
-
-
-def breaking(**fault: Any) -> Step:
-    return Step(TURN, Fault(**fault))
 
 
 def names(body: bytes) -> list[str]:
@@ -135,7 +111,7 @@ def test_a_stall_right_before_a_cut_comes_first(serve: Serve, ask: Ask) -> None:
 
 def test_pings_only_for_ever(serve: Serve, connect: Connect, raw_request: RawRequest) -> None:
     sock = connect(serve(Fault(stall_after_events=0, ping_interval_s=0.01, framing="close")))
-    sock.sendall(raw_request(REQUEST))
+    sock.sendall(raw_request(STREAMED))
     data = b""
     while names(data).count("ping") < 20:
         data += sock.recv(65536)
@@ -157,7 +133,7 @@ def test_a_slow_drip_sends_one_byte_at_a_time(
 ) -> None:
     sock = connect(serve(breaking(drip_s=0.01, framing="close")))
     started = time.monotonic()
-    sock.sendall(raw_request(REQUEST))
+    sock.sendall(raw_request(STREAMED))
     data = b""
     while len(data.partition(b"\r\n\r\n")[2]) < 11:
         data += sock.recv(65536)

@@ -1,0 +1,36 @@
+"""What the tests of the scripted server share: a request, an answer worth breaking, and the types of fixtures."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from ralph.mock_api import FOREVER, Fault, MockApi, Step, Text, ToolUse, Turn
+
+# The fixtures of conftest.py.
+Serve = Callable[..., MockApi]
+Connect = Callable[..., socket.socket]
+RawRequest = Callable[..., bytes]
+Ask = Callable[..., Any]
+
+REQUEST: dict[str, Any] = {
+    "model": "claude-test",
+    "max_tokens": 100,
+    "messages": [{"role": "user", "content": "hi"}],
+}
+STREAMED = {**REQUEST, "stream": True}
+HEADERS = {"anthropic-version": "2023-06-01", "x-api-key": "k"}
+
+HELLO = Step(Turn("Hello"), repeat=FOREVER)
+TURN = Turn(content=(Text("Größe 🙂"), ToolUse("Bash", {"command": "ls"})), chunk_chars=3)
+
+
+def breaking(**fault: Any) -> Step:
+    return Step(TURN, Fault(**fault))
+
+
+def post(server: MockApi, **changes: Any) -> httpx.Response:
+    return httpx.post(f"{server.base_url}/v1/messages", json={**REQUEST, **changes}, headers=HEADERS)
