@@ -4,7 +4,6 @@ line and an exit code. What a command does lives elsewhere.
 
 from __future__ import annotations
 
-import enum
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
+from ralph import cli_options as opt
 from ralph.cli_values import absolute, names, text_or_file, uuid_text, writable_result_file
 from ralph.core.outcome import Outcome, UsageError
 
@@ -55,26 +55,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-
-class OutputFormat(enum.StrEnum):
-    TEXT = "text"
-    JSON = "json"
-    STREAM_JSON = "stream-json"
-
-
-class Effort(enum.StrEnum):
-    LOW = "low"
-    MEDIUM = "medium"
-    HIGH = "high"
-    XHIGH = "xhigh"
-    MAX = "max"
-
-
-class Retry(enum.StrEnum):
-    STANDARD = "standard"
-    PATIENT = "patient"
-    OFF = "off"
 
 
 def run_cli(arguments: list[str]) -> int:
@@ -130,109 +110,40 @@ def _root(
 
 @app.command(short_help="Do one task, from a prompt to an outcome (the default).")
 def run(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="The task. `-`, or nothing: read it from standard input.", show_default=False),
-    ] = None,
+    prompt: opt.Prompt = None,
     *,
-    prompt_file: Annotated[
-        str | None, typer.Option("--prompt-file", "-f", metavar="PATH", help="Read the task from a file.")
-    ] = None,
-    print_: Annotated[
-        bool, typer.Option("--print", "-p", help="Accepted: ralph always prints the result and exits.")
-    ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Model id, or opus, sonnet, haiku. Default: sonnet."),
-    ] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option("--base-url", metavar="URL", help="Any server that speaks the Messages API."),
-    ] = None,
-    effort: Annotated[Effort | None, typer.Option("--effort", help="How hard the model thinks.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", metavar="N", help="Longest single answer. Default: 32000.")
-    ] = None,
-    retry: Annotated[
-        Retry | None,
-        typer.Option(
-            "--retry", help="After API failures: standard (4 retries, 30 s), patient (8 hours), off."
-        ),
-    ] = None,
-    output_format: Annotated[
-        OutputFormat, typer.Option("--output-format", help="What standard output gets.")
-    ] = OutputFormat.TEXT,
-    include_partial_messages: Annotated[
-        bool, typer.Option("--include-partial-messages", help="stream-json: raw stream events too.")
-    ] = False,
-    result_file: Annotated[
-        str | None, typer.Option("--result-file", metavar="PATH", help="Write the result object there too.")
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Standard error gets errors and the outcome only.")
-    ] = False,
-    system_prompt: Annotated[
-        str | None, typer.Option("--system-prompt", metavar="TEXT", help="Replace ralph's own system prompt.")
-    ] = None,
-    system_prompt_file: Annotated[
-        str | None, typer.Option("--system-prompt-file", metavar="PATH", help="The same, from a file.")
-    ] = None,
-    append_system_prompt: Annotated[
-        str | None, typer.Option("--append-system-prompt", metavar="TEXT", help="Add to the system prompt.")
-    ] = None,
-    append_system_prompt_file: Annotated[
-        str | None, typer.Option("--append-system-prompt-file", metavar="PATH", help="The same, from a file.")
-    ] = None,
-    allowed_tools: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-tools",
-            "--allowedTools",
-            metavar="NAMES",
-            help="Only these of Read, Write, Edit, Bash, Glob, Grep (commas or spaces).",
-        ),
-    ] = None,
-    disallowed_tools: Annotated[
-        list[str] | None,
-        typer.Option("--disallowed-tools", "--disallowedTools", metavar="NAMES", help="All tools but these."),
-    ] = None,
-    pass_env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pass-env", metavar="NAME", help="Let tools see this variable though it looks secret."
-        ),
-    ] = None,
-    directory: Annotated[
-        str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option("--config", metavar="FILE", help="A settings file that is trusted as a flag is."),
-    ] = None,
-    session_id: Annotated[
-        str | None, typer.Option("--session-id", metavar="UUID", help="Identifies the run in its output.")
-    ] = None,
-    no_session_persistence: Annotated[
-        bool,
-        typer.Option(
-            "--no-session-persistence", help="Accepted without effect: no session is kept on disk yet."
-        ),
-    ] = False,
-    dangerously_skip_permissions: Annotated[
-        bool,
-        typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks."),
-    ] = False,
-    permission_mode: Annotated[
-        str | None, typer.Option("--permission-mode", metavar="MODE", help="Accepted without effect.")
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Accepted without effect.")] = False,
+    prompt_file: opt.PromptFile = None,
+    print_: opt.PrintOption = False,
+    model: opt.Model = None,
+    base_url: opt.BaseUrl = None,
+    effort: opt.EffortOption = None,
+    max_tokens: opt.MaxTokens = None,
+    retry: opt.RetryOption = None,
+    output_format: opt.OutputFormatOption = opt.OutputFormat.TEXT,
+    include_partial_messages: opt.IncludePartialMessages = False,
+    result_file: opt.ResultFile = None,
+    quiet: opt.Quiet = False,
+    system_prompt: opt.SystemPrompt = None,
+    system_prompt_file: opt.SystemPromptFile = None,
+    append_system_prompt: opt.AppendSystemPrompt = None,
+    append_system_prompt_file: opt.AppendSystemPromptFile = None,
+    allowed_tools: opt.AllowedTools = None,
+    disallowed_tools: opt.DisallowedTools = None,
+    pass_env: opt.PassEnv = None,
+    directory: opt.Directory = None,
+    config: opt.Config = None,
+    session_id: opt.SessionId = None,
+    no_session_persistence: opt.NoSessionPersistence = False,
+    dangerously_skip_permissions: opt.DangerouslySkipPermissions = False,
+    permission_mode: opt.PermissionMode = None,
+    verbose: opt.Verbose = False,
 ) -> int:
     """Do one task: ask the model, run its tools, repeat, until an outcome."""
     del print_, no_session_persistence, dangerously_skip_permissions, permission_mode, verbose
     from ralph.effects.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
     from ralph.run_command import RunOptions, run_command  # noqa: PLC0415 - not needed for --help
 
-    if include_partial_messages and output_format is not OutputFormat.STREAM_JSON:
+    if include_partial_messages and output_format is not opt.OutputFormat.STREAM_JSON:
         raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
     flags: dict[str, object] = {
         "model.name": model,

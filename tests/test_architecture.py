@@ -16,7 +16,9 @@ MAY_IMPORT = {
     "ralph": set(),
     "ralph.__main__": {"ralph", "ralph.cli"},
     "ralph.cli_values": {"ralph.core", "ralph.effects.output"},
+    "ralph.cli_options": set(),
     "ralph.cli": {
+        "ralph.cli_options",
         "ralph.cli_values",
         "ralph",
         "ralph.core",

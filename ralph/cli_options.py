@@ -1,0 +1,115 @@
+"""The options of `ralph run`: spelling, help and type of each. What they do is `cli.run`'s and further in."""
+
+import enum
+from typing import Annotated
+
+import typer
+
+
+class OutputFormat(enum.StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    STREAM_JSON = "stream-json"
+
+
+class Effort(enum.StrEnum):
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+    MAX = "max"
+
+
+class Retry(enum.StrEnum):
+    STANDARD = "standard"
+    PATIENT = "patient"
+    OFF = "off"
+
+
+Prompt = Annotated[
+    str | None,
+    typer.Argument(help="The task. `-`, or nothing: read it from standard input.", show_default=False),
+]
+PromptFile = Annotated[
+    str | None, typer.Option("--prompt-file", "-f", metavar="PATH", help="Read the task from a file.")
+]
+PrintOption = Annotated[
+    bool, typer.Option("--print", "-p", help="Accepted: ralph always prints the result and exits.")
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="Model id, or opus, sonnet, haiku. Default: sonnet."),
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="Any server that speaks the Messages API."),
+]
+EffortOption = Annotated[Effort | None, typer.Option("--effort", help="How hard the model thinks.")]
+MaxTokens = Annotated[
+    int | None, typer.Option("--max-tokens", metavar="N", help="Longest single answer. Default: 32000.")
+]
+RetryOption = Annotated[
+    Retry | None,
+    typer.Option("--retry", help="After API failures: standard (4 retries, 30 s), patient (8 hours), off."),
+]
+OutputFormatOption = Annotated[
+    OutputFormat, typer.Option("--output-format", help="What standard output gets.")
+]
+IncludePartialMessages = Annotated[
+    bool, typer.Option("--include-partial-messages", help="stream-json: raw stream events too.")
+]
+ResultFile = Annotated[
+    str | None, typer.Option("--result-file", metavar="PATH", help="Write the result object there too.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Standard error gets errors and the outcome only.")
+]
+SystemPrompt = Annotated[
+    str | None, typer.Option("--system-prompt", metavar="TEXT", help="Replace ralph's own system prompt.")
+]
+SystemPromptFile = Annotated[
+    str | None, typer.Option("--system-prompt-file", metavar="PATH", help="The same, from a file.")
+]
+AppendSystemPrompt = Annotated[
+    str | None, typer.Option("--append-system-prompt", metavar="TEXT", help="Add to the system prompt.")
+]
+AppendSystemPromptFile = Annotated[
+    str | None, typer.Option("--append-system-prompt-file", metavar="PATH", help="The same, from a file.")
+]
+AllowedTools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-tools",
+        "--allowedTools",
+        metavar="NAMES",
+        help="Only these of Read, Write, Edit, Bash, Glob, Grep (commas or spaces).",
+    ),
+]
+DisallowedTools = Annotated[
+    list[str] | None,
+    typer.Option("--disallowed-tools", "--disallowedTools", metavar="NAMES", help="All tools but these."),
+]
+PassEnv = Annotated[
+    list[str] | None,
+    typer.Option("--pass-env", metavar="NAME", help="Let tools see this variable though it looks secret."),
+]
+Directory = Annotated[str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")]
+Config = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="A settings file that is trusted as a flag is."),
+]
+SessionId = Annotated[
+    str | None, typer.Option("--session-id", metavar="UUID", help="Identifies the run in its output.")
+]
+NoSessionPersistence = Annotated[
+    bool,
+    typer.Option("--no-session-persistence", help="Accepted without effect: no session is kept on disk yet."),
+]
+DangerouslySkipPermissions = Annotated[
+    bool,
+    typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks."),
+]
+PermissionMode = Annotated[
+    str | None, typer.Option("--permission-mode", metavar="MODE", help="Accepted without effect.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Accepted without effect.")]
