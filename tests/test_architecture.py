@@ -78,9 +78,20 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_of(path: Path) -> set[str]:
+def without_types(tree: ast.Module) -> ast.Module:
+    """The module as it runs: what stands under `if TYPE_CHECKING:` is for the type checker alone."""
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    return tree
+
+
+def imports_of(path: Path, *, at_run_time: bool = False) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(without_types(tree) if at_run_time else tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -119,7 +130,7 @@ def test_imports_follow_the_arrows(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.stem)
 def test_core_is_pure(path: Path) -> None:
-    outside = {name.split(".")[0] for name in imports_of(path)} - {"ralph"}
+    outside = {name.split(".")[0] for name in imports_of(path, at_run_time=True)} - {"ralph"}
     assert outside <= PURE
     calls = [
         node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -163,3 +174,8 @@ def test_no_module_does_anything_at_import() -> None:
         "assert len(after) == len(before), (before, after)\n"
     )
     loaded_after(code)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_anthropic_gives_types_and_nothing_else(path: Path) -> None:
+    assert "anthropic" not in {name.split(".")[0] for name in imports_of(path, at_run_time=True)}

@@ -16,6 +16,8 @@ from ralph.core.tool_calls import ToolOutput, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from anthropic.types import TextBlockParam, ThinkingConfigAdaptiveParam, ToolParam
+
     from ralph.core.tool_calls import Block, ToolDefinition
 
 Role = Literal["user", "assistant"]
@@ -62,7 +64,6 @@ class RequestShape:
 
     def head(self) -> bytes:
         """Everything up to the messages, without the closing brace."""
-        marker = {"cache_control": {"type": "ephemeral"}} if is_claude(self.model) else {}
         fields: dict[str, Any] = {
             "model": self.model,
             "max_tokens": max_tokens_for(self.model, self.max_tokens),
@@ -70,16 +71,21 @@ class RequestShape:
         }
         facts = facts_of(self.model)
         if facts is not None and facts.needs_adaptive:
-            fields["thinking"] = {"type": "adaptive"}
+            adaptive: ThinkingConfigAdaptiveParam = {"type": "adaptive"}
+            fields["thinking"] = adaptive
         if self.effort is not None and (facts is None or facts.takes_effort):
             fields["output_config"] = {"effort": self.effort}
         if self.tools:
-            fields["tools"] = [
+            tools: list[ToolParam] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
                 for tool in self.tools
             ]
+            fields["tools"] = tools
         if self.system.strip():
-            fields["system"] = [{"type": "text", "text": self.system, **marker}]
+            system: TextBlockParam = {"type": "text", "text": self.system}
+            if is_claude(self.model):
+                system["cache_control"] = {"type": "ephemeral"}
+            fields["system"] = [system]
         return to_json(fields)[:-1]
 
 
