@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.core.backoff import standard
-from ralph.core.conversation import NOT_RUN, RequestShape, conversation_problems
+from ralph.core.conversation import NOT_RUN, RequestShape
 from ralph.core.errors import HttpError, StreamParse
 from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded, UserMessageCommitted
 from ralph.core.next_step import MOST_PAUSES
@@ -17,6 +17,7 @@ from ralph.core.usage import TokenUsage
 from ralph.loop import CONTINUE, Run, Task
 from ralph.ports import Interrupted
 from ralph.tool_turn import INTERRUPTED
+from tests.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
     TOUCH,

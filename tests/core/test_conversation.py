@@ -16,11 +16,11 @@ from ralph.core.conversation import (
     Message,
     RequestShape,
     assistant_message,
-    conversation_problems,
     recover_conversation,
     user_message,
 )
 from ralph.core.tool_calls import ToolOutput, ToolResult
+from tests.conversation_rules import conversation_problems
 from tests.fakes import ECHO, TOUCH, call, text
 
 SHAPE = RequestShape("claude-sonnet-5-5", "Be good.", (ECHO, TOUCH))
