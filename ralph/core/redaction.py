@@ -11,10 +11,10 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ralph.core.credentials import credential_shapes, looks_like_credential_name
+from ralph.core.credentials import credential_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 MARK = "[redacted]"
 _UNRESERVED = frozenset(
@@ -40,28 +40,12 @@ class Redactor:
             redacted = self._text_pattern.sub("", redacted)  # shorter each time, so this ends
         return redacted
 
-    def redact_bytes(self, data: bytes) -> bytes:
-        """The same for UTF-8 bytes; others pass unharmed."""
-        if self._bytes_pattern is None:
-            return data
-        redacted = self._bytes_pattern.sub(MARK.encode(), data)
-        while self._may_rejoin and self._bytes_pattern.search(redacted):
-            redacted = self._bytes_pattern.sub(b"", redacted)
-        return redacted
-
     def redact_all(self, text: str) -> str:
-        """Known secrets and everything in the shape of a credential: for error bodies and headers.
+        """Known secrets and everything in the shape of a credential: for error bodies and complaints.
 
         Wider than `redact`, and wrong now and then: not for what the model reads.
         """
         return credential_shapes().sub(_mark_shape, self.redact(text))
-
-    def redact_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """A copy to show: values of headers with a credential's name are gone, others through `redact_all`."""
-        return {
-            self.redact(name): MARK if looks_like_credential_name(name) else self.redact_all(value)
-            for name, value in headers.items()
-        }
 
     @cached_property
     def longest_bytes(self) -> int:
@@ -69,7 +53,7 @@ class Redactor:
 
         Who redacts a stream piece by piece holds back one byte less than this.
         """
-        return max(map(len, self._encoded_forms), default=0)
+        return max((len(_utf8(form)) for form in self._forms), default=0)
 
     @cached_property
     def _forms(self) -> list[str]:
@@ -77,16 +61,8 @@ class Redactor:
         return sorted(forms, key=lambda form: (-len(form), form))
 
     @cached_property
-    def _encoded_forms(self) -> list[bytes]:
-        return sorted(map(_utf8, self._forms), key=lambda form: (-len(form), form))
-
-    @cached_property
     def _text_pattern(self) -> re.Pattern[str] | None:
         return re.compile("|".join(map(re.escape, self._forms))) if self._forms else None
-
-    @cached_property
-    def _bytes_pattern(self) -> re.Pattern[bytes] | None:
-        return re.compile(b"|".join(map(re.escape, self._encoded_forms))) if self._forms else None
 
     @cached_property
     def _may_rejoin(self) -> bool:
