@@ -61,7 +61,10 @@ def with_unique_call_ids(answer: Answer, taken: Collection[str]) -> Answer:
     if all(old == new for old, new in names.items()):
         return answer
     content = [
-        {**block, "id": names[block["id"]]} if block.get("id") in names else block for block in answer.content
+        {**block, "id": names[block["id"]]}
+        if block.get("type") == "tool_use" and block["id"] in names
+        else block
+        for block in answer.content
     ]
     calls = tuple(replace(call, id=names[call.id]) for call in answer.calls)
     return replace(answer, message={**answer.message, "content": content}, calls=calls)

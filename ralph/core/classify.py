@@ -47,6 +47,7 @@ PERMANENT_STREAM_ERRORS = frozenset(
         "not_found_error",
         "request_too_large",
         "billing_error",
+        "exceed_context_size_error",
     }
 )
 """In-stream `error.type`s that asking again cannot mend. Everything else, absent ones included, is transient."""
@@ -62,7 +63,31 @@ TRANSIENT_CAUSES = frozenset(
     }
 )
 
-SPEND_LIMIT_CODES = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
+# The last one is OpenAI's: a 429 that no waiting mends.
+SPEND_LIMIT_CODES = frozenset(
+    {"enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"}
+)
+OVERFLOW_CODES = frozenset({"context_length_exceeded"})
+"""OpenAI's name for it, which gateways pass on."""
+
+DECISIVE_CODES = SPEND_LIMIT_CODES | OVERFLOW_CODES
+"""Error codes that decide, whatever the status or the type beside them."""
+
+TYPE_OF_STATUS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""What the API calls an error of this status: servers with other names still number their errors by it."""
 
 # Anthropic (with and without counts), its Bedrock form, llama.cpp, vLLM/OpenAI.
 _OVERFLOW_TEXT = re.compile(
@@ -86,7 +111,11 @@ _KIND_OF_TYPE = {
     "billing_error": FailureKind.BILLING,
     "not_found_error": FailureKind.NOT_FOUND,
     "request_too_large": FailureKind.CONTEXT_OVERFLOW,
+    "exceed_context_size_error": FailureKind.CONTEXT_OVERFLOW,  # llama.cpp
 }
+
+API_ERROR_TYPES = frozenset(_KIND_OF_TYPE)
+"""The `error.type`s whose meaning is known; llama.cpp's own one included."""
 
 _KIND_OF_STATUS = {
     401: FailureKind.AUTH,
@@ -169,6 +198,8 @@ def _kind_of_http(error: HttpError) -> FailureKind:
     text = _text(error)
     if error.error_code in SPEND_LIMIT_CODES:
         return FailureKind.USAGE_LIMIT
+    if error.error_code in OVERFLOW_CODES or error.error_type == "exceed_context_size_error":
+        return FailureKind.CONTEXT_OVERFLOW
     if 400 <= error.status < 500:
         # A spend limit set by the user comes as 400 and one of the tier as 429, both told by text alone.
         if error.status in (400, 429) and _SPEND_LIMIT_TEXT.search(text):
@@ -187,6 +218,8 @@ def _kind_of_http(error: HttpError) -> FailureKind:
 def _kind_of_rejected_stream(error: StreamParse) -> FailureKind:
     if error.error_code in SPEND_LIMIT_CODES:
         return FailureKind.USAGE_LIMIT
+    if error.error_code in OVERFLOW_CODES:
+        return FailureKind.CONTEXT_OVERFLOW
     if error.error_type == "invalid_request_error" and _OVERFLOW_TEXT.search(error.message):
         return FailureKind.CONTEXT_OVERFLOW
     return _KIND_OF_TYPE.get(error.error_type or "", FailureKind.PROTOCOL)

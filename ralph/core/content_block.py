@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _TEXT_BLOCKS = ("text", "thinking")
 """Blocks whose deltas are text, kept under the block's own name."""
+_DELTA_BLOCKS = TOOL_INPUT_BLOCKS.union(_TEXT_BLOCKS)
+"""Blocks that are known to come in pieces: a piece that does not fit breaks the protocol."""
 
 
 @dataclass
@@ -39,29 +41,32 @@ class OpenBlock:
             name = self.block["type"]
             if not isinstance(self.block.setdefault(name, ""), str):
                 raise StreamParse(f"a {name} block whose {name} is no text: {str(self.block)[:200]}")
+        if self.block["type"] == "thinking":
+            # Local servers leave it out; a thinking block without one cannot be sent back.
+            self.block.setdefault("signature", "")
 
     @property
     def is_client_call(self) -> bool:
         return self.block.get("type") == "tool_use"
 
     def extend(self, delta: dict[str, Any]) -> None:
-        kind = delta.get("type")
-        match kind:
+        """Take one delta. One of an unknown kind, or for a block of an unknown kind, is ignored."""
+        match delta.get("type"):
             case "text_delta":
                 self._append("text", delta)
             case "thinking_delta":
                 self._append("thinking", delta)
             case "input_json_delta":
                 self._append("partial_json", delta)
-            case "signature_delta":
+            case "signature_delta" if self.block["type"] == "thinking":
                 self.block["signature"] = delta.get("signature", "")
-            case "citations_delta":
+            case "citations_delta" if self.block["type"] == "text":
                 before = self.block.get("citations")
                 self.block["citations"] = [
                     *(before if isinstance(before, list) else ()),
                     delta.get("citation"),
                 ]
-            case "compaction_delta":
+            case "compaction_delta" if self.block["type"] == "compaction":
                 self.block.update({k: v for k, v in delta.items() if k != "type"})
 
     def close(self) -> None:
@@ -71,6 +76,12 @@ class OpenBlock:
                 self.block[name] = _joined_surrogates(self.block[name] + "".join(self._fragments[name]))
         if self.block["type"] in TOOL_INPUT_BLOCKS:
             self._close_input()
+        try:
+            json.dumps(self.block, allow_nan=False)
+        except (ValueError, RecursionError) as error:
+            raise StreamParse(
+                f"a content block that is no JSON ({error}): {str(self.block)[:200]}"
+            ) from error
 
     def as_call(self) -> ToolCall | MalformedCall:
         if self.malformed is not None:
@@ -78,6 +89,8 @@ class OpenBlock:
         return ToolCall(self.block["id"], self.block["name"], self.block["input"])
 
     def _append(self, name: str, delta: dict[str, Any]) -> None:
+        if self.block["type"] not in _DELTA_BLOCKS:
+            return
         fits = (
             self.block["type"] in TOOL_INPUT_BLOCKS if name == "partial_json" else self.block["type"] == name
         )
@@ -92,11 +105,14 @@ class OpenBlock:
         self.raw_input = "".join(self._fragments.get("partial_json", []))
         placeholder = self.block.get("input")
         value: Any = {} if placeholder is None else placeholder
-        if self.raw_input.strip():
-            try:
-                value = _strict_json(self.raw_input)
-            except (ValueError, RecursionError) as error:
-                self.malformed = f"its input is not valid JSON ({error})"
+        try:
+            if self.raw_input.strip():
+                value = json.loads(self.raw_input)
+            elif value:  # it came whole, in no deltas
+                self.raw_input = json.dumps(value)
+            _check_strict(value)
+        except (ValueError, RecursionError) as error:
+            self.malformed = f"its input is not valid JSON ({error})"
         if self.malformed is None and not isinstance(value, dict):
             self.malformed = f"its input must be a JSON object, got {type(value).__name__}"
         # The API takes nothing but an object back; this wrapper is the form it documents.
@@ -107,12 +123,10 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _strict_json(text: str) -> Any:
+def _check_strict(value: Any) -> None:
     """As JSON has it: no NaN, no Infinity (also not as 1e999), no half characters. Raises ValueError."""
-    value = json.loads(text)
     # Two halves of a character in different escapes join here; a half alone could not reach a command.
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    return value
 
 
 def _joined_surrogates(text: str) -> str:

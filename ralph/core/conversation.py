@@ -171,6 +171,7 @@ def recover_conversation(
     found = {
         block["tool_use_id"]: block
         for message in reversed(conversation.messages)
+        if message.role == "user"  # what a server put into an answer is no result of ours
         for block in message.content
         if block.get("type") == "tool_result"
     }

@@ -11,9 +11,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.answer import Answer, MalformedCall
-from ralph.core.classify import PERMANENT_STREAM_ERRORS
 from ralph.core.content_block import OpenBlock
-from ralph.core.errors import AgentError, StreamParse, StreamTransient
+from ralph.core.error_body import stream_error
+from ralph.core.errors import StreamParse, StreamTransient
 
 if TYPE_CHECKING:
     from ralph.core.tool_calls import ToolCall
@@ -23,6 +23,9 @@ NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 
 # What a `message_delta` has no business to change.
 _NOT_IN_A_DELTA = frozenset({"type", "role", "content", "usage"})
+
+# Where a `message_delta` has these, they stand beside its `delta`.
+_BESIDE_A_DELTA = ("context_management", "input_transformations")
 
 # What the API always sends and other servers may leave out.
 _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None}
@@ -59,6 +62,8 @@ class StreamAssembler:
         match event.get("type"):
             case "error":
                 raise stream_error(event)
+            case kind if event.get("object") == "error" or (kind is None and event.get("error")):
+                raise stream_error(event)  # the shapes of OpenAI's clones
             case "message_start":
                 self._start_message(event)
             case kind if kind in _AFTER_START and self._message is None:
@@ -125,7 +130,14 @@ class StreamAssembler:
         assert self._message is not None  # noqa: S101 - feed() has looked
         self._saw_delta = True
         delta = _dict(event, "delta")
-        self._message.update({name: value for name, value in delta.items() if name not in _NOT_IN_A_DELTA})
+        if "stop_reason" in delta:
+            # What a delta before this one said of the stop belongs to another reason.
+            self._message.pop("stop_details", None)
+            self._message |= {"stop_reason": delta["stop_reason"], "stop_sequence": None}
+        news = {name: value for name, value in delta.items() if name not in _NOT_IN_A_DELTA}
+        news |= {name: event.get(name) for name in _BESIDE_A_DELTA}
+        # Null is no news: what message_start said of the container holds.
+        self._message |= {name: value for name, value in news.items() if value is not None}
         usage = event.get("usage")
         if isinstance(usage, dict):
             # Counts are cumulative: overwrite; an absent or null one keeps what message_start said.
@@ -171,19 +183,6 @@ class StreamAssembler:
 _AFTER_START = frozenset(
     {"content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}
 )
-
-
-def stream_error(event: dict[str, Any]) -> AgentError:
-    """The error of an `error` event or of an error object in a 2xx body: by its `error.type`."""
-    error = event.get("error")
-    fields: dict[str, Any] = error if isinstance(error, dict) else {}
-    details = fields.get("details")
-    code = details.get("error_code") if isinstance(details, dict) else None
-    error_type = fields.get("type") if isinstance(fields.get("type"), str) else None
-    kind = StreamParse if error_type in PERMANENT_STREAM_ERRORS else StreamTransient
-    message = str(fields.get("message") or error or "the server reported an error without a message")
-    request_id = event.get("request_id")
-    return kind(message, error_type, code, request_id if isinstance(request_id, str) else None)
 
 
 def answer_from_message(message: dict[str, Any], request_id: str | None = None) -> Answer:

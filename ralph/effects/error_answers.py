@@ -10,6 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from ralph.core.error_body import ErrorFields, error_fields
 from ralph.core.errors import HttpError, StreamParse
 from ralph.core.retry_after import server_wish_s
 
@@ -27,17 +28,18 @@ def http_error(
     """The error of an answer outside 2xx. `headers` finds names in lower case; `body` may be cut."""
     text = redact(body.decode("utf-8", "replace"))
     fields = _error_fields(text)
+    message = fields.message
     location = headers.get("location")
     if 300 <= status < 400 and location:
-        fields["message"] = f"redirect to {redact(location)}, not followed: it would take the key elsewhere"
+        message = f"redirect to {redact(location)}, not followed: it would take the key elsewhere"
     return HttpError(
         status,
         server_wish_s(headers, now),
         text,
-        fields["type"],
-        fields["code"],
-        fields["message"],
-        request_id_of(headers) or fields["request_id"],
+        fields.type,
+        fields.code,
+        message,
+        request_id_of(headers) or fields.request_id,
         _SHOULD_RETRY.get(headers.get("x-should-retry", "").lower()),
     )
 
@@ -57,22 +59,9 @@ def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[st
     )
 
 
-def _error_fields(text: str) -> dict[str, str | None]:
-    """Type, code, message and request id of an error body, whichever server wrote it; None where absent."""
+def _error_fields(text: str) -> ErrorFields:
+    """What an error's body says; nothing where it is no JSON, or cut."""
     try:
-        value = json.loads(text)
+        return error_fields(json.loads(text))
     except (ValueError, RecursionError):
-        value = None
-    value = value if isinstance(value, dict) else {}
-    error = value.get("error")
-    # OpenAI-shaped servers put a string there, or a `message` beside it.
-    fields = error if isinstance(error, dict) else {"message": error or value.get("message")}
-    details = fields.get("details")
-    code = details.get("error_code") if isinstance(details, dict) else None
-    found = {
-        "type": fields.get("type"),
-        "code": code,
-        "message": fields.get("message"),
-        "request_id": value.get("request_id"),
-    }
-    return {name: text if isinstance(text, str) else None for name, text in found.items()}
+        return ErrorFields()

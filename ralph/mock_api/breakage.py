@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api.events import Event, encode_event
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 def break_events(events: list[Event], fault: Fault) -> list[Event]:
     """The events the broken stream is made of, before any of it is cut off."""
     if fault.interleaved:
-        events = _stops_last(events)
+        events = _interleaved(events)
     if fault.omit_tool_input:
         events = [_without_tool_input(event) for event in events]
     if fault.omit_message_delta:
@@ -35,11 +36,19 @@ def encode_broken(events: list[Event], fault: Fault) -> list[bytes]:
     return encoded
 
 
-def _stops_last(events: list[Event]) -> list[Event]:
+def _interleaved(events: list[Event]) -> list[Event]:
+    """All blocks start, then take turns, one delta each, and stop at the very end, in order."""
+    is_block = [event["type"].startswith("content_block_") for event in events]
+    if True not in is_block:
+        return events
+    first, end = is_block.index(True), len(events) - is_block[::-1].index(True)
+    turns: dict[Any, list[Event]] = {}
+    for event in events[first:end]:
+        if event["type"] != "content_block_stop":
+            turns.setdefault(event.get("index"), []).append(event)  # pings, without an index, take turns too
+    rounds = chain.from_iterable(zip_longest(*turns.values()))
     stops = [event for event in events if event["type"] == "content_block_stop"]
-    others = [event for event in events if event["type"] != "content_block_stop"]
-    tail = next((at for at, event in enumerate(others) if event["type"] == "message_delta"), len(others))
-    return [*others[:tail], *stops, *others[tail:]]
+    return [*events[:first], *(event for event in rounds if event is not None), *stops, *events[end:]]
 
 
 def _without_tool_input(event: Event) -> Event:

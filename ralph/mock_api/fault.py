@@ -79,7 +79,7 @@ class Fault:
     malformed_json_at_event: int | None = None
     """Send only the first half of the JSON of this event."""
     interleaved: bool = False
-    """All `content_block_stop` events after the last block, as llama.cpp sends them."""
+    """The blocks' deltas take turns, and all `content_block_stop` events come at the very end, as with llama.cpp."""
     omit_message_stop: bool = False
     omit_message_delta: bool = False
     omit_tool_input: bool = False

@@ -12,9 +12,9 @@ from ralph.core.classify import (
     failure_kind,
     outcome_of,
 )
+from ralph.core.error_body import stream_error
 from ralph.core.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.core.outcome import Outcome
-from ralph.core.stream import stream_error
 
 T, P = ErrorClass.TRANSIENT, ErrorClass.PERMANENT
 
@@ -34,7 +34,10 @@ def test_should_retry_overrides_the_status_both_ways() -> None:
     assert classify_error(http(529, should_retry=False)) is P
 
 
-@pytest.mark.parametrize("code", ["enforced_spend_limit_reached", "contract_spend_limit_reached"])
+SPEND_CODES = ["enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"]
+
+
+@pytest.mark.parametrize("code", SPEND_CODES)
 @pytest.mark.parametrize("status", [400, 429, 500])
 def test_a_spend_limit_is_permanent_in_any_status_whatever_the_server_advises(code: str, status: int) -> None:
     error = http(status, error_code=code, should_retry=True)
@@ -111,8 +114,14 @@ OVERFLOWS = [
     http(400, message="input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000"),
     HttpError(400, None, '{"error":{"code":400,"type":"exceed_context_size_error","n_ctx":4096}}'),
     http(400, message="This model's maximum context length is 4096 tokens."),
+    http(400, message="the request exceeds the available context size, try increasing it"),
+    http(400, message="No room.", error_type="exceed_context_size_error"),
+    http(400, message="No room.", error_type="invalid_request_error", error_code="context_length_exceeded"),
+    http(500, message="No room.", error_code="context_length_exceeded", should_retry=True),
     StreamParse("prompt is too long", "invalid_request_error"),
     StreamParse("too large", "request_too_large"),
+    StreamParse("No room.", "exceed_context_size_error"),
+    StreamParse("No room.", None, "context_length_exceeded"),
 ]
 
 
@@ -121,6 +130,46 @@ def test_context_overflow_is_never_retried_and_is_a_limit(error: AgentError) -> 
     assert failure_kind(error) is FailureKind.CONTEXT_OVERFLOW
     assert classify_error(error) is P
     assert outcome_of(error) is Outcome.LIMIT_REACHED
+
+
+IN_STREAM_BY_STATUS = [
+    (400, FailureKind.INVALID_REQUEST, P),
+    (401, FailureKind.AUTH, P),
+    (402, FailureKind.BILLING, P),
+    (404, FailureKind.NOT_FOUND, P),
+    (413, FailureKind.CONTEXT_OVERFLOW, P),
+    (429, FailureKind.RATE_LIMIT, T),
+    (500, FailureKind.SERVER, T),
+    (502, FailureKind.STREAM, T),
+    (503, FailureKind.OVERLOADED, T),
+    (504, FailureKind.TIMEOUT, T),
+    (7, FailureKind.STREAM, T),
+    (4290, FailureKind.STREAM, T),
+    ("model_not_found", FailureKind.STREAM, T),
+]
+
+
+@pytest.mark.parametrize(("code", "kind", "expected"), IN_STREAM_BY_STATUS)
+@pytest.mark.parametrize("error_type", ["SomethingOfItsOwn", "None", None])
+def test_an_in_stream_error_of_an_unknown_type_goes_by_the_status_in_its_code(
+    code: object, kind: FailureKind, expected: ErrorClass, error_type: str | None
+) -> None:
+    for number in (code, str(code)):
+        error = stream_error({"error": {"type": error_type, "message": "m", "code": number}})
+        assert (failure_kind(error), classify_error(error)) == (kind, expected)
+
+
+def test_a_known_type_in_a_stream_counts_more_than_the_status_beside_it() -> None:
+    error = stream_error({"error": {"type": "overloaded_error", "message": "m", "code": 400}})
+    assert classify_error(error) is T
+
+
+@pytest.mark.parametrize("code", [*SPEND_CODES, "context_length_exceeded"])
+def test_a_code_that_decides_is_permanent_in_a_stream_of_whatever_type(code: str) -> None:
+    for fields in ({"code": code}, {"details": {"error_code": code}}):
+        error = stream_error({"error": {"type": "rate_limit_error", "message": "m", **fields}})
+        assert classify_error(error) is P
+        assert failure_kind(error) in (FailureKind.USAGE_LIMIT, FailureKind.CONTEXT_OVERFLOW)
 
 
 LOW_CREDIT = "Your credit balance is too low to access the Anthropic API."

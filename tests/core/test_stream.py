@@ -356,3 +356,29 @@ def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> No
     assert [call.id for call in renamed.calls] == ["call_0_3", "call_1"]
     assert [block["id"] for block in renamed.content] == ["call_0_3", "call_1"]
     assert with_unique_call_ids(answer, {"other"}) is answer
+
+
+def test_an_unknown_block_with_the_id_of_a_call_keeps_it() -> None:
+    strange = [{"type": "future", "id": {"a": 1}}, {"type": "future", "id": "call_0"}]
+    starts = [
+        event
+        for index, block in enumerate(strange, start=1)
+        for event in (
+            {"type": "content_block_start", "index": index, "content_block": block},
+            {"type": "content_block_stop", "index": index},
+        )
+    ]
+    answer = assemble(start(), *tool_block(0, call_id="call_0"), *starts, *end("tool_use"))
+    renamed = with_unique_call_ids(answer, {"call_0"})
+    assert [block["id"] for block in renamed.content] == ["call_0_2", {"a": 1}, "call_0"]
+
+
+@pytest.mark.parametrize("error", [{"message": "boom"}, "boom", {"error": "boom"}])
+def test_an_error_without_a_type_ends_the_stream_with_its_words(error: Any) -> None:
+    with pytest.raises(StreamTransient, match="boom"):
+        assemble(start(), *text_block(0, "half"), {"error": error})
+
+
+@pytest.mark.parametrize("error", [None, {}, ""])
+def test_an_empty_error_field_is_no_error(error: Any) -> None:
+    assert assemble({"error": error}, *WHOLE).stop_reason == "tool_use"

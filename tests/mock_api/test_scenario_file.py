@@ -163,41 +163,87 @@ def test_json_that_is_no_object_is_a_scenario_error(text: str) -> None:
         parse_scenario(text, is_json=True)
 
 
+# How each request to an example ends: cut, an error's status, or 200, "whole" with a message_stop.
+EXAMPLES = {
+    "broken-stream": ["cut", "200", "200", "whole"],
+    "hello": ["whole"],
+    "quirk-empty-signature": ["whole", "whole"],
+    "quirk-end-turn-with-calls": ["whole", "whole"],
+    "quirk-interleaved-blocks": ["whole", "whole"],
+    "quirk-json-instead-of-sse": ["200", "200"],
+    "quirk-model-loading": ["503", "503", "whole", "whole"],
+    "quirk-no-message-delta": ["whole", "whole"],
+    "quirk-no-pings": ["whole", "whole"],
+    "quirk-no-tool-input": ["whole", "whole"],
+    "quirk-openai-errors": ["429", "503", "429", "whole", "502", "500", "whole"],
+    "quirk-ping-first": ["whole", "whole"],
+    "rate-limit-then-ok": ["429", "429", "529", "whole"],
+    "tools": ["whole", "whole", "whole"],
+}
+
+
 def test_the_examples_are_the_documented_ones() -> None:
-    assert example_names() == ["broken-stream", "hello", "rate-limit-then-ok", "tools"]
+    rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    documented = [row.split("`")[1] for row in rows]
+
+    assert example_names() == list(EXAMPLES)
+    assert [name for name in example_names() if name not in documented] == []
     with pytest.raises(ScenarioError, match="broken-stream, hello"):
         load_example("nonsense")
 
 
-@pytest.mark.parametrize("name", ["broken-stream", "hello", "rate-limit-then-ok", "tools"])
+def play(server: MockApi) -> httpx.Response:
+    request = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"anthropic-version": "2023-06-01"}
+    return httpx.post(f"{server.base_url}/v1/messages", json=request, headers=headers)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_each_example_plays_to_its_end(name: str) -> None:
     scenario = load_example(name)
-    assert scenario.description
-    request = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    assert scenario.description.endswith(".")
     outcomes = []
 
     with MockApi(scenario) as server:
         for _ in range(sum(1 if s.repeat == FOREVER else s.repeat for s in map(as_step, scenario.steps))):
             try:
-                answer = httpx.post(
-                    f"{server.base_url}/v1/messages",
-                    json=request,
-                    headers={"anthropic-version": "2023-06-01"},
-                )
+                answer = play(server)
             except httpx.RemoteProtocolError:
                 outcomes.append("cut")
             else:
                 outcomes.append("whole" if "message_stop\n" in answer.text else str(answer.status_code))
 
-    assert (
-        outcomes
-        == {
-            "hello": ["whole"],
-            "tools": ["whole", "whole", "whole"],
-            "rate-limit-then-ok": ["429", "429", "529", "whole"],
-            "broken-stream": ["cut", "200", "200", "whole"],
-        }[name]
-    )
+    assert outcomes == EXAMPLES[name]
+
+
+# What is on the wire, and what is not: each quirk really is one.
+ON_THE_WIRE = {
+    "quirk-empty-signature": ('"signature":""', '"signature":"bW'),
+    "quirk-end-turn-with-calls": ('"stop_reason":"end_turn"', '"stop_reason":"tool_use"'),
+    "quirk-interleaved-blocks": ('"index":2', "event: ping"),
+    "quirk-json-instead-of-sse": ('{"id": ', "event: "),
+    "quirk-model-loading": ('"Loading model"', "event: "),
+    "quirk-no-message-delta": ("event: message_stop", "message_delta"),
+    "quirk-no-pings": ("event: message_stop", "ping"),
+    "quirk-no-tool-input": ('"type":"tool_use"', '"input":'),
+    "quirk-openai-errors": ('"Rate limit reached', '"type": "error"'),
+}
+
+
+@pytest.mark.parametrize(("name", "present", "absent"), [(n, *texts) for n, texts in ON_THE_WIRE.items()])
+def test_the_first_answer_of_a_quirk_shows_it(name: str, present: str, absent: str) -> None:
+    with MockApi(load_example(name)) as server:
+        text = play(server).text
+
+    assert present in text
+    assert absent not in text
+
+
+def test_the_pings_of_the_quirk_come_before_the_message() -> None:
+    with MockApi(load_example("quirk-ping-first")) as server:
+        text = play(server).text
+
+    assert text.count("event: ping", 0, text.index("event: message_start")) == 2
 
 
 @pytest.mark.parametrize("kind", [Scenario, Step, Turn, Fault, ErrorEvent])

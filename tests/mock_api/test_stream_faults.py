@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -167,6 +168,31 @@ def test_interleaved_blocks_stop_at_the_very_end(serve: Serve, ask: Ask) -> None
 
     assert order[-4:] == ["content_block_stop", "content_block_stop", "message_delta", "message_stop"]
     assert order.count("content_block_stop") == 2
+
+
+def test_the_deltas_of_interleaved_blocks_take_turns(serve: Serve, ask: Ask) -> None:
+    body, _ = ask(serve(breaking(interleaved=True))).chunks
+    events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: ")]
+
+    order = [event["index"] for event in events if "index" in event]
+    assert order[:6] == [0, 1] * 3
+    assert sorted(map(str, events)) == sorted(map(str, EVENTS)), "the same events in another order"
+    for index in (0, 1):
+        assert [e for e in events if e.get("index") == index] == [
+            e for e in EVENTS if e.get("index") == index
+        ]
+
+
+def test_pings_take_turns_with_interleaved_blocks_and_an_empty_answer_has_none(
+    serve: Serve, ask: Ask
+) -> None:
+    pinging = Turn(TURN.content, ping_every=2)
+    server = serve(Step(pinging, Fault(interleaved=True)), Step(Turn(), Fault(interleaved=True)))
+
+    assert names(ask(server).chunks[0]).count("ping") == names(encode_events(as_events(pinging))).count(
+        "ping"
+    )
+    assert names(ask(server).chunks[0]) == ["message_start", "message_delta", "message_stop"]
 
 
 @pytest.mark.parametrize("missing", ["message_stop", "message_delta"])

@@ -104,7 +104,9 @@ class Narration:
         delta = event.get("delta")
         if event.get("type") == "content_block_stop":
             yield from self._rest_of_text()
-        elif isinstance(delta, dict) and delta.get("type") == "text_delta":
+        elif event.get("type") != "content_block_delta" or not isinstance(delta, dict):
+            return
+        elif delta.get("type") == "text_delta":
             self._streamed = True
             text = str(delta.get("text", "")).translate(_CONTROL)
             *ends_of_lines, rest = text.split("\n")

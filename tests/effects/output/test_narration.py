@@ -252,3 +252,9 @@ def test_a_server_cannot_forge_a_line_of_ours_or_flood_the_screen() -> None:
     (last,) = narrate(ended(Outcome.API_REJECTED, errors=(error,)))
     assert last.startswith("[ralph] api_rejected (exit 69): HTTP 400: bad [ralph] completed")
     assert len(last) < 1200
+
+
+def test_an_unknown_event_that_looks_like_text_is_not_shown_as_the_models_words() -> None:
+    future = {"type": "future_event", "delta": {"type": "text_delta", "text": "not said"}}
+    narration = Narration(is_quiet=False, has_color=False)
+    assert [*narration.lines(ev.StreamReceived(future)), *narration.lines(accepted())] == []

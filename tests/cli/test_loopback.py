@@ -1,0 +1,79 @@
+"""A server on this machine is reached directly, whatever proxy the environment names."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+from typing import ClassVar
+
+import pytest
+
+from ralph.mock_api import Turn, as_events, encode_events
+
+HELLO = Turn("Hello there.")
+
+
+@pytest.fixture
+def broken_proxy(ralph):
+    """Every variable that names a proxy leads to a port where nobody listens."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        proxy = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            ralph.environment |= {name: proxy, name.lower(): proxy}
+        (ralph.cwd / "ralph.toml").write_text("[retry]\npolicy = 'off'\n")
+        yield
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a24_a_server_on_loopback_is_reached_without_the_proxy_exits_0(
+    ralph, serve, broken_proxy, host
+) -> None:
+    server = serve(HELLO)
+    ran = ralph("hi", "--base-url", f"http://{host}:{server.port}")
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n"), ran.stderr
+
+
+class _Ipv6Server(http.server.HTTPServer):
+    address_family = socket.AF_INET6
+
+
+class _Greeting(http.server.BaseHTTPRequestHandler):
+    body: ClassVar = encode_events(as_events(HELLO))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def ipv6_port():
+    try:
+        server = _Ipv6Server(("::1", 0), _Greeting)
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_server_on_ipv6_loopback_is_reached_without_the_proxy(ralph, broken_proxy, ipv6_port) -> None:
+    ran = ralph("hi", "--base-url", f"http://[::1]:{ipv6_port}")
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n"), ran.stderr
+
+
+def test_a_server_elsewhere_is_not_reached_without_the_proxy(ralph, broken_proxy) -> None:
+    """The proof that the tests above prove something."""
+    ran = ralph("hi", "--base-url", "http://model.example.test")
+    assert ran.code == 75
+    assert "connection refused" in ran.last_line
