@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from ralph.core.answer import MalformedCall
 from ralph.core.classify import ErrorClass, FailureKind, classify_error, failure_kind
 from ralph.core.errors import AgentError, StreamParse, StreamTransient
 from ralph.core.events import ResponseDiscarded, StreamReceived
@@ -99,6 +101,58 @@ def test_a22_unknown_events_are_passed_on_and_ignored(answering) -> None:
 def test_a22_an_unknown_block_is_kept_as_it_is(serve, rig) -> None:
     block = {"type": "future_block", "data": [1, {"a": "ü"}], "text": 3}
     assert rig(serve(Turn([block, Text("ok")]))).send().content[0] == block
+
+
+def whole_block(**fields: Any) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": 0, "content_block": fields},
+        {"type": "content_block_stop", "index": 0},
+    ]
+
+
+@pytest.mark.parametrize("delta", [{"type": "text_delta"}, {"type": "input_json_delta", "partial_json": 1}])
+def test_a22_a_known_delta_of_an_unknown_block_is_ignored(answering, delta) -> None:
+    begin, finish = whole_block(type="future_block", text="as it came")
+    event = {"type": "content_block_delta", "index": 0, "delta": delta}
+    answer = answering(sse(START, begin, event, finish, *end())).send()
+    assert answer.content == [{"type": "future_block", "text": "as it came"}]
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN"])
+def test_a22_an_unknown_block_that_could_not_be_sent_back_is_permanent(answering, number) -> None:
+    stream = sse(START, *whole_block(type="future_block", x=[12321]), *end()).replace(b"12321", number)
+    assert isinstance(failure(answering(stream)), StreamParse)
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"NaN", b'"\\ud83d"'])
+def test_a_whole_input_is_looked_at_as_strictly_as_one_in_pieces(answering, value) -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": 12321}}
+    stream = sse(START, *whole_block(**call), *end("tool_use")).replace(b"12321", value)
+    (malformed,) = answering(stream).send().calls
+    assert isinstance(malformed, MalformedCall)
+    assert "command" in malformed.raw
+
+
+def test_a_thinking_block_without_a_signature_gets_an_empty_one_as_it_must_go_back_with_one(
+    answering,
+) -> None:
+    answer = answering(sse(START, *whole_block(type="thinking", thinking="hm"), *end())).send()
+    assert answer.content == [{"type": "thinking", "thinking": "hm", "signature": ""}]
+
+
+def test_a_null_in_a_message_delta_is_no_news_and_its_last_stop_counts(answering) -> None:
+    begin = {"type": "message_start", "message": {"id": "m1", "container": {"id": "c"}}}
+    refused = {"stop_reason": "refusal", "stop_sequence": "x", "stop_details": {"type": "refusal"}}
+    edits = {"applied_edits": [{"type": "clear_tool_uses_20250919"}]}
+    ends: list[dict[str, Any]] = [
+        {"type": "message_delta", "delta": {**refused, "container": None}, "context_management": edits},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "context_management": None},
+    ]
+    message = answering(sse(begin, *text_block(0, "ok"), *ends, STOP)).send().message
+    assert message["container"] == {"id": "c"}
+    assert message["context_management"] == edits
+    assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
+    assert "stop_details" not in message
 
 
 def test_a_ping_before_message_start_and_between_is_no_event(serve, rig) -> None:

@@ -1,0 +1,148 @@
+"""What the official SDK's request types have against a body: they are read strictly, so that nothing passes unseen.
+
+pydantic's own reading of these types would let through what matters: it forgives unknown keys of a TypedDict,
+looks into an `Iterable` only when somebody consumes it, and takes a response model, which allows any field, for
+a block of a request.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import typing
+from collections.abc import Iterable, Sequence
+from types import NoneType, UnionType
+from typing import IO, TYPE_CHECKING, Any
+
+import typing_extensions as te
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PLAIN: dict[Any, tuple[type, ...]] = {
+    str: (str,),
+    int: (int,),
+    float: (int, float),
+    bool: (bool,),
+    NoneType: (NoneType,),
+}
+_LISTS = (list, Iterable, Sequence)
+# An answer's citation has a `file_id` that the type of a request's citation does not; the API wants citations
+# back as they came, and the SDK says so too: it takes an answer's own blocks for a request.
+_ECHOED = {
+    f"{prefix}Citation{where}LocationParam": frozenset({"file_id"})
+    for prefix in ("", "Beta")
+    for where in ("Char", "Page", "ContentBlock")
+}
+_UNIONS = (typing.Union, UnionType)
+_MARKS = (te.Annotated, te.Required, te.NotRequired)
+
+
+def request_problems(body: object, *, with_betas: bool = False) -> list[str]:
+    """What the SDK's types say is wrong with a streaming request, one sentence each; empty when it is valid."""
+    return list(_problems(body, _request_type(with_betas=with_betas), "body"))
+
+
+@functools.cache
+def _request_type(*, with_betas: bool) -> Any:
+    from anthropic.types import message_create_params
+    from anthropic.types.beta import message_create_params as beta_message_create_params
+
+    module: Any = beta_message_create_params if with_betas else message_create_params
+    return module.MessageCreateParamsStreaming
+
+
+def _problems(value: object, expected: Any, where: str) -> Iterator[str]:
+    expected = _unmarked(expected)
+    origin = te.get_origin(expected)
+    if expected in (object, Any):
+        return
+    if te.is_typeddict(expected):
+        yield from _object_problems(value, expected, where)
+    elif origin in _UNIONS:
+        yield from _union_problems(value, expected, where)
+    elif origin is te.Literal:
+        if not any(type(value) is type(choice) and value == choice for choice in te.get_args(expected)):
+            yield f"{where}: {value!r} is none of {te.get_args(expected)}"
+    elif origin in _LISTS:
+        yield from _list_problems(value, te.get_args(expected)[0], where)
+    elif origin is dict:
+        yield from _dict_problems(value, te.get_args(expected)[1], where)
+    elif expected in _PLAIN:
+        # bool is an int to Python and none to JSON.
+        if not isinstance(value, _PLAIN[expected]) or (isinstance(value, bool) and expected is not bool):
+            yield f"{where}: {value!r} is no {expected.__name__}"
+    else:
+        raise TypeError(f"{where}: this oracle does not know {expected!r}")
+
+
+def _unmarked(hint: Any) -> Any:
+    while te.get_origin(hint) in _MARKS:
+        hint = te.get_args(hint)[0]
+    return hint
+
+
+def _list_problems(value: object, item: Any, where: str) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"{where}: {value!r} is no list"
+        return
+    for index, one in enumerate(value):
+        yield from _problems(one, item, f"{where}.{index}")
+
+
+def _dict_problems(value: object, item: Any, where: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{where}: {value!r} is no object"
+        return
+    for name, one in value.items():
+        yield from _problems(one, item, f"{where}.{name}")
+
+
+def _object_problems(value: object, expected: Any, where: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{where}: {value!r} is no object"
+        return
+    fields, required = _fields_of(expected)
+    yield from (f"{where}: {name} is missing" for name in sorted(required - value.keys()))
+    allows_extra = getattr(expected, "__pydantic_config__", {}).get("extra") == "allow"
+    for name, one in value.items():
+        if name in fields:
+            yield from _problems(one, fields[name], f"{where}.{name}")
+        elif not allows_extra and name not in _ECHOED.get(expected.__name__, ()):
+            yield f"{where}: {name} is not a field of {expected.__name__}"
+
+
+def _union_problems(value: object, expected: Any, where: str) -> Iterator[str]:
+    """None when one alternative fits; else those of the alternative that fits best."""
+    choices = [choice for choice in te.get_args(expected) if not _is_never_sent(choice)]
+    if any(te.is_typeddict(choice) for choice in choices):
+        # `Dict[str, object]` beside a typed schema is a way out for type checkers; it would allow anything.
+        choices = [choice for choice in choices if te.get_origin(choice) is not dict]
+    yield from min((list(_problems(value, choice, where)) for choice in choices), key=_distance)
+
+
+def _distance(problems: list[str]) -> tuple[int, int]:
+    """Few problems, and those deep inside, are nearest to a fit."""
+    return len(problems), -sum(problem.partition(": ")[0].count(".") for problem in problems)
+
+
+def _is_never_sent(choice: Any) -> bool:
+    """What a Python program may pass and the SDK turns into something else first: files, response models."""
+    choice = _unmarked(choice)
+    kind: Any = te.get_origin(choice) or choice
+    if kind in _UNIONS:
+        return all(map(_is_never_sent, te.get_args(choice)))
+    return kind in (IO, os.PathLike) or hasattr(kind, "model_fields")
+
+
+@functools.cache
+def _fields_of(expected: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """The fields of a TypedDict and the names of those that must be there.
+
+    The class itself has read its annotations as strings: it knows whether it is total, but saw no `Required`.
+    """
+    fields = te.get_type_hints(expected, include_extras=True)
+    marks: dict[str, Any] = {name: te.get_origin(hint) for name, hint in fields.items()}
+    marked = {name for name, mark in marks.items() if mark is te.Required}
+    unmarked = {name for name, mark in marks.items() if mark not in (te.Required, te.NotRequired)}
+    return fields, frozenset(marked | unmarked & expected.__required_keys__)
