@@ -52,8 +52,8 @@ while ((max == 0 || iteration < max)); do
     echo "loop: $mode, iteration $((iteration + 1))$( ((max)) && echo " of $max")" >&2
     follow "${RALPH:-ralph}" run --retry patient --prompt-file "$prompt"
     case $code in
-        0 | 3 | 4) iteration=$((iteration + 1)) ;; # a fresh context may do better
-        75)                                        # the API is down; that is no iteration
+        0 | 3 | 4 | 124) iteration=$((iteration + 1)) ;; # a fresh context may do better
+        75)                                              # the API is down; that is no iteration
             echo "loop: API unavailable, trying again in 30 minutes" >&2
             follow sleep 1800
             ;;

@@ -35,7 +35,7 @@ OPTIONS_TO_COME = frozenset(
         "--max-turns",
         "--max-budget-usd",
     }
-    | {"--max-time", "--json-schema", "--require-report", "--metrics-file", "--otel", "--fallback-model"}
+    | {"--json-schema", "--require-report", "--metrics-file", "--otel", "--fallback-model"}
     | {"--input-format", "--add-dir"}
 )
 
@@ -48,7 +48,8 @@ app = typer.Typer(
     ),
     epilog=(
         "Exit codes: 0 completed, 2 usage, 3 limit reached, 4 no progress, 69 API rejected, 70 bug, "
-        "74 input/output, 75 API unavailable (try later), 77 authentication, 78 configuration, 128+n signal n."
+        "74 input/output, 75 API unavailable (try later), 77 authentication, 78 configuration, 124 time limit, "
+        "128+n signal n."
     ),
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -119,6 +120,7 @@ def run(
     effort: opt.EffortOption = None,
     max_tokens: opt.MaxTokens = None,
     retry: opt.RetryOption = None,
+    max_time: opt.MaxTime = None,
     output_format: opt.OutputFormatOption = opt.OutputFormat.TEXT,
     include_partial_messages: opt.IncludePartialMessages = False,
     result_file: opt.ResultFile = None,
@@ -151,6 +153,7 @@ def run(
         "model.effort": effort.value if effort else None,
         "model.max_tokens": max_tokens,
         "retry.policy": retry.value if retry else None,
+        "limits.max_time_s": max_time,
         "tools.allowed": names(allowed_tools),
         "tools.disallowed": names(disallowed_tools),
         "tools.pass_env": names(pass_env),
@@ -195,13 +198,21 @@ def demo(
     return run_demo(speed=speed, keep=keep)
 
 
+def _examples() -> str:
+    """Their names, from the directory: importing the server to ask it would slow every start down."""
+    names = sorted(file.stem for file in (Path(__file__).parent / "mock_api" / "scenarios").glob("*.toml"))
+    quirks = [name.removeprefix("quirk-") for name in names if name.startswith("quirk-")]
+    plain = [name for name in names if not name.startswith("quirk-")]
+    return f"{', '.join(plain)}, or quirk-* (what other servers do: {', '.join(quirks)})"
+
+
 @app.command("mock-api", short_help="Serve a scripted Messages API on 127.0.0.1.")
 def mock_api(
     scenario: Annotated[
         str,
         typer.Argument(
             help="Scenario file (.toml or .json; docs/mock-api.md describes it), or the name of an example: "
-            "hello, tools, rate-limit-then-ok, broken-stream."
+            f"{_examples()}."
         ),
     ],
     *,

@@ -52,6 +52,10 @@ RetryOption = Annotated[
     Retry | None,
     typer.Option("--retry", help="After API failures: standard (4 retries, 30 s), patient (8 hours), off."),
 ]
+MaxTime = Annotated[
+    str | None,
+    typer.Option("--max-time", metavar="TIME", help="End the run after 90s, 30m, 1h30m (exit 124)."),
+]
 OutputFormatOption = Annotated[
     OutputFormat, typer.Option("--output-format", help="What standard output gets.")
 ]

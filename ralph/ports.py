@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ralph.core.outcome import Outcome
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
@@ -21,9 +23,24 @@ class Interrupted(BaseException):
     A BaseException, so that no `except Exception` on the way can swallow it.
     """
 
+    outcome = Outcome.INTERRUPTED
+
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
         self.signal_number = signal_number
+
+
+class TimeIsUp(Interrupted):
+    """The run's time limit has passed, or what comes next would outlast it. Stops things as a signal does.
+
+    Raised by the `Waiter` at most once, and never after a signal.
+    """
+
+    outcome = Outcome.TIMED_OUT
+
+    def __init__(self, why: str) -> None:
+        BaseException.__init__(self, why)
+        self.signal_number = 0
 
 
 class TimedOut:
@@ -64,12 +81,17 @@ class Waiter(Protocol):
         """The mailbox's next item, or `TIMED_OUT` when `now_s()` passes `until_s` (None: wait for ever).
 
         An item that is there wins over a deadline that has passed. `waiting_for` is what a heartbeat says.
-        Raises `Interrupted` once for each signal that came, also for one that came before the call.
+        Raises `Interrupted` once for each signal that came, also for one that came before the call, and
+        `TimeIsUp` once when the run's time limit passes.
         """
         ...
 
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
-        """Raises `Interrupted` like `wait`."""
+        """Raises like `wait`."""
+        ...
+
+    def time_left_s(self) -> float:
+        """Seconds until the run's time limit, infinite where there is none. 0 or less: it has passed."""
         ...
 
 

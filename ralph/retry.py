@@ -6,6 +6,7 @@ decisions of `core/classify.py` and `core/backoff.py`; every retry of one chain 
 
 from __future__ import annotations
 
+import math
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from ralph.core.backoff import GiveUp, RetryPolicy, Wait
 from ralph.core.classify import ErrorClass, classify_error, failure_kind
 from ralph.core.errors import AgentError, HttpError, StreamTransient
 from ralph.core.events import AttemptFailed, Notice, RetryExhausted, RetryRecovered, RetryScheduled
-from ralph.ports import Interrupted
+from ralph.ports import Interrupted, TimeIsUp
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
@@ -36,12 +37,14 @@ def send_with_retry(
             answer = client.send_message(body)
         except AgentError as error:
             events.emit(AttemptFailed(str(error)))
-            decision = decide(error, attempt, waited_s, policy)
+            decision = decide(error, attempt, waited_s, policy, waiter.time_left_s())
             if isinstance(decision, GiveUp):
                 if decision.is_early:
                     events.emit(Notice(f"giving up: {decision.reason}"))
                 if retries:
                     events.emit(RetryExhausted(retries, waited_s, str(error)))
+                if decision.outlasts_run:
+                    raise TimeIsUp(f"{decision.reason}, after: {error}") from error
                 raise
             events.emit(_scheduled(error, attempt, decision, policy))
             try:
@@ -61,12 +64,18 @@ def send_with_retry(
     raise AssertionError("count() does not end")
 
 
-def decide(error: AgentError, attempt: int, slept_s: float, policy: RetryPolicy) -> Wait | GiveUp:
+def decide(
+    error: AgentError, attempt: int, slept_s: float, policy: RetryPolicy, time_left_s: float = math.inf
+) -> Wait | GiveUp:
     """Retry number `attempt` after this error: how long to wait first, or why not at all. Pure."""
     if classify_error(error) is ErrorClass.PERMANENT:
         return GiveUp("asking again cannot help")
     wish_s = error.retry_after if isinstance(error, HttpError) else None
-    return policy.next_wait(attempt, wish_s, slept_s)
+    decision = policy.next_wait(attempt, wish_s, slept_s)
+    if isinstance(decision, Wait) and decision.seconds >= time_left_s:
+        reason = f"the time limit (--max-time) leaves no time to wait {decision.seconds:g}s"
+        return GiveUp(reason, is_early=True, outlasts_run=True)
+    return decision
 
 
 def _scheduled(error: AgentError, attempt: int, wait: Wait, policy: RetryPolicy) -> RetryScheduled:

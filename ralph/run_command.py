@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ralph import __version__
 from ralph.core.bug_report import describe_bug
 from ralph.core.credentials import known_secrets
-from ralph.core.events import Event, Notice, RunEnded, RunStarted
+from ralph.core.events import ClockFired, Event, Notice, RunEnded, RunStarted
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.core.usage import RunUsage
@@ -24,9 +24,16 @@ from ralph.effects.output.writer import OutputOptions, Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop import Run
-from ralph.ports import Interrupted
+from ralph.ports import Interrupted, TimeIsUp
 from ralph.settings import ClockSettings, SettingsError, load_settings
-from ralph.wiring import Surroundings, build_client, build_task, build_toolbox, withheld_notice
+from ralph.wiring import (
+    Surroundings,
+    build_client,
+    build_task,
+    build_toolbox,
+    no_limit_notice,
+    withheld_notice,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +82,7 @@ class RunCommand:
         self._waiter = InboxWaiter(self._clock)
         self._heartbeats = Heartbeats(self, self._clock, ClockSettings().heartbeat_s)
         self._waiter.heartbeats = self._heartbeats
-        self._waiter.on_first_signal = self._say_that_it_stops
+        self._waiter.on_first_stop = self._say_that_it_stops
         self._redactor = Redactor(known_secrets(environment))
         self._writer = Writer(
             options.output,
@@ -101,9 +108,12 @@ class RunCommand:
             self.on_event(event)
         self._writer.emit(event)
 
-    def _say_that_it_stops(self, signal_number: int) -> None:
-        name = signal.Signals(signal_number).name
-        self.emit(Notice(f"{name}: stopping what runs; once more stops at once"))
+    def _say_that_it_stops(self, stop: Interrupted) -> None:
+        if isinstance(stop, TimeIsUp):
+            self.emit(ClockFired("run total", self._clock.now_s() - self._started_s))
+        else:
+            name = signal.Signals(stop.signal_number).name
+            self.emit(Notice(f"{name}: stopping what runs; once more stops at once"))
 
     def _outcome(self) -> RunEnded:
         try:
@@ -116,7 +126,7 @@ class RunCommand:
         except PromptError as error:
             raise UsageError(str(error)) from error
         except Interrupted as interrupted:
-            ended = self._ended(Outcome.INTERRUPTED, str(interrupted), interrupted.signal_number)
+            ended = self._ended(interrupted.outcome, str(interrupted), interrupted.signal_number)
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
@@ -152,6 +162,8 @@ class RunCommand:
         self._redactor = Redactor(around.secrets)
         self._writer.redact = self._redactor.redact
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
+        if settings.limits.max_time_s is not None:
+            self._waiter.run_ends_s = self._started_s + settings.limits.max_time_s
         return self._run_task(around, prompt, (*settings.warnings, *notices))
 
     def _run_task(self, around: Surroundings, prompt: str, notices: tuple[str, ...]) -> RunEnded:
@@ -165,7 +177,8 @@ class RunCommand:
             speed=self.options.speed,
         )
         self.emit(_started(around.settings, str(around.cwd), toolbox.definitions))
-        for notice in (*notices, *more_notices, *withheld_notice(around)):
+        more_notices = (*more_notices, *withheld_notice(around), *no_limit_notice(around.settings))
+        for notice in (*notices, *more_notices):
             self.emit(Notice(notice))
         client = build_client(around, self._redactor)
         try:

@@ -18,6 +18,7 @@ from ralph.core.setting_tables import (
     EFFORTS,
     RETRY_POLICIES,
     ClockSettings,
+    LimitSettings,
     ModelSettings,
     RetrySettings,
     Settings,
@@ -38,6 +39,7 @@ __all__ = [
     "KEYS",
     "ClockSettings",
     "Credential",
+    "LimitSettings",
     "ModelSettings",
     "RetrySettings",
     "Settings",
@@ -61,6 +63,7 @@ class SettingsError(Exception):
 TABLES: dict[str, type] = {
     "model": ModelSettings,
     "retry": RetrySettings,
+    "limits": LimitSettings,
     "clocks": ClockSettings,
     "tools": ToolsSettings,
 }
@@ -96,6 +99,7 @@ KEYS = (
     Key("retry.max_retries", must_be.whole(0)),
     Key("retry.base_delay_s", must_be.seconds),
     Key("retry.max_delay_s", must_be.seconds_or_none),
+    Key("limits.max_time_s", must_be.duration, "--max-time"),
     *(Key(f"clocks.{clock.name}", must_be.seconds) for clock in fields(ClockSettings)),
     Key("tools.allowed", must_be.tool_names, "--allowed-tools"),
     Key("tools.disallowed", must_be.tool_names, "--disallowed-tools"),

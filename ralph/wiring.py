@@ -139,6 +139,13 @@ def build_task(
     return task, (*cut, *_effort_notice(settings))
 
 
+def no_limit_notice(settings: Settings) -> tuple[str, ...]:
+    """Nobody watches: who has set no bound should have heard so."""
+    if settings.limits.max_time_s is not None:
+        return ()
+    return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
+
+
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:
     """A command that misses a variable would be a riddle: say which ones stay behind."""
     withheld = around.environment.keys() - around.tools_environment.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,9 +48,15 @@ class FakeMailbox:
 class FakeWaiter:
     """Sleeping moves the clock. `interrupt_at_s` raises Interrupted when the clock would pass it."""
 
-    def __init__(self, clock: FakeClock | None = None, interrupt_at_s: float | None = None) -> None:
+    def __init__(
+        self,
+        clock: FakeClock | None = None,
+        interrupt_at_s: float | None = None,
+        run_ends_s: float = math.inf,
+    ) -> None:
         self.clock = clock or FakeClock()
         self.interrupt_at_s = interrupt_at_s
+        self.run_ends_s = run_ends_s
         self.sleeps: list[float] = []
 
     def mailbox(self) -> FakeMailbox:
@@ -66,6 +73,9 @@ class FakeWaiter:
         assert waiting_for
         self.sleeps.append(seconds)
         self._move_to(self.clock.seconds + seconds)
+
+    def time_left_s(self) -> float:
+        return self.run_ends_s - self.clock.seconds
 
     def _move_to(self, moment_s: float) -> None:
         if self.interrupt_at_s is not None and moment_s >= self.interrupt_at_s:

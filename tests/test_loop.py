@@ -15,7 +15,7 @@ from ralph.core.next_step import MOST_PAUSES
 from ralph.core.outcome import Outcome
 from ralph.core.usage import TokenUsage
 from ralph.loop import CONTINUE, Run, Task
-from ralph.ports import Interrupted
+from ralph.ports import Interrupted, TimeIsUp
 from ralph.tool_turn import INTERRUPTED
 from tests.conversation_rules import conversation_problems
 from tests.fakes import (
@@ -150,6 +150,7 @@ def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
         (HttpError(413, None, ""), Outcome.LIMIT_REACHED),
         (StreamParse("odd"), Outcome.API_REJECTED),
         (Interrupted(2), Outcome.INTERRUPTED),
+        (TimeIsUp("over"), Outcome.TIMED_OUT),
     ],
     ids=str,
 )

@@ -54,6 +54,13 @@ def test_a_code_that_another_run_cannot_mend_stops_it_with_that_code(loop, tmp_p
     assert f"exit code {code}" in said
 
 
+@pytest.mark.parametrize("code", [3, 4, 124])
+def test_after_a_limit_or_no_progress_a_fresh_context_goes_on(loop, tmp_path, code) -> None:
+    process = loop(f"exit {code}", "2")
+    process.communicate(timeout=20)
+    assert (process.returncode, len(calls(tmp_path))) == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"), [(["x"], "usage"), (["1", "2"], "usage"), (["plan"], "PROMPT_plan.md")]
 )

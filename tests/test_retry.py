@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ralph.core.backoff import RetryPolicy, Wait, off, patient, standard
 from ralph.core.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.core.events import AttemptFailed, RetryExhausted, RetryRecovered, RetryScheduled
-from ralph.ports import Interrupted
+from ralph.ports import Interrupted, TimeIsUp
 from ralph.retry import send_with_retry
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, text
 
@@ -25,10 +26,14 @@ class Try:
     """One use of the retry loop against a script."""
 
     def __init__(
-        self, *script: Answer | BaseException, policy: RetryPolicy | None = None, interrupt_at_s=None
+        self,
+        *script: Answer | BaseException,
+        policy: RetryPolicy | None = None,
+        interrupt_at_s: float | None = None,
+        run_ends_s: float = math.inf,
     ) -> None:
         self.client = ScriptedClient(script)
-        self.waiter = FakeWaiter(interrupt_at_s=interrupt_at_s)
+        self.waiter = FakeWaiter(interrupt_at_s=interrupt_at_s, run_ends_s=run_ends_s)
         self.events = RecordingEvents()
         self.policy = policy or standard()
 
@@ -123,6 +128,19 @@ def test_a_signal_during_the_first_request_opens_no_chain() -> None:
     with pytest.raises(Interrupted):
         attempt.send()
     assert attempt.events.events == []
+
+
+@pytest.mark.parametrize(
+    ("run_ends_s", "sleeps", "closed"), [(1, [], 0), (2, [], 0), (5.9, [2], 1), (6, [2], 1), (6.1, [2, 4], 1)]
+)
+def test_a_wait_that_would_reach_the_time_limit_is_not_begun(run_ends_s, sleeps, closed) -> None:
+    attempt = Try(*[overloaded()] * 5, run_ends_s=run_ends_s)
+    with pytest.raises(TimeIsUp, match=r"leaves no time to wait .*, after: HTTP 529") as caught:
+        attempt.send()
+    assert attempt.waiter.sleeps == sleeps
+    assert isinstance(caught.value.__cause__, HttpError)
+    assert len(attempt.events.of(RetryScheduled)) == len(sleeps)
+    assert len(attempt.events.of(RetryExhausted)) == closed
 
 
 def test_off_asks_once() -> None:

@@ -190,6 +190,8 @@ CUSTOM = 'retry.policy = "custom"\n'
         ("tools.max_output_bytes = 1", "tools.max_output_bytes", 1),
         ("tools.bash_timeout_s = 0.5", "tools.bash_timeout_s", 0.5),
         ("tools.bash_timeout_s = 600", "tools.bash_timeout_s", 600),
+        ("limits.max_time_s = 90", "limits.max_time_s", 90),
+        ('limits.max_time_s = "1h30m"', "limits.max_time_s", 5400),
     ],
 )
 def test_allowed_value_is_taken(world: World, toml: str, name: str, value: object) -> None:
@@ -224,6 +226,8 @@ def test_allowed_value_is_taken(world: World, toml: str, name: str, value: objec
         ('tools.allowed = ["Read "]', "'Read '"),
         ('tools.disallowed = ["WebFetch"]', "Read, Write, Edit, Bash, Glob, Grep"),
         ("tools = 3", "[tools]"),
+        ("limits.max_time_s = 0", "limits.max_time_s"),
+        ('limits.max_time_s = "soon"', "90s, 30m or 1h30m"),
     ],
 )
 def test_value_that_is_not_allowed_is_refused_by_name(world: World, toml: str, names: str) -> None:
@@ -286,8 +290,8 @@ def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry:
     ("toml", "unknown", "allowed"),
     [
         ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, base_url, ca_file"),
-        ("[limits]\nmax_turns = 1", "limits", "[model], [retry], [clocks], [tools]"),
-        ("timeout = 1", "timeout", "[model], [retry], [clocks], [tools]"),
+        ("[limits]\nmax_turns = 1", "limits.max_turns", "max_time_s"),
+        ("timeout = 1", "timeout", "[model], [retry], [limits], [clocks], [tools]"),
         ("[[targets]]\nname = 'a'", "targets", "[model]"),
         ("[model.name]\nx = 1", "model.name", ""),
         ('"model.name" = "x"', "model.name", "[model]"),

@@ -38,6 +38,8 @@ class GiveUp:
     """For people: why no further retry is made."""
     is_early: bool = False
     """Retries were left, but the wait would have been too long: worth a line of its own."""
+    outlasts_run: bool = False
+    """It is the run's time limit that leaves no room for the wait."""
 
 
 @dataclass(frozen=True)

@@ -68,3 +68,33 @@ class ResponseClocks:
             Deadline(name, since_s + limit_s, limit_s) for name, since_s, limit_s in running if limit_s > 0
         ]
         return min(deadlines, key=lambda deadline: deadline.at_s, default=None)
+
+
+CATCH_UP_S = 1.0
+_WOKE_LATE_S = 0.2
+
+
+class CatchUp:
+    """Lets what is already there win over a deadline that has passed, but only for a moment.
+
+    A stopped process or a laptop that slept wakes long after its deadline, and whatever came meanwhile still has
+    to be read by a thread that slept too. A server that never stops sending, on the other hand, must not put a
+    deadline off for ever.
+    """
+
+    def __init__(self) -> None:
+        self._ends_s: float | None = None
+
+    def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
+        """Until when to wait for something; None: the clock has fired."""
+        if now_s < deadline.at_s:
+            self._ends_s = None
+            return deadline.at_s
+        if self._ends_s is None:
+            self._ends_s = now_s + CATCH_UP_S
+        return self._ends_s if now_s < self._ends_s else None
+
+    @staticmethod
+    def woke_late(deadline: Deadline, now_s: float) -> bool:
+        """A wait that was to end at the deadline has ended so much later that something may have come."""
+        return now_s - deadline.at_s >= _WOKE_LATE_S

@@ -20,6 +20,9 @@ TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 MAX_SECONDS = 31_536_000
 """A year. Python's own waits overflow at some 292 of them, and no run is meant to wait that long."""
 _SHOWN_CHARS = 60
+_DURATION = re.compile(
+    r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s?)?", re.ASCII
+)
 
 
 def text(value: object) -> str:
@@ -76,6 +79,17 @@ def positive_seconds(value: object) -> float:
     if (checked := seconds(value)) > 0:
         return checked
     raise ValueError("must be more than 0 seconds")
+
+
+def duration(value: object) -> float:
+    """A number of seconds, or a text such as `90`, `45s`, `30m`, `1h30m`, `2d`: what people call a time limit."""
+    if not isinstance(value, str):
+        return positive_seconds(value)
+    parts = _DURATION.fullmatch(value.strip().lower())
+    if parts is None or not value.strip():
+        raise ValueError(f"must be a time such as 90s, 30m or 1h30m, not {_shown(value)}")
+    units = zip(parts.groups(default="0"), (86_400, 3_600, 60, 1), strict=True)
+    return positive_seconds(sum(float(number) * unit_s for number, unit_s in units))
 
 
 def seconds_or_none(value: object) -> float:

@@ -53,6 +53,12 @@ class RetrySettings:
 
 
 @dataclass(frozen=True)
+class LimitSettings:
+    max_time_s: float | None = None
+    """Seconds from the start of the process after which the run ends (exit 124); None: no limit."""
+
+
+@dataclass(frozen=True)
 class ClockSettings(ClockLimits):
     heartbeat_s: float = 30.0
     """Seconds without anything to show until a heartbeat says what is awaited; 0: no heartbeats."""
@@ -78,6 +84,7 @@ class ToolsSettings:
 class Settings:
     model: ModelSettings = ModelSettings()
     retry: RetrySettings = RetrySettings()
+    limits: LimitSettings = LimitSettings()
     clocks: ClockSettings = ClockSettings()
     tools: ToolsSettings = ToolsSettings()
     credential: Credential | None = None

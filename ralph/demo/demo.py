@@ -36,6 +36,9 @@ ralph demo: an agent fixes a failing test in {directory}
 Task: {task}
 """
 
+# It takes about 6 s; a machine on which it hangs should hear of it.
+LONGEST_S = 300
+
 # Nothing of the user's reaches the demo: their key, their endpoint, their settings.
 _FOREIGN_PREFIXES = ("ANTHROPIC_", "RALPH_", "BASH_DEFAULT_", "BASH_MAX_", "GIT_")
 
@@ -67,7 +70,11 @@ def _play(room: Path, speed: float) -> int:
             RunOptions(
                 prompt=TASK,
                 directory=str(project),
-                settings={"model.base_url": server.base_url, "model.name": MODEL},
+                settings={
+                    "model.base_url": server.base_url,
+                    "model.name": MODEL,
+                    "limits.max_time_s": LONGEST_S,
+                },
                 speed=speed,
                 reads_stdin=False,
             ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 # Chunks read ahead of the main thread, of at most 64 KiB each: bounds memory when a server is faster than we.
 READ_AHEAD_CHUNKS = 64
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+# After a complete answer: enough for its last chunk and some pings, too little to read for nothing.
+MOST_REST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -114,16 +118,26 @@ class Exchange:
             response = self._wire.http.send(self._request, stream=True)
             try:
                 self._mailbox.put(Head(response.status_code, response.headers))
-                for chunk in response.iter_bytes():
-                    if not self._unwanted.is_set():
-                        self._read_ahead.acquire()
-                        self._mailbox.put(chunk)
-                self._has_ended.set()
-                self._mailbox.put(End())
+                self._read_body(response)
             finally:
                 response.close()
         except Exception as error:  # noqa: BLE001 - whatever it is, the main thread decides
             self._mailbox.put(Failed(error))
+
+    def _read_body(self, response: httpx.Response) -> None:
+        """To its end, unless the exchange is aborted or more follows a complete answer than can be called a rest."""
+        rest_bytes = 0
+        for chunk in response.iter_bytes():
+            if self._unwanted.is_set():
+                rest_bytes += len(chunk)
+                # A socket that was shut down still gives what a server goes on to send.
+                if self._aborted.is_set() or rest_bytes > MOST_REST_BYTES:
+                    return
+            else:
+                self._read_ahead.acquire()
+                self._mailbox.put(chunk)
+        self._has_ended.set()
+        self._mailbox.put(End())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
         """The trace hook of httpcore, called in the thread: the only way to the socket before there is an answer."""
@@ -140,5 +154,8 @@ class Exchange:
 
 def _shut_down(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):  # the other side has closed it already
+        # Its close then resets the connection: a server in the middle of sending hears of it at once, where
+        # after an ordinary close it could wait a minute for room that never comes.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         # The plain socket's method: an SSLSocket's own would pull TLS from under the reading thread.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 import httpx_sse
 
-from ralph.core.clocks import Deadline, ResponseClocks
+from ralph.core.clocks import CatchUp, Deadline, ResponseClocks
+from ralph.core.error_body import stream_error
 from ralph.core.errors import AgentError, Api, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.core.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
-from ralph.core.stream import StreamAssembler, answer_from_message, stream_error
+from ralph.core.stream import StreamAssembler, answer_from_message
 from ralph.core.usage import tokens_of
 from ralph.effects.error_answers import http_error, not_a_stream, request_id_of
 from ralph.effects.exchange import Connected, End, Exchange, Failed, Head
@@ -58,6 +59,7 @@ class Reception:
         self._events = events
         self._redact = redact
         self._host = host
+        self._catch_up = CatchUp()
         self._has_invalid_utf8 = False
         self._bytes_since_event = 0
 
@@ -101,8 +103,8 @@ class Reception:
         try:
             for sse in httpx_sse.EventSource(response).iter_sse():
                 self._bytes_since_event = 0
-                if not sse.data.strip():
-                    continue
+                if sse.data.strip() in {"", "[DONE]"}:
+                    continue  # OpenAI ends every stream with [DONE]; here only message_stop makes an answer whole
                 event = self._event(sse.data)
                 if event.get("type") != "ping":
                     self._clocks.got_progress(self._clock.now_s())
@@ -158,7 +160,14 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        return self.exchange.next_item(deadline.at_s if deadline else None, waiting_for)
+        """The next `Item`, or `TIMED_OUT` once the deadline has passed and what was there by then was read."""
+        if deadline is None:
+            return self.exchange.next_item(None, waiting_for)
+        while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
+            item = self.exchange.next_item(until_s, waiting_for)
+            if item is not TIMED_OUT or not CatchUp.woke_late(deadline, self._clock.now_s()):
+                return item
+        return TIMED_OUT
 
     def _fire(self, deadline: Deadline) -> None:
         self._events.emit(ClockFired(deadline.clock, deadline.after_s))
@@ -200,7 +209,7 @@ class Reception:
             value = json.loads(body)
         except (ValueError, RecursionError):
             value = None
-        if isinstance(value, dict) and "error" in value:
+        if isinstance(value, dict) and value.get("error"):
             raise _redacted(stream_error(value), self._redact)
         if isinstance(value, dict) and value.get("type") == "message":
             self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))

@@ -6,13 +6,14 @@ nothing is torn in the middle of a write. Worker threads put items into mailboxe
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
 from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ralph.core.events import SHOWABLE, Event, Heartbeat, StreamReceived
-from ralph.ports import TIMED_OUT, Clock, Events, Interrupted, Mailbox
+from ralph.ports import TIMED_OUT, Clock, Events, Interrupted, Mailbox, TimeIsUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +46,10 @@ class InboxWaiter:
         self._clock = clock
         self.heartbeats: Heartbeats | None = None
         """Set once there is somebody to tell; None: waits are silent."""
-        self.on_first_signal: Callable[[int], None] | None = None
+        self.on_first_stop: Callable[[Interrupted], None] | None = None
         """Called, in the open, before the first `Interrupted` is raised."""
+        self.run_ends_s: float | None = None
+        """When the run's time limit passes, on the clock; None: never, or it is no longer waited for."""
         self._inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[int] = deque()
 
@@ -61,15 +64,15 @@ class InboxWaiter:
     def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
         assert isinstance(mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
         while True:
-            if self._signals:
-                self._interrupt(self._signals.popleft())
+            self._stop_if_asked()
             if self.heartbeats is not None:
                 # Also when something came: pings and hidden thinking must not keep us silent.
                 self.heartbeats.beat(waiting_for)
             if mailbox.items:
                 return mailbox.items.popleft()
             left_s = _LONGEST_SLICE_S if until_s is None else until_s - self._clock.now_s()
-            came = self._sort_next(timeout_s=min(max(left_s, 0.0), _LONGEST_SLICE_S))
+            slice_s = min(left_s, self.time_left_s(), _LONGEST_SLICE_S)
+            came = self._sort_next(timeout_s=max(slice_s, 0.0))
             if not came and left_s <= 0:
                 return TIMED_OUT
 
@@ -77,11 +80,22 @@ class InboxWaiter:
         nobody = self.mailbox()
         self.wait(nobody, until_s=self._clock.now_s() + seconds, waiting_for=waiting_for)
 
-    def _interrupt(self, signal_number: int) -> NoReturn:
-        tell, self.on_first_signal = self.on_first_signal, None
+    def time_left_s(self) -> float:
+        return math.inf if self.run_ends_s is None else self.run_ends_s - self._clock.now_s()
+
+    def _stop_if_asked(self) -> None:
+        if self._signals:
+            self._stop(Interrupted(self._signals.popleft()))
+        if self.time_left_s() <= 0:
+            self._stop(TimeIsUp("the time limit (--max-time) is used up"))
+
+    def _stop(self, stop: Interrupted) -> NoReturn:
+        """Once something stops the run, the limit has nothing left to stop: what follows is cleaning up."""
+        self.run_ends_s = None
+        tell, self.on_first_stop = self.on_first_stop, None
         if tell is not None:
-            tell(signal_number)
-        raise Interrupted(signal_number)
+            tell(stop)
+        raise stop
 
     def _sort_next(self, timeout_s: float) -> bool:
         """Move one item from the inbox to its mailbox. False when none came in time."""

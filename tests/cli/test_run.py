@@ -156,7 +156,7 @@ def test_stream_json_tells_the_story_in_order(ralph, serve) -> None:
         Turn(content=[Text("Look."), ToolUse("Bash", {"command": "echo hi"})]),
         HELLO,
     )
-    ran = ralph("go", "--output-format", "stream-json", "--include-partial-messages")
+    ran = ralph("go", "--max-time", "1h", "--output-format", "stream-json", "--include-partial-messages")
     kinds = [f"{o['type']}/{o.get('subtype', '')}" for o in ran.objects if o["type"] != "stream_event"]
     assert kinds == [
         "system/init",
@@ -172,16 +172,6 @@ def test_stream_json_tells_the_story_in_order(ralph, serve) -> None:
     assert len({entry["session_id"] for entry in ran.objects}) == 1
     assert any(o["type"] == "stream_event" for o in ran.objects)
     assert ran.result["retries"] == 1
-
-
-def test_a_discarded_answer_is_marked_and_never_in_the_result(ralph, serve) -> None:
-    ralph.retry_quickly()
-    serve(Step(Turn(content="Half of it is wrong"), Fault(cut_after_events=4, framing="close")), HELLO)
-    ran = ralph("go", "--output-format", "stream-json")
-    assert any(o.get("subtype") == "response_discarded" for o in ran.objects)
-    assert "Half" not in json.dumps(ran.result)
-    assert ran.code == 0
-    assert "[retry] Retrying from beginning of response..." in ran.stderr
 
 
 def test_retries_of_one_request_send_identical_bytes(ralph, serve) -> None:

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from ralph.core.clocks import ClockLimits, Deadline, ResponseClocks
+from ralph.core.clocks import CATCH_UP_S, CatchUp, ClockLimits, Deadline, ResponseClocks
 
 LIMITS = ClockLimits(connect_s=10, first_byte_s=180, bytes_idle_s=90, progress_idle_s=300, response_s=1800)
 
@@ -76,3 +76,29 @@ def test_the_response_clock_runs_from_the_beginning_not_from_the_connection() ->
 
 def test_the_defaults_are_the_documented_ones() -> None:
     assert ClockLimits() == LIMITS
+
+
+AT_100 = Deadline("bytes idle", 100, 90)
+
+
+def test_before_its_deadline_a_wait_lasts_until_the_deadline() -> None:
+    assert CatchUp().wait_until_s(AT_100, 99.9) == 100
+
+
+def test_after_its_deadline_there_is_one_moment_to_catch_up_however_often_something_comes() -> None:
+    catch_up = CatchUp()
+    ends_s = 3700 + CATCH_UP_S
+    assert [catch_up.wait_until_s(AT_100, now_s) for now_s in (3700, 3700.1, ends_s - 0.01)] == [ends_s] * 3
+    assert catch_up.wait_until_s(AT_100, ends_s) is None
+
+
+def test_a_deadline_that_moves_on_ends_the_catching_up() -> None:
+    catch_up = CatchUp()
+    catch_up.wait_until_s(AT_100, 100)
+    assert catch_up.wait_until_s(Deadline("bytes idle", 200, 90), 110) == 200
+    assert catch_up.wait_until_s(Deadline("bytes idle", 200, 90), 210) == 210 + CATCH_UP_S
+
+
+@pytest.mark.parametrize(("now_s", "late"), [(100.0, False), (100.1, False), (100.2, True), (3700, True)])
+def test_only_who_wakes_late_may_have_missed_something(now_s, late) -> None:
+    assert CatchUp.woke_late(AT_100, now_s) is late

@@ -31,6 +31,7 @@ CHECKS = [
     must_be.seconds,
     must_be.positive_seconds,
     must_be.seconds_or_none,
+    must_be.duration,
     must_be.tool_names,
     must_be.variable_names,
 ]
@@ -81,3 +82,27 @@ def test_names_are_split_outside_of_parentheses(text: str, names: list[str]) -> 
 )
 def test_milliseconds_become_seconds(text: str, in_seconds: float) -> None:
     assert must_be.milliseconds(text) == in_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "in_seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("0.5", 0.5),
+        (" 30M ", 1800),
+        ("1h30m", 5400),
+        ("2d", 172_800),
+        ("1d1h1m1s", 90_061),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, in_seconds: float) -> None:
+    assert must_be.duration(text) == in_seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "soon", "5x", "-5", "30m1h", "1h 30m", "nan", "1e3", "٣m", "h", "0m"]
+)
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^must be"):
+        must_be.duration(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from ralph.core.events import ClockFired, Heartbeat, Notice, ResponseDiscarded, 
 from ralph.core.usage import TokenUsage
 from ralph.effects.clock import SystemClock
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
-from ralph.ports import TIMED_OUT, Interrupted
+from ralph.ports import TIMED_OUT, Interrupted, TimeIsUp
 from tests.fakes import FakeClock, RecordingEvents
 
 if TYPE_CHECKING:
@@ -266,12 +267,46 @@ def test_a_long_wait_beats_within_a_second_of_its_interval(waiter) -> None:
     assert len(events.of(Heartbeat)) >= 1
 
 
-def test_the_first_signal_is_told_once_before_it_is_raised() -> None:
+def test_the_first_stop_is_told_once_before_it_is_raised() -> None:
     waiter = InboxWaiter(SystemClock())
-    told: list[int] = []
-    waiter.on_first_signal = told.append
+    told: list[Interrupted] = []
+    waiter.on_first_stop = told.append
     for number in (2, 15):
         waiter.note_signal(number)
         with pytest.raises(Interrupted):
             waiter.sleep(1, waiting_for="nothing")
-    assert told == [2]
+    assert [stop.signal_number for stop in told] == [2]
+
+
+def test_a_wait_ends_when_the_runs_time_is_up_and_only_the_first_does(waiter) -> None:
+    waiter.run_ends_s = CLOCK.now_s() + 0.1
+    started_s = time.monotonic()
+    with pytest.raises(TimeIsUp, match="--max-time"):
+        waiter.wait(waiter.mailbox(), until_s=None, waiting_for="a test")
+    assert 0.1 <= time.monotonic() - started_s < 0.4
+    assert take(waiter, waiter.mailbox()) is TIMED_OUT, "what cleans up may wait"
+
+
+def test_items_that_keep_coming_do_not_put_the_end_of_the_run_off(waiter) -> None:
+    mailbox = waiter.mailbox()
+    for item in range(3):
+        mailbox.put(item)
+    assert take(waiter, mailbox) == 0
+    waiter.run_ends_s = CLOCK.now_s()
+    with pytest.raises(TimeIsUp):
+        take(waiter, mailbox)
+
+
+def test_a_run_that_a_signal_stops_has_no_time_limit_any_more(waiter) -> None:
+    waiter.run_ends_s = CLOCK.now_s() + 0.05
+    waiter.note_signal(15)
+    with pytest.raises(Interrupted) as caught:
+        take(waiter, waiter.mailbox())
+    assert caught.value.signal_number == 15
+    assert take(waiter, waiter.mailbox(), within_s=0.1) is TIMED_OUT
+
+
+def test_time_left_counts_down_to_the_end_of_the_run(waiter) -> None:
+    assert waiter.time_left_s() == math.inf
+    waiter.run_ends_s = CLOCK.now_s() + 10
+    assert 9 < waiter.time_left_s() <= 10
