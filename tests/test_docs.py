@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from ralph.core.classify import classify_error, failure_kind
+from ralph.core.error_body import stream_error
 from ralph.core.errors import Api, HttpError, NetworkCause
 from ralph.core.outcome import Outcome
-from ralph.core.stream import stream_error
+from tests import fault_table
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROOT = DOCS.parent
@@ -81,3 +82,13 @@ def test_every_page_that_the_docs_name_exists() -> None:
 def test_documentation_pages_stay_under_150_lines() -> None:
     for page in DOCS.glob("*.md"):
         assert len(page.read_text().splitlines()) < 150, page.name
+
+
+def test_the_page_of_faults_is_made_from_the_names_of_the_tests() -> None:
+    assert fault_table.PAGE.read_text() == fault_table.page(), (
+        "run: python -m tests.fault_table > docs/faults.md"
+    )
+
+
+def test_every_row_of_the_faults_is_tried() -> None:
+    assert {line.row for line in fault_table.lines()} == set(fault_table.TITLES)

@@ -16,7 +16,7 @@ from ralph.effects.clock import SystemClock
 from ralph.effects.http_client import build_http_client
 from ralph.effects.messages_api import Endpoint, MessagesApi
 from ralph.effects.waiter import InboxWaiter
-from ralph.mock_api import Text, Thinking, ToolUse, Turn
+from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
 from tests.fakes import RecordingEvents
 
 if TYPE_CHECKING:
@@ -38,6 +38,14 @@ KEY = ("x-api-key", "sk-test-0123456789")
 # Long enough for a busy machine, short enough for a test that fails.
 PATIENT = ClockLimits(connect_s=5, first_byte_s=5, bytes_idle_s=5, progress_idle_s=5, response_s=10)
 
+
+def limits(**seconds: float) -> ClockLimits:
+    """Short ones, and these."""
+    return ClockLimits(
+        **{"bytes_idle_s": 3, "progress_idle_s": 3, "first_byte_s": 3, "response_s": 3, **seconds}
+    )
+
+
 WHOLE_TURN = Turn(
     content=[
         Thinking("Grüße?"),
@@ -50,6 +58,15 @@ WHOLE_TURN = Turn(
 )
 
 
+def compact_stream(turn: Turn, line_end: str) -> bytes:
+    """The turn's stream in few bytes, without what servers may leave out."""
+    lines = []
+    for event in as_events(turn):
+        kept = {"type": "message_start", "message": {"id": turn.id}} if "message" in event else event
+        lines.append(f"data:{json.dumps(kept, ensure_ascii=False, separators=(',', ':'))}{line_end * 2}")
+    return "".join(lines).encode()
+
+
 @dataclass
 class Rig:
     """A `MessagesApi` and what a test wants to see of it."""
@@ -60,11 +77,12 @@ class Rig:
     http: httpx.Client | None = None
     ca_file: str | None = None
     is_loopback: bool = True
+    waiter_class: type[InboxWaiter] = InboxWaiter
     events: RecordingEvents = field(default_factory=RecordingEvents)
 
     def __post_init__(self) -> None:
         self.clock = SystemClock()
-        self.waiter = InboxWaiter(self.clock)
+        self.waiter = self.waiter_class(self.clock)
         client = self.http or build_http_client(self.base_url, self.ca_file, is_loopback=self.is_loopback)
         self.http = client
         self.api = MessagesApi(

@@ -1,8 +1,7 @@
-"""An answer cut at any byte is thrown away whole; only one whose `message_stop` arrived is an answer (A6, A7)."""
+"""Only an answer whose `message_stop` arrived is an answer (A6, A7); test_whole_runs.py cuts at every byte."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +12,7 @@ from ralph.core.tool_calls import ToolCall
 from ralph.mock_api import Fault, Step, as_events, as_message, encode_events
 from tests.effects.messages_api.harness import (
     WHOLE_TURN,
+    compact_stream,
     http_answer,
     read_request,
     reset,
@@ -20,52 +20,12 @@ from tests.effects.messages_api.harness import (
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
 
 MESSAGE = as_message(WHOLE_TURN)
 
 
-def compact_stream(line_end: str) -> bytes:
-    """Thinking, text and two tool calls in few bytes, without what servers may leave out."""
-    lines = []
-    for event in as_events(WHOLE_TURN):
-        kept = {"type": "message_start", "message": {"id": "m1"}} if "message" in event else event
-        lines.append(f"data:{json.dumps(kept, ensure_ascii=False, separators=(',', ':'))}{line_end * 2}")
-    return "".join(lines).encode()
-
-
-def cutting_server(stream: bytes, framing: str) -> Callable[[socket.socket], None]:
-    """Sends one byte more of the stream at every connection, beginning with none."""
-    cuts: Iterator[int] = iter(range(len(stream) + 1))
-
-    def serve(sock: socket.socket) -> None:
-        read_request(sock)
-        cut = stream[: next(cuts)]
-        if framing == "chunked":
-            opening = b"%x\r\n" % len(stream)
-            sock.sendall(http_answer(opening + cut, headers="transfer-encoding: chunked\r\n"))
-        else:
-            sock.sendall(http_answer(cut))
-        if framing == "reset":
-            reset(sock)
-
-    return serve
-
-
-@pytest.mark.parametrize(("framing", "line_end"), [("close", "\n"), ("chunked", "\r\n"), ("reset", "\r\n")])
-def test_a6_a7_a_cut_at_any_byte_is_no_answer(raw_server, rig, framing, line_end) -> None:
-    stream = compact_stream(line_end)
-    server = raw_server(cutting_server(stream, framing))
-    client = rig(server)
-    for _ in range(len(stream)):
-        with pytest.raises(StreamTransient):
-            client.send()
-    assert client.send().content == MESSAGE["content"]
-    assert server.connections == len(stream) + 1  # nothing below `send_message` asked again
-
-
 def test_a7_a_cut_inside_carriage_returns_is_no_answer(raw_server, rig) -> None:
-    stream = compact_stream("\r")
+    stream = compact_stream(WHOLE_TURN, "\r")
     streams = iter([stream[:-2], stream[:-1], stream])
 
     def serve(sock: socket.socket) -> None:

@@ -18,6 +18,7 @@ from tests.effects.messages_api.harness import (
     await_no_exchange,
     end,
     http_answer,
+    limits,
     read_request,
     sse,
     text_block,
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
     import socket
 
 SHORT_S = 0.15
-
-
-def limits(**seconds: float) -> ClockLimits:
-    return ClockLimits(
-        **{"bytes_idle_s": 3, "progress_idle_s": 3, "first_byte_s": 3, "response_s": 3, **seconds}
-    )
 
 
 def fired(client) -> list[str]:

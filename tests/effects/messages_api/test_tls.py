@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from ralph.core.classify import ErrorClass, classify_error
 from ralph.core.errors import Api, NetworkCause
 from ralph.effects.http_client import build_http_client
+from tests.certificates import make_certificate
 from tests.effects.messages_api.harness import (
     START,
     RawServer,
@@ -28,52 +27,6 @@ from tests.effects.messages_api.harness import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-CA_CONFIG = """
-[ca]
-default_ca = own
-[own]
-database = {folder}/index.txt
-serial = {folder}/serial
-new_certs_dir = {folder}
-default_md = sha256
-policy = any
-copy_extensions = copy
-[any]
-commonName = supplied
-[req]
-distinguished_name = nobody
-[nobody]
-"""
-
-
-def make_certificate(folder: Path, *, names: str, first_day: str = "", last_day: str = "") -> Path:
-    """A self-signed certificate with its key, in one file. Days (YYMMDD) default to now and tomorrow."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
-    key, request, certificate = (str(folder / name) for name in ("key.pem", "request.pem", "cert.pem"))
-    config = folder / "ca.conf"
-    config.write_text(CA_CONFIG.format(folder=folder))
-    (folder / "index.txt").touch()
-    (folder / "serial").write_text("01")
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subject = ["-subj", "/CN=test", "-addext", f"subjectAltName={names}"]
-    openssl("req", "-config", str(config), *curve, *subject, "-keyout", key, "-out", request)
-    days = (
-        ["-startdate", f"{first_day}000000Z", "-enddate", f"{last_day}000000Z"]
-        if first_day
-        else ["-days", "2"]
-    )
-    signing = ["-batch", "-notext", "-selfsign", "-keyfile", key, "-in", request, "-out", certificate]
-    openssl("ca", "-config", str(config), *signing, *days)
-    both = folder / "both.pem"
-    both.write_text((folder / "key.pem").read_text() + (folder / "cert.pem").read_text())
-    return both
-
-
-def openssl(*arguments: str) -> None:
-    done = subprocess.run(["openssl", *arguments], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
 
 
 @pytest.fixture

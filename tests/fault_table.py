@@ -1,0 +1,99 @@
+"""Writes docs/faults.md: which faults have been tried, from the names of the tests that try them.
+
+    python -m tests.fault_table > docs/faults.md
+
+A test of a row is called `test_a6_what_happens`, of two rows `test_a6_a7_...`; where it runs the whole program it
+ends in `_exits_75`. Nothing in the page is written by hand but the rows' titles, here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+TESTS = Path(__file__).parent
+PAGE = TESTS.parent / "docs" / "faults.md"
+
+TITLES = {
+    "a1": "Connection refused",
+    "a2": "Name lookup fails",
+    "a3": "TLS: no certificate to trust, or no TLS at all",
+    "a4": "The connection ends before the first byte",
+    "a5": "The connection ends inside the headers, or speaks no HTTP",
+    "a6": "The body ends early and cleanly",
+    "a7": "The body ends early with an error; a reset after the whole message",
+    "a8": "Silence",
+    "a9": "Nothing but pings",
+    "a10": "A drip, a line without end, an answer without end",
+    "a11": "A stopped process, a laptop that sleeps",
+    "a12": "JSON that does not parse",
+    "a13": "A page instead of a stream; a redirect",
+    "a14": "An error of a gateway, with any body",
+    "a15": "JSON instead of a stream",
+    "a16": "An error inside the stream",
+    "a17": "Rate limits and the server's wish",
+    "a18": "Outages",
+    "a19": "Requests that are refused for good",
+    "a20": "A request that is too large",
+    "a21": "Events twice, missing or out of order",
+    "a22": "Events, blocks, deltas and fields of the future",
+    "a23": "Bytes that are no UTF-8",
+    "a24": "Proxies",
+    "a25": "Any mix of all this",
+}
+
+INTRODUCTION = """\
+# Faults that have been tried
+
+What the network and the server do to ralph in its tests, on real sockets, and what comes of it. The page is made
+from the names of the tests (`python -m tests.fault_table > docs/faults.md`), and a test keeps it true. Exit codes
+stand where the whole program is run; elsewhere it is the client or the loop. 0: the run survived it.
+"""
+
+_NAME = re.compile(r"test_((?:a\d+_)+)(.+?)(?:_exits_([\d_or]+))?")
+
+
+class Line(NamedTuple):
+    row: str
+    what: str
+    exit_codes: str
+
+
+def lines() -> list[Line]:
+    """One for each row of each test, in the order of the rows; those with an exit code first."""
+    found = [line for path in sorted(TESTS.rglob("test_*.py")) for line in _lines_of(path)]
+    return sorted(found, key=lambda line: (int(line.row[1:]), not line.exit_codes, line.what))
+
+
+def page() -> str:
+    parts = [INTRODUCTION, "| Row | What happens | Exit |", "| --- | --- | --- |"]
+    for row, of_row in groupby(lines(), key=lambda line: line.row):
+        parts.append(f"| **{row.upper()}** | **{TITLES[row]}** | |")
+        tried = list(of_row)
+        parts += [f"| | {line.what} | {line.exit_codes} |" for line in tried if line.exit_codes]
+        if inside := [line.what for line in tried if not line.exit_codes]:
+            parts.append(f"| | {'; '.join(inside)} | |")
+    return "\n".join(parts) + "\n"
+
+
+def _lines_of(path: Path) -> list[Line]:
+    names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+    return [
+        Line(row, match[2].replace("_", " "), _codes(match[3] or ""))
+        for match in matches
+        for row in match[1].rstrip("_").split("_")
+    ]
+
+
+def _codes(text: str) -> str:
+    """`3_69_or_77` is "3, 69 or 77"."""
+    return text.replace("_or_", " or ").replace("_", ", ")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
