@@ -4,6 +4,7 @@
     python3 quickstart.py demo       set up, and watch the main job
     python3 quickstart.py test       set up, and pass the tests
     python3 quickstart.py check      set up, and lint and type-check
+    python3 quickstart.py soak       set up, and play thousands of broken turns (minutes)
     python3 quickstart.py run "..."  set up, and run any other ralph command
 
 The environment is made once, with uv where the machine has it, and made anew when pyproject.toml changes.
@@ -18,13 +19,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
 OLDEST_PYTHON = (3, 11)
 
-# `test` and `check` need what developers need; every other word is a ralph command.
+# `test`, `soak` and `check` need what developers need; every other word is a ralph command.
 DEVELOPER_COMMANDS = {
     "test": [["-m", "pytest"]],
+    "soak": [["-m", "tests.soak"]],
     "check": [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."], ["-m", "mypy"]],
 }
 
@@ -51,12 +54,18 @@ def main() -> int:
     except SetupError as error:
         return complain(str(error))
     if commands is None:
-        # In place of this process: signals and the exit code are then ralph's own.
-        ralph = str(Path(python).with_name("ralph"))
-        os.execv(ralph, [ralph, word, *rest])  # noqa: S606 - no shell is wanted
-    return next(
-        (code for command in commands if (code := subprocess.call([python, *command, *rest], cwd=HERE))), 0
-    )
+        become([str(Path(python).with_name("ralph")), word, *rest])
+    os.chdir(HERE)
+    *first, last = commands
+    for command in first:
+        if code := subprocess.call([python, *command, *rest]):
+            return code
+    become([python, *last, *rest])
+
+
+def become(command: list[str]) -> NoReturn:
+    """Run it in place of this process: signals and the exit code are then its own."""
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
 def set_up(directory: Path, *, developer: bool) -> str:

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 # Chunks read ahead of the main thread, of at most 64 KiB each: bounds memory when a server is faster than we.
 READ_AHEAD_CHUNKS = 64
+# After 60 s of silence the kernel asks whether the other side is still there, three times, 10 s apart.
+_SOCKET_OPTIONS = (
+    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
+    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 60),
+    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 10),
+    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
+    # Bytes that nobody acknowledges for this long end the connection; milliseconds.
+    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 90_000),
+    ("TCP_NODELAY", socket.IPPROTO_TCP, 1),
+)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 # After a complete answer: enough for its last chunk and some pings, too little to read for nothing.
 MOST_REST_BYTES = 64 * 1024
@@ -143,6 +153,8 @@ class Exchange:
         """The trace hook of httpcore, called in the thread: the only way to the socket before there is an answer."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             own = info["return_value"].get_extra_info("socket")
+            if event.endswith("connect_tcp.complete"):
+                _keep_honest(own)
             if not self._aborted.is_set():
                 self._wire.open_socket = own
             if self._aborted.is_set():  # before, or between the two lines above
@@ -150,6 +162,13 @@ class Exchange:
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             # A tunnel asked of a proxy is no connection yet: TLS with the server comes after it.
             self._mailbox.put(Connected())
+
+
+def _keep_honest(sock: socket.socket) -> None:
+    """Set here, because the HTTP library sets no options on a connection to a proxy."""
+    for name, level, value in _SOCKET_OPTIONS:
+        if hasattr(socket, name):
+            sock.setsockopt(level, getattr(socket, name), value)
 
 
 def _shut_down(sock: socket.socket) -> None:

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import urllib.request
 
 import httpx
-
-# After 60 s of silence the kernel asks whether the other side is still there, three times, 10 s apart.
-_KEEPALIVE = (
-    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
-    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 60),
-    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 10),
-    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
-    # Bytes that nobody acknowledges for this long end the connection; milliseconds.
-    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 90_000),
-    ("TCP_NODELAY", socket.IPPROTO_TCP, 1),
-)
 
 
 def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) -> httpx.Client:
@@ -35,11 +23,6 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
     transport = _Transport(
         verify=_tls_context(url, proxy, ca_file),
         proxy=_checked_proxy(proxy) if proxy else None,
-        socket_options=[
-            (level, getattr(socket, name), value)
-            for name, level, value in _KEEPALIVE
-            if hasattr(socket, name)
-        ],
         # One request at a time; a second connection only while an old one is being given up.
         limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
     )

@@ -5,7 +5,6 @@ Everything that can come instead of a whole answer leaves as one of the five err
 
 from __future__ import annotations
 
-import codecs
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +16,7 @@ from ralph.core.error_body import stream_error
 from ralph.core.errors import AgentError, Api, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.core.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
 from ralph.core.stream import StreamAssembler, answer_from_message
+from ralph.core.stream_bytes import StreamBytes
 from ralph.core.usage import tokens_of
 from ralph.effects.error_answers import http_error, not_a_stream, request_id_of
 from ralph.effects.exchange import Connected, End, Exchange, Failed, Head
@@ -60,7 +60,7 @@ class Reception:
         self._redact = redact
         self._host = host
         self._catch_up = CatchUp()
-        self._has_invalid_utf8 = False
+        self._bytes = StreamBytes()
         self._bytes_since_event = 0
 
     def receive(self) -> Answer:
@@ -108,7 +108,7 @@ class Reception:
                 event = self._event(sse.data)
                 if event.get("type") != "ping":
                     self._clocks.got_progress(self._clock.now_s())
-                assembler.feed(event, has_invalid_utf8=self._has_invalid_utf8 and "\ufffd" in sse.data)
+                assembler.feed(event, has_invalid_utf8=self._bytes.has_invalid_utf8 and "\ufffd" in sse.data)
                 self._events.emit(StreamReceived(event))
                 if assembler.is_complete:
                     break
@@ -120,10 +120,7 @@ class Reception:
         return answer
 
     def _chunks(self) -> Iterator[bytes]:
-        """The body's bytes as they come, each wait bounded by the clocks, its UTF-8 checked on the way."""
-        strict = codecs.getincrementaldecoder("utf-8")()
-        # httpx-sse keeps a byte order mark and would lose the first field to it. It may come in pieces.
-        start: bytes | None = b""
+        """The body's bytes as they come, each wait bounded by the clocks, made fit for the parser."""
         while True:
             item = self._next_of_body("the answer to go on")
             if item is None:
@@ -131,18 +128,7 @@ class Reception:
             self._bytes_since_event += len(item)
             if self._bytes_since_event > EVENT_BYTES:
                 raise StreamParse(f"one stream event is larger than {EVENT_BYTES >> 20} MiB")
-            try:
-                strict.decode(item)
-            except UnicodeDecodeError:
-                self._has_invalid_utf8 = True
-                strict.reset()
-            if start is None:
-                yield item
-                continue
-            start += item
-            if len(start) >= len(codecs.BOM_UTF8) or not codecs.BOM_UTF8.startswith(start):
-                yield start.removeprefix(codecs.BOM_UTF8)
-                start = None
+            yield self._bytes.clean(item)
 
     def _next_of_body(self, waiting_for: str, limit: Deadline | None = None) -> bytes | None:
         """The next chunk, None at the body's end. A clock that fires and a broken connection are transient."""

@@ -39,6 +39,11 @@ def test_a7_a_cut_inside_carriage_returns_is_no_answer(raw_server, rig) -> None:
     assert client.send().content == MESSAGE["content"]
 
 
+def test_a7_a_last_line_that_ends_in_cr_alone_is_whole_whatever_comes_after(serve, rig) -> None:
+    client = rig(serve(Step(WHOLE_TURN, Fault(line_ending="\r", framing="reset"))))
+    assert client.send().content == MESSAGE["content"]
+
+
 @pytest.mark.parametrize("framing", ["length", "close", "chunked", "reset"])
 def test_every_framing_of_a_whole_answer_is_accepted(serve, rig, framing) -> None:
     client = rig(serve(Step(WHOLE_TURN, Fault(framing=framing))))

@@ -99,6 +99,36 @@ def test_a24_no_proxy_bypasses_the_proxy(raw_server, rig, proxy_env, monkeypatch
     assert proxy.connections == 0
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+@pytest.mark.parametrize("through_proxy", [False, True], ids=["direct", "proxy"])
+def test_a11_a_connection_asks_whether_the_other_side_is_still_there(
+    raw_server, rig, proxy_env, through_proxy
+) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(http_answer(sse(START, *text_block(0, "ok"), *end())))
+        sock.recv(1)  # the connection stays
+
+    server = raw_server(serve)
+    proxy_env(http_proxy=server.base_url)
+    client = rig("http://api.example.test", is_loopback=False) if through_proxy else rig(server)
+    options: list[tuple[int, int, int]] = []
+
+    def look(_event: object) -> None:
+        sock = client.api._wire.open_socket
+        options.append(
+            (
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+            )
+        )
+
+    client.events.emit = look
+    client.send()
+    assert set(options) == {(1, 60, 90_000)}
+
+
 def test_the_connect_clock_covers_tls_behind_a_proxy(raw_server, rig, proxy_env) -> None:
     def tunnel_to_nowhere(sock: socket.socket) -> None:
         read_request(sock)

@@ -1,0 +1,74 @@
+"""What a process that has ended may have left behind, read from /proc and the disk. Linux only; it ends nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROC = Path("/proc")
+# What has ended needs a moment until the kernel and the server's threads have noticed.
+_SETTLE_S = 3.0
+
+_ESTABLISHED, _CLOSE_WAIT = "01", "08"
+
+
+def settled(look: Callable[[], list[str]]) -> list[str]:
+    """What is still there after a moment; returns as soon as nothing is."""
+    end_s = time.monotonic() + _SETTLE_S
+    while (found := look()) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    return found
+
+
+def processes_with(variable: str, value: str) -> list[str]:
+    """Command lines of the processes that have this variable in their environment."""
+    marker = f"{variable}={value}".encode()
+    found = []
+    for process in PROC.iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+            if marker in (process / "environ").read_bytes().split(b"\0"):
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append(f"process {process.name}: {command}")
+    return found
+
+
+def connections_of(port: int) -> list[str]:
+    """Sockets on either side of this port that are neither listening nor on their way out."""
+    found = []
+    for line in (PROC / "net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, state, *_ = line.split()
+        ports = {int(address.rpartition(":")[2], 16) for address in (local, remote)}
+        if port in ports and state in {_ESTABLISHED, _CLOSE_WAIT}:
+            found.append(f"connection {local} {remote} in state {state}")
+    return found
+
+
+def temporary_files(directory: Path) -> list[str]:
+    return [f"temporary {path.name}" for path in directory.iterdir() if path.name.startswith("ralph-")]
+
+
+class Gauge:
+    """The highest figures of a living process. Sampled, as a peak that the kernel reports may be its parent's."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = PROC / str(pid)
+        self.peak_kib = 0
+        self.threads = 0
+        self.descriptors = 0
+        """0 where the process may not be looked into: ralph is not dumpable, and this user not root."""
+
+    def sample(self) -> None:
+        # Gone already, a zombie without memory, or not to be looked into.
+        with contextlib.suppress(OSError, KeyError):
+            lines = (line.partition(":") for line in (self._process / "status").read_text().splitlines())
+            status = {name: value.split()[0] for name, _, value in lines if value.strip()}
+            self.peak_kib = max(self.peak_kib, int(status["VmHWM"]))
+            self.threads = max(self.threads, int(status["Threads"]))
+            self.descriptors = max(self.descriptors, len([*(self._process / "fd").iterdir()]))

@@ -1,0 +1,85 @@
+"""What a plan must lead to, said once more in a few lines that share nothing with ralph's own decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.soak.attempt import Fate
+from tests.soak.plan import MAX_RETRIES, committed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.soak.attempt import Attempt
+    from tests.soak.plan import PlannedTurn, RunPlan
+
+UNAVAILABLE = 75
+
+Entry = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Expected:
+    exit_code: int
+    story: list[Entry]
+    """Everything `stream-json` must tell between its first and its last line, in order."""
+    result: str | None
+    num_turns: int
+    retries: int
+    lines: list[str]
+    """Of the effects file."""
+    files: set[str]
+    recorded: list[list[int]]
+    """For each turn the indices of its requests among those that the server recorded."""
+
+
+def expect(plan: RunPlan) -> Expected:
+    whole = committed(plan)
+    last = plan.turns[-1].attempts[-1]
+    exit_code = {Fate.ACCEPTED: 0, Fate.TRANSIENT: UNAVAILABLE, Fate.PERMANENT: last.exit_code}[last.fate]
+    effects = [turn.answer for turn in whole if turn.answer is not None]
+    return Expected(
+        exit_code,
+        [entry for turn in plan.turns for entry in _told(turn, plan.base_delay_s)],
+        _text(last) if last.fate is Fate.ACCEPTED else None,
+        num_turns=len(whole),
+        retries=sum(len(turn.attempts) - 1 for turn in plan.turns),
+        lines=[line for answer in effects for line in answer.lines],
+        files={name for answer in effects for name in answer.files},
+        recorded=list(_recorded(plan)),
+    )
+
+
+def _told(turn: PlannedTurn, base_delay_s: float) -> Iterator[Entry]:
+    for retries, attempt in enumerate(turn.attempts):
+        if attempt.clock is not None:
+            yield ("clock_fired", attempt.clock)
+        if attempt.fate is Fate.ACCEPTED:
+            if retries:
+                yield ("retry_recovered", retries)
+            yield from (("assistant", attempt.message_id, block["type"]) for block in attempt.content)
+            calls = [block["id"] for block in attempt.content if block["type"] == "tool_use"]
+            if calls:
+                yield ("user", *calls)
+            continue
+        if attempt.message_id:
+            yield ("response_discarded", attempt.message_id)
+        if attempt.fate is Fate.TRANSIENT and retries < MAX_RETRIES:
+            wait_s = max(base_delay_s * 2**retries, attempt.wish_s)
+            wait_ms = round(wait_s * 1000)
+            yield ("api_retry", retries + 1, MAX_RETRIES, wait_ms, attempt.status, attempt.failure_kind)
+        elif retries:
+            yield ("retry_exhausted", retries)
+
+
+def _text(attempt: Attempt) -> str:
+    return "".join(block["text"] for block in attempt.content if block["type"] == "text").strip()
+
+
+def _recorded(plan: RunPlan) -> Iterator[list[int]]:
+    index = 0
+    for turn in plan.turns:
+        count = sum(attempt.is_recorded for attempt in turn.attempts)
+        yield list(range(index, index + count))
+        index += count

@@ -1,0 +1,126 @@
+"""What happens in one run, turn by turn, drawn from nothing but a seed and the number of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from ralph.mock_api import Scenario
+from tests.soak.accepted_answers import SHAPES
+from tests.soak.answers import final_answer, working_answer
+from tests.soak.attempt import Fate
+from tests.soak.permanent_faults import FINAL
+from tests.soak.stalls import STALLS
+from tests.soak.transient_faults import QUICK, at_accept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.soak.answers import ModelAnswer
+    from tests.soak.attempt import Attempt
+
+    Maker = Callable[[Random, ModelAnswer], Attempt]
+
+MAX_RETRIES = 4
+DISCARDED = "discarded-"
+"""Stands in everything that an answer says and does which must not count."""
+
+# How often a turn has 0, 1, ... faults before its whole answer.
+_FAULTS_PER_TURN = (42, 28, 15, 9, 6)
+
+
+@dataclass(frozen=True)
+class PlannedTurn:
+    attempts: tuple[Attempt, ...]
+    """All but the last one are transient. The last is accepted, or the run ends with it."""
+    answer: ModelAnswer | None
+    """What is committed; None when the run ends here without an answer."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    name: str
+    repeat_by: str
+    """Arguments of `python -m tests.soak` that play exactly this run."""
+    turns: tuple[PlannedTurn, ...]
+    base_delay_s: float = 0.0
+    has_stalls: bool = False
+    """The clocks are short, so that a stall costs little time."""
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [attempt for turn in self.turns for attempt in turn.attempts]
+
+    def scenario(self) -> Scenario:
+        return Scenario([attempt.step for attempt in self.attempts])
+
+    def describe(self) -> str:
+        """One line per turn."""
+        lines = []
+        for number, turn in enumerate(self.turns):
+            attempts = (f"{attempt.fault} {attempt.detail}".strip() for attempt in turn.attempts)
+            lines.append(f"  turn {number}: {', '.join(attempts)}")
+        return "\n".join(lines)
+
+
+def plan_run(seed: int, number: int) -> RunPlan:
+    draw = Random(f"{seed}:{number}")
+    chains = _Chains(draw, f"r{number}", has_stalls=draw.random() < 0.3)
+    length = draw.randint(20, 40)
+    turns = [chains.turn(index) for index in range(length - 1)]
+    turns.append(
+        chains.failing_turn(length - 1) if draw.random() < 0.5 else chains.turn(length - 1, is_last=True)
+    )
+    return RunPlan(
+        f"run {number} of seed {seed}",
+        f"--seed {seed} --only {number}",
+        tuple(turns),
+        base_delay_s=draw.choice((0.0, 0.0, 0.001)),
+        has_stalls=chains.has_stalls,
+    )
+
+
+class _Chains:
+    """Draws the attempts of one turn after the other; remembers whether the connection is still open."""
+
+    def __init__(self, draw: Random, run_label: str, *, has_stalls: bool) -> None:
+        self.has_stalls = has_stalls
+        self._draw = draw
+        self._run_label = run_label
+        self._needs_connection = True
+
+    def turn(self, index: int, *, is_last: bool = False) -> PlannedTurn:
+        count = self._draw.choices(range(len(_FAULTS_PER_TURN)), weights=_FAULTS_PER_TURN)[0]
+        label = f"{self._run_label}-t{index}"
+        answer = final_answer(self._draw, label) if is_last else working_answer(self._draw, label)
+        faults = [self._fault(index, attempt) for attempt in range(count)]
+        return PlannedTurn((*faults, self._attempt(SHAPES, answer)), answer)
+
+    def failing_turn(self, index: int) -> PlannedTurn:
+        """The last of its run: one failure more than there are retries, or a permanent one after some."""
+        if self._draw.random() < 0.5:
+            count = MAX_RETRIES + 1
+            return PlannedTurn(tuple(self._fault(index, attempt) for attempt in range(count)), None)
+        faults = [self._fault(index, attempt) for attempt in range(self._draw.randint(0, MAX_RETRIES))]
+        return PlannedTurn((*faults, self._attempt(FINAL, self._never_whole(index, len(faults)))), None)
+
+    def _fault(self, index: int, attempt: int) -> Attempt:
+        slow = self.has_stalls and self._draw.random() < 0.08
+        return self._attempt(STALLS if slow else QUICK, self._never_whole(index, attempt))
+
+    def _never_whole(self, index: int, attempt: int) -> ModelAnswer:
+        return working_answer(self._draw, f"{DISCARDED}{self._run_label}-t{index}-a{attempt}")
+
+    def _attempt(self, makers: Sequence[tuple[int, Maker]], answer: ModelAnswer) -> Attempt:
+        possible = [row for row in makers if self._needs_connection or row[1] is not at_accept]
+        make = self._draw.choices(
+            [maker for _, maker in possible], weights=[weight for weight, _ in possible]
+        )[0]
+        made = make(self._draw, answer)
+        self._needs_connection = made.ends_connection
+        return made
+
+
+def committed(plan: RunPlan) -> list[PlannedTurn]:
+    return [turn for turn in plan.turns if turn.attempts[-1].fate is Fate.ACCEPTED]

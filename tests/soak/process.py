@@ -1,0 +1,141 @@
+"""One run of the real program against the scripted server: starts it, watches it, gathers what it left. Judges nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.mock_api import MockApi
+from tests.soak.answers import EFFECTS_FILE, NOTES, NOTES_FILE
+from tests.soak.leftovers import Gauge, connections_of, processes_with, settled, temporary_files
+from tests.soak.plan import MAX_RETRIES
+from tests.soak.stalls import CLOCKS_S
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
+    from ralph.mock_api import RecordedRequest
+    from tests.soak.plan import RunPlan
+
+MARKER = "RALPH_SOAK_RUN"
+LONGEST_RUN_S = 180.0
+"""A run that takes longer hangs."""
+_REPOSITORY = Path(__file__).parents[2]
+_SAMPLE_S = 0.02
+_SETTINGS = """
+[retry]
+policy = "custom"
+max_retries = {max_retries}
+base_delay_s = {base_delay_s}
+[tools]
+max_output_bytes = 2000
+"""
+
+
+class StoppedError(Exception):
+    """The campaign was stopped while this run was under way; nothing is known about it."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    exit_code: int | None
+    """None: it hung and was killed."""
+    stdout: str
+    stderr: str
+    requests: tuple[RecordedRequest, ...]
+    lines: list[str]
+    """Of the effects file."""
+    files: dict[str, str]
+    """Every other file in the working directory and its text."""
+    left: list[str]
+    """Processes, connections and temporary files that should be gone."""
+    gauge: Gauge
+    took_s: float
+
+
+def observe(plan: RunPlan, stopping: threading.Event) -> Observed:
+    """Play the plan. Raises `StoppedError` when `stopping` is set before its end."""
+    with tempfile.TemporaryDirectory(prefix="soak-") as name, MockApi(plan.scenario()) as server:
+        room = _furnished(Path(name), plan)
+        marker = f"{os.getpid()}-{room.name}"
+        started_s = time.monotonic()
+        with _ralph(room, server.base_url, marker) as process:
+            gauge = Gauge(process.pid)
+            exit_code = _wait(process, gauge, started_s + LONGEST_RUN_S, stopping)
+        took_s = time.monotonic() - started_s
+        files = {path.name: path.read_text() for path in (room / "work").iterdir()}
+        return Observed(
+            exit_code,
+            (room / "stdout").read_text(),
+            (room / "stderr").read_text(),
+            server.requests,
+            files.pop(EFFECTS_FILE, "").splitlines(),
+            files,
+            [
+                *settled(lambda: processes_with(MARKER, marker)),
+                *settled(lambda: connections_of(server.port)),
+                *temporary_files(room / "tmp"),
+            ],
+            gauge,
+            took_s,
+        )
+
+
+def _furnished(room: Path, plan: RunPlan) -> Path:
+    for name in ("work", "home", "tmp"):
+        (room / name).mkdir()
+    settings = _SETTINGS.format(max_retries=MAX_RETRIES, base_delay_s=plan.base_delay_s)
+    if plan.has_stalls:
+        settings += "\n".join(["[clocks]", *(f"{name} = {limit_s}" for name, limit_s in CLOCKS_S.items())])
+    (room / "work" / "ralph.toml").write_text(settings)
+    (room / "work" / NOTES_FILE).write_text(NOTES)
+    return room
+
+
+@contextmanager
+def _ralph(room: Path, base_url: str, marker: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(_REPOSITORY),  # the ralph beside these files, wherever another one is installed
+        "HOME": str(room / "home"),
+        "TMPDIR": str(room / "tmp"),
+        "ANTHROPIC_API_KEY": "sk-ant-soak-0123456789",
+        "ANTHROPIC_BASE_URL": base_url,
+        MARKER: marker,
+    }
+    command = [sys.executable, "-m", "ralph", "-p", "Go on until told.", "--output-format", "stream-json"]
+    with (room / "stdout").open("wb") as stdout, (room / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            command,
+            cwd=room / "work",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,  # Ctrl-C is for the soak
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait(
+    process: subprocess.Popen[bytes], gauge: Gauge, until_s: float, stopping: threading.Event
+) -> int | None:
+    while process.poll() is None:
+        gauge.sample()
+        if stopping.wait(_SAMPLE_S):
+            raise StoppedError
+        if time.monotonic() > until_s:
+            return None
+    return process.returncode

@@ -1,0 +1,68 @@
+"""Attempts that fail because nothing comes any more, or too little: a clock of ralph's has to end the wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.mock_api import Fault, Step
+from tests.soak.attempt import Attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.soak.answers import ModelAnswer
+
+    Maker = Callable[[Random, ModelAnswer], Attempt]
+
+CLOCKS_S = {"first_byte_s": 0.7, "bytes_idle_s": 0.7, "progress_idle_s": 1.0}
+"""The limits of runs with stalls. A loaded machine must not make them fire by itself."""
+
+
+def _silence_before_headers(draw: Random, answer: ModelAnswer) -> Attempt:
+    step = Step(answer.turn, Fault(stall_before_headers_s=draw.choice((30.0, float("inf")))))
+    return Attempt("stall", "headers", step, failure_kind="timeout", clock="first byte", ends_connection=True)
+
+
+def _silence_inside(draw: Random, answer: ModelAnswer) -> Attempt:
+    at = draw.randrange(len(answer.events))
+    step = Step(answer.turn, Fault(stall_after_events=at, stall_s=draw.choice((30.0, None))))
+    clock = "bytes idle" if at else "first byte"
+    return Attempt(
+        "stall",
+        f"after {at} events",
+        step,
+        failure_kind="stream",
+        clock=clock,
+        message_id=answer.id_after(at),
+        ends_connection=True,
+    )
+
+
+def _pings_only(draw: Random, answer: ModelAnswer) -> Attempt:
+    at = draw.randrange(len(answer.events))
+    step = Step(answer.turn, Fault(stall_after_events=at, ping_interval_s=0.2))
+    return Attempt(
+        "pings only",
+        f"after {at} events",
+        step,
+        failure_kind="stream",
+        clock="progress idle",
+        message_id=answer.id_after(at),
+        ends_connection=True,
+    )
+
+
+def _slow_drip(_draw: Random, answer: ModelAnswer) -> Attempt:
+    """So slow that its first event is not there when the clock fires."""
+    step = Step(answer.turn, Fault(drip_s=0.05))
+    return Attempt("slow drip", "", step, failure_kind="stream", clock="progress idle", ends_connection=True)
+
+
+STALLS: tuple[tuple[int, Maker], ...] = (
+    (2, _silence_before_headers),
+    (2, _silence_inside),
+    (1, _pings_only),
+    (1, _slow_drip),
+)
+"""Each costs as much time as a clock needs to fire; see `CLOCKS_S`."""
