@@ -60,7 +60,7 @@ def main() -> int:
     for command in first:
         if code := subprocess.call([python, *command, *rest]):
             return code
-    become([python, *last, *rest])
+    return become([python, *last, *rest])
 
 
 def become(command: list[str]) -> NoReturn:
