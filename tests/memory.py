@@ -1,4 +1,4 @@
-"""How much memory this process has held at most. Linux only.
+"""How much memory a process has held at most. Linux only.
 
 `ru_maxrss` cannot be used: a new process inherits its parent's peak, and nothing ever lowers it.
 """
@@ -13,6 +13,7 @@ def reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_kib() -> int:
-    status = Path("/proc/self/status").read_text()
+def peak_kib(process_id: int | str = "self") -> int:
+    """Raises OSError or IndexError once that process has ended."""
+    status = Path(f"/proc/{process_id}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import MockApi, Scenario
+from tests.effects.messages_api.harness import RawServer, read_request
 
 if TYPE_CHECKING:
     import signal
+    import socket
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -104,6 +106,30 @@ def serve(ralph: Ralph) -> Iterator[Callable[..., MockApi]]:
         script = options.pop("script", None)
         scenario = None if script else Scenario(steps, **options)
         server = MockApi(scenario, script=script).start()
+        servers.append(server)
+        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def answer_with(ralph) -> Iterator[Callable[..., RawServer]]:
+    """A server that answers each request with these bytes, the last of them for ever; or with a function."""
+    servers: list[RawServer] = []
+
+    def start(*answers: bytes | Callable[[socket.socket], None]) -> RawServer:
+        def serve(sock: socket.socket) -> None:
+            server.requests.append(read_request(sock))
+            answer = answers[min(len(server.requests), len(answers)) - 1]
+            if isinstance(answer, bytes):
+                sock.sendall(answer)
+            else:
+                answer(sock)
+
+        server = RawServer(serve)
         servers.append(server)
         ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
         return server

@@ -7,18 +7,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ralph.demo import demo
 from ralph.demo.script import OVERLOADED, RATE_LIMITED, DemoScript
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
-from tests.effects.messages_api.harness import RawServer, end, http_answer, read_request, sse, text_block
+from tests.effects.messages_api.harness import end, http_answer, sse, text_block
 from tests.request_types import request_problems
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
-
     from ralph.mock_api import Playable, RecordedRequest
 
 PROJECT = Path(demo.__file__).with_name("project")
@@ -95,28 +90,6 @@ KNOWN_AGAIN = [
 ]
 
 
-@pytest.fixture
-def serve_raw(ralph) -> Iterator[Callable[..., RawServer]]:
-    """A server that gives these bodies in turn, whatever it is asked; `ralph` then talks to it."""
-    servers: list[RawServer] = []
-
-    def begin(*bodies: bytes) -> RawServer:
-        waiting = list(bodies)
-
-        def answer(sock: socket.socket) -> None:
-            server.requests.append(read_request(sock))
-            sock.sendall(http_answer(waiting.pop(0)))
-
-        server = RawServer(answer)
-        servers.append(server)
-        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
-        return server
-
-    yield begin
-    for server in servers:
-        server.close()
-
-
 def body_of(request: bytes) -> bytes:
     return request.partition(b"\r\n\r\n")[2]
 
@@ -130,18 +103,17 @@ def call_again(call_id: str) -> list[dict[str, Any]]:
     return [start(0, {**CALL, "id": call_id, "input": {"command": "true"}}), stop(0), *end("tool_use")]
 
 
-def test_a22_an_unknown_block_goes_back_as_it_came_exits_0(ralph, serve_raw) -> None:
-    server = serve_raw(
-        sse(*FROM_THE_FUTURE), sse(START, *call_again("t2")), sse(START, *text_block(0, "ok"), *end())
-    )
+def test_a22_an_unknown_block_goes_back_as_it_came_exits_0(ralph, answer_with) -> None:
+    bodies = sse(*FROM_THE_FUTURE), sse(START, *call_again("t2")), sse(START, *text_block(0, "ok"), *end())
+    server = answer_with(*map(http_answer, bodies))
     ran = ralph("go")
     assert (ran.code, ran.stdout) == (0, "ok\n")
-    bodies = [body_of(request) for request in server.requests]
-    for body in bodies[1:]:
+    sent = [body_of(request) for request in server.requests]
+    for body in sent[1:]:
         assert in_order(UNKNOWN).encode() in body, "byte for byte"
         assert in_order(json.loads(body)["messages"][1]["content"]) == in_order(KNOWN_AGAIN)
         assert request_problems(without_the_unknown(json.loads(body))) == []
-    assert "hi" in json.loads(bodies[1])["messages"][2]["content"][0]["content"]
+    assert "hi" in json.loads(sent[1])["messages"][2]["content"][0]["content"]
 
 
 def without_the_unknown(body: dict[str, Any]) -> dict[str, Any]:
@@ -155,9 +127,9 @@ def without_the_unknown(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def test_a22_an_answer_of_nothing_but_an_unknown_block_goes_back_too_exits_0(ralph, serve_raw) -> None:
+def test_a22_an_answer_of_nothing_but_an_unknown_block_goes_back_too_exits_0(ralph, answer_with) -> None:
     paused = sse(START, start(0, UNKNOWN), stop(0), *end("pause_turn"))
-    server = serve_raw(paused, sse(START, *text_block(0, "ok"), *end()))
+    server = answer_with(http_answer(paused), http_answer(sse(START, *text_block(0, "ok"), *end())))
     ran = ralph("go")
     assert (ran.code, ran.stdout) == (0, "ok\n")
     assert in_order(UNKNOWN).encode() in body_of(server.requests[1])

@@ -1,0 +1,128 @@
+"""Answers that make no sense, as a user meets them (A12, A13, A15, A16, A21, A23). The name of a test is its line in docs/faults.md."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ralph.mock_api import ErrorEvent, Fault, Step
+from tests.cli.conftest import KEY
+from tests.cli.faulty import APPEND, DONE, HELLO, effects, run_with, stream
+from tests.effects.messages_api.harness import (
+    START,
+    end,
+    http_answer,
+    sse,
+    text_block,
+    tool_block,
+)
+
+
+def test_a12_json_that_does_not_parse_is_shown_redacted_and_not_asked_again_exits_69(
+    ralph, answer_with
+) -> None:
+    server = answer_with(http_answer(sse(START) + f'data: {{"type": "oops {KEY}\n\n'.encode()))
+    ran = ralph("hi")
+    assert (ran.code, len(server.requests)) == (69, 1)
+    assert "undecodable JSON in the stream" in ran.last_line
+    assert "oops [redacted]" in ran.last_line
+
+
+def test_a13_a_captive_portal_is_shown_by_type_title_and_text_exits_69(ralph, serve) -> None:
+    page = "<html><title>Please log in</title><body>Hotel Wi-Fi</body></html>"
+    code, requests, stderr = run_with(ralph, serve, Fault(status=200, body=page, content_type="text/html"))
+    assert (code, requests) == (69, 1)
+    for shown in ("Please log in", "text/html", "Hotel Wi-Fi"):
+        assert shown in stderr
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a13_a_redirect_is_not_followed_and_takes_no_key_along_exits_69(ralph, serve, status) -> None:
+    elsewhere = serve(HELLO)
+    redirect = Fault(status=status, headers={"location": f"{elsewhere.base_url}/v1/messages"})
+    code, requests, stderr = run_with(ralph, serve, redirect)
+    assert (code, requests, len(elsewhere.requests)) == (69, 1, 0)
+    assert "redirect" in stderr
+
+
+def test_a15_an_overload_sent_with_200_is_asked_again_exits_0(ralph, serve) -> None:
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    code, requests, _ = run_with(ralph, serve, Fault(status=200, body=error), HELLO)
+    assert (code, requests) == (0, 2)
+
+
+def test_a15_a_rejection_sent_with_200_is_not_asked_again_exits_77(ralph, serve) -> None:
+    error = {"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}
+    code, requests, _ = run_with(ralph, serve, Fault(status=200, body=error))
+    assert (code, requests) == (77, 1)
+
+
+def test_a15_json_of_some_other_kind_is_shown_and_not_asked_again_exits_69(ralph, serve) -> None:
+    code, requests, stderr = run_with(ralph, serve, Fault(status=200, body={"hello": "world"}))
+    assert (code, requests) == (69, 1)
+    assert '{"hello": "world"}' in stderr
+
+
+def test_a15_a_whole_message_with_an_empty_error_beside_it_is_an_answer_exits_0(ralph, serve) -> None:
+    message = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": "Hello."}],
+        "stop_reason": "end_turn",
+        "error": None,
+    }
+    code, requests, _ = run_with(ralph, serve, Fault(status=200, body=message))
+    assert (code, requests) == (0, 1)
+
+
+def test_a16_an_overload_inside_the_stream_is_asked_again_exits_0(ralph, serve) -> None:
+    broken = Step(APPEND, Fault(error_event=ErrorEvent(after_events=5)))
+    code, requests, stderr = run_with(ralph, serve, broken, APPEND, DONE)
+    assert (code, requests) == (0, 3)
+    assert effects(ralph) == ["line"]
+    assert "overloaded_error" in stderr
+
+
+def test_a16_a_billing_error_inside_the_stream_is_not_asked_again_exits_77(ralph, serve) -> None:
+    broken = Step(APPEND, Fault(error_event=ErrorEvent(type="billing_error", message="pay", after_events=5)))
+    code, requests, _ = run_with(ralph, serve, broken)
+    assert (code, requests) == (77, 1)
+    assert effects(ralph) == []
+
+
+BROKEN_PROTOCOLS = {
+    "second message_start": (sse(START, *text_block(0, "a"), START, *end()), "second message_start"),
+    "index that jumps": (sse(START, *text_block(1, "a"), *end()), "index 1, expected 0"),
+    "block twice": (sse(START, *text_block(0, "a"), *text_block(0, "a"), *end()), "index 0, expected 1"),
+}
+
+
+@pytest.mark.parametrize(("body", "says"), BROKEN_PROTOCOLS.values(), ids=BROKEN_PROTOCOLS.keys())
+def test_a21_events_of_two_answers_or_out_of_order_are_refused_exits_69(
+    ralph, answer_with, body, says
+) -> None:
+    server = answer_with(http_answer(body))
+    ran = ralph("hi")
+    assert (ran.code, len(server.requests)) == (69, 1)
+    assert says in ran.last_line
+
+
+def test_a23_a_damaged_tool_input_is_asked_again_and_never_run_exits_0(ralph, answer_with) -> None:
+    command = json.dumps({"command": "echo line >> effects"})
+    whole = sse(START, *tool_block(0, command), *end("tool_use"))
+    damaged = whole.replace(b"effects", b"eff\xff\xfects")
+    ralph.retry_quickly()
+    server = answer_with(http_answer(damaged), http_answer(whole), stream(DONE))
+    ran = ralph("hi")
+    assert (ran.code, len(server.requests)) == (0, 3)
+    assert effects(ralph) == ["line"]
+    assert [path.name for path in ralph.cwd.iterdir()].count("effects") == 1
+    assert "invalid UTF-8 inside a tool's input" in ran.stderr
+
+
+def test_a23_damaged_text_is_shown_with_a_warning_exits_0(ralph, answer_with) -> None:
+    answer_with(http_answer(sse(START, *text_block(0, "caf?"), *end()).replace(b"caf?", b"caf\xe9")))
+    ran = ralph("hi")
+    assert (ran.code, ran.stdout) == (0, "caf\ufffd\n")
+    assert "invalid UTF-8" in ran.stderr

@@ -1,0 +1,69 @@
+"""Statuses, as a user meets them (A14, A17, A18, A20). The name of a test is its line in docs/faults.md."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.cli.faulty import HELLO, linux_only, peak_mb
+
+
+@linux_only
+def test_a14_an_error_body_of_1_gb_is_neither_read_nor_held_exits_0(ralph, serve) -> None:
+    ralph.retry_quickly()
+    server = serve(Fault(status=502, body="<h1>Bad gateway</h1>", huge_body_bytes=1_000_000_000), HELLO)
+    started_s = time.monotonic()
+    code, mb = peak_mb(ralph, "hi")
+    assert (code, len(server.requests)) == (0, 2)
+    assert mb < 60
+    assert time.monotonic() - started_s < 5
+
+
+def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serve) -> None:
+    server = serve(Fault(status=429, headers={"retry-after": "0.25"}), HELLO)
+    ran = ralph("hi")
+    assert ran.code == 0
+    first, second = server.requests
+    assert 0.25 <= second.monotonic_s - first.monotonic_s < 1.5
+    assert "[retry] Using retry-after: 0.25s" in ran.stderr
+
+
+@pytest.mark.parametrize("wish", ["soon", "nan", "-5", "inf", "9" * 35])
+def test_a17_a_wish_that_is_no_time_is_not_believed_exits_124(ralph, serve, wish) -> None:
+    server = serve(Fault(status=429, headers={"retry-after": wish}), HELLO)
+    ran = ralph("hi", "--max-time", "1")
+    assert (ran.code, len(server.requests)) == (124, 1)
+    waits = "leaves no time to wait " + ("60s" if wish[0] == "9" else "2s")
+    assert waits in ran.last_line
+
+
+def test_a17_a_wish_beyond_the_patient_budget_ends_at_once_and_names_the_time_exits_75(ralph, serve) -> None:
+    server = serve(Fault(status=429, headers={"retry-after": "40000"}))
+    ran = ralph("hi", "--retry", "patient", "--output-format", "json")
+    assert (ran.code, len(server.requests)) == (75, 1)
+    assert ran.result["retry_after_s"] == 40000
+    assert "the server asks for 40000s" in ran.stderr
+
+
+@pytest.mark.parametrize("status", [500, 503, 529])
+def test_a18_an_outage_that_lasts_is_recorded_in_the_result_exits_75(ralph, serve, status) -> None:
+    ralph.retry_quickly()
+    server = serve(Step(fault=Fault(status=status), repeat="forever"))
+    ran = ralph("hi", "--output-format", "json")
+    assert (ran.code, len(server.requests)) == (75, 5)
+    assert (ran.result["retries"], ran.result["api_error_status"]) == (4, status)
+    assert "[retry] Failed after 4 retries" in ran.stderr
+
+
+def test_a20_a_history_of_33_mb_that_is_refused_as_too_large_is_not_sent_again_exits_3(ralph, serve) -> None:
+    (ralph.cwd / "large.txt").write_text(("x" * 120 + "\n") * 2000)
+    reads = Turn([ToolUse("Read", {"file_path": "large.txt"}) for _ in range(8)])
+    server = serve(Step(reads, repeat="forever"))  # the mock refuses what the API would: over 32 MB
+    ran = ralph("hi", "--output-format", "json")
+    assert ran.code == 3
+    assert server.requests[-1].body_bytes > 32 * 1024 * 1024
+    assert server.requests[-2].body_bytes < 32 * 1024 * 1024
+    assert ran.result["api_error_status"] == 413
+    assert ran.result["num_turns"] == len(server.requests) - 1
