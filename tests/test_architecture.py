@@ -53,6 +53,7 @@ PURE = {
     "__future__",
     "base64",
     "binascii",
+    "codecs",
     "collections",
     "dataclasses",
     "datetime",
