@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ralph import cli_options as opt
-from ralph.cli_values import absolute, names, text_or_file, uuid_text, writable_result_file
+from ralph.cli_values import absolute, names, session_options, text_or_file, uuid_text, writable_result_file
 from ralph.core.outcome import Outcome, UsageError
 
 COMMANDS = ("run", "demo", "mock-api")
@@ -25,18 +25,8 @@ COMMANDS = ("run", "demo", "mock-api")
 # another one that sounds like it.
 COMMANDS_TO_COME = ("loop", "sessions", "doctor")
 OPTIONS_TO_COME = frozenset(
-    {
-        "--continue",
-        "-c",
-        "--resume",
-        "-r",
-        "--fork-session",
-        "--session-dir",
-        "--max-turns",
-        "--max-budget-usd",
-    }
-    | {"--json-schema", "--require-report", "--metrics-file", "--otel", "--fallback-model"}
-    | {"--input-format", "--add-dir"}
+    {"--max-turns", "--max-budget-usd", "--json-schema", "--require-report", "--metrics-file", "--otel"}
+    | {"--fallback-model", "--input-format", "--add-dir"}
 )
 
 app = typer.Typer(
@@ -134,14 +124,18 @@ def run(
     pass_env: opt.PassEnv = None,
     directory: opt.Directory = None,
     config: opt.Config = None,
+    continue_: opt.Continue = False,
+    resume: opt.Resume = None,
+    fork_session: opt.ForkSession = False,
     session_id: opt.SessionId = None,
+    session_dir: opt.SessionDir = None,
     no_session_persistence: opt.NoSessionPersistence = False,
     dangerously_skip_permissions: opt.DangerouslySkipPermissions = False,
     permission_mode: opt.PermissionMode = None,
     verbose: opt.Verbose = False,
 ) -> int:
     """Do one task: ask the model, run its tools, repeat, until an outcome."""
-    del print_, no_session_persistence, dangerously_skip_permissions, permission_mode, verbose
+    del print_, dangerously_skip_permissions, permission_mode, verbose
     from ralph.effects.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
     from ralph.run_command import RunOptions, run_command  # noqa: PLC0415 - not needed for --help
 
@@ -164,7 +158,14 @@ def run(
             prompt_file=absolute(prompt_file),
             directory=directory,
             config_file=absolute(config),
-            session_id=uuid_text(session_id),
+            session=session_options(
+                goes_on=continue_,
+                resume=resume,
+                forks=fork_session,
+                session_id=uuid_text(session_id),
+                directory=absolute(session_dir),
+                is_kept=not no_session_persistence,
+            ),
             system_prompt=text_or_file("system-prompt", system_prompt, system_prompt_file),
             append_system_prompt=text_or_file(
                 "append-system-prompt", append_system_prompt, append_system_prompt_file

@@ -102,12 +102,24 @@ Config = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE", help="A settings file that is trusted as a flag is."),
 ]
+Continue = Annotated[
+    bool, typer.Option("--continue", "-c", help="Go on with the last session of this directory.")
+]
+Resume = Annotated[
+    str | None,
+    typer.Option("--resume", "-r", metavar="ID", help="Go on with this session; its first characters do."),
+]
+ForkSession = Annotated[
+    bool,
+    typer.Option("--fork-session", help="With -c or -r: leave that session as it is, go on with a copy."),
+]
+SessionDir = Annotated[str | None, typer.Option("--session-dir", metavar="DIR", help="Keep sessions there.")]
 SessionId = Annotated[
-    str | None, typer.Option("--session-id", metavar="UUID", help="Identifies the run in its output.")
+    str | None, typer.Option("--session-id", metavar="UUID", help="The id of the new session.")
 ]
 NoSessionPersistence = Annotated[
     bool,
-    typer.Option("--no-session-persistence", help="Accepted without effect: no session is kept on disk yet."),
+    typer.Option("--no-session-persistence", help="Keep no session: a run that ends cannot be resumed."),
 ]
 DangerouslySkipPermissions = Annotated[
     bool,

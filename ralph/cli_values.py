@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from ralph.run_session import SessionOptions
 
 
 def names(values: list[str] | None) -> tuple[str, ...] | None:
@@ -57,3 +61,31 @@ def writable_result_file(path: str | None) -> str | None:
     if problem is not None:
         raise typer.BadParameter(problem, param_hint="--result-file")
     return where
+
+
+def session_options(
+    *,
+    goes_on: bool,
+    resume: str | None,
+    forks: bool,
+    session_id: str | None,
+    directory: str | None,
+    is_kept: bool,
+) -> SessionOptions:
+    """What belongs together, and only that."""
+    from ralph.run_session import SessionOptions  # noqa: PLC0415 - not needed for --help
+
+    is_old = goes_on or resume is not None
+    if goes_on and resume is not None:
+        raise typer.BadParameter("give one of them", param_hint="--continue, --resume")
+    if resume is not None and not resume.strip():
+        raise typer.BadParameter("needs the beginning of a session's id", param_hint="--resume")
+    if forks and not is_old:
+        raise typer.BadParameter("needs --continue or --resume", param_hint="--fork-session")
+    if session_id is not None and is_old and not forks:
+        raise typer.BadParameter(
+            "an old session has its id; with --fork-session it is the copy's", param_hint="--session-id"
+        )
+    if is_old and not is_kept:
+        raise typer.BadParameter("a session that goes on is kept", param_hint="--no-session-persistence")
+    return SessionOptions(session_id, goes_on, resume, forks, Path(directory) if directory else None, is_kept)

@@ -6,7 +6,7 @@ other rooms' business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ralph.core.answer import with_unique_call_ids
@@ -14,7 +14,6 @@ from ralph.core.bug_report import describe_bug
 from ralph.core.classify import outcome_of
 from ralph.core.conversation import (
     Conversation,
-    Message,
     RequestShape,
     assistant_message,
     recover_conversation,
@@ -25,16 +24,18 @@ from ralph.core.events import AnswerAccepted, Event, Notice, RunEnded, UserMessa
 from ralph.core.hints import hints_for
 from ralph.core.next_step import Continue, End, RunTools, TurnState, next_step
 from ralph.core.outcome import Outcome
+from ralph.core.session import assistant_entry, ended_entry, result_entry, user_entry
 from ralph.core.tally import Tally
-from ralph.ports import Interrupted
+from ralph.core.tool_calls import ToolResult
+from ralph.ports import Interrupted, JournalError
 from ralph.retry import send_with_retry
-from ralph.tool_turn import run_tool_turn
+from ralph.tool_turn import ToolTurn
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.backoff import RetryPolicy
-    from ralph.core.tool_calls import ToolResult
-    from ralph.ports import Client, Clock, Events, Toolbox, Waiter
+    from ralph.core.session import Session
+    from ralph.ports import Client, Clock, Events, Journal, Toolbox, Waiter
 
 CONTINUE = (
     "Your answer was cut off at its length limit. Go on exactly where it stopped, without repeating it."
@@ -45,7 +46,8 @@ CONTINUE = (
 class Task:
     """What to do, and with what: everything that is fixed before the first request."""
 
-    prompt: str
+    prompt: str | None
+    """None: go on with what the session has pending."""
     shape: RequestShape
     policy: RetryPolicy
     endpoint: str
@@ -70,18 +72,32 @@ class Run:
     """One invocation's loop. `conversation` is valid to resume whenever `run()` has returned."""
 
     def __init__(
-        self, task: Task, *, client: Client, toolbox: Toolbox, waiter: Waiter, clock: Clock, events: Events
+        self,
+        task: Task,
+        *,
+        client: Client,
+        toolbox: Toolbox,
+        waiter: Waiter,
+        clock: Clock,
+        journal: Journal,
+        events: Events,
+        session: Session | None = None,
     ) -> None:
+        """`session`: where an earlier run of it has got to; None: a new one, for which the task has a prompt."""
         self._task = task
         self._client = client
         self._toolbox = toolbox
         self._waiter = waiter
         self._clock = clock
+        self._journal = journal
         self._sink = events
         self._tally = Tally(task.shape.model)
         self._api_s = 0.0
-        self._call_ids: set[str] = set()
-        self.conversation = Conversation.start(task.shape).plus(user_message(task.prompt))
+        self._call_ids = set(session.call_ids) if session else set()
+        self._answer = session.answer if session else None
+        self._turn: ToolTurn | None = None
+        self._session = session
+        self.conversation = _resumed(session, task.shape) if session else Conversation.start(task.shape)
 
     def emit(self, event: Event) -> None:
         """An `Events` port of its own: everything that happens in a run is counted on its way out."""
@@ -91,48 +107,100 @@ class Run:
     def run(self) -> RunEnded:
         """Go on until an outcome. Never raises: what the API, a tool, a signal or a bug does is an outcome."""
         started_s = self._clock.now_s()
-        finished: dict[str, ToolResult] = {}
         try:
-            ending = self._turns(finished)
+            ending = self._turns()
         except AgentError as error:
             ending = _Ending(outcome_of(error), error=str(error), cause=error)
+        except JournalError as error:
+            ending = _Ending(Outcome.IO_ERROR, error=str(error))
         except Interrupted as stop:
             failure = stop.__cause__ if isinstance(stop.__cause__, AgentError) else None
             ending = _Ending(stop.outcome, error=str(stop), cause=failure, signal_number=stop.signal_number)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
             ending = _Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
-        self._recover(finished)
-        return self._ended(ending, self._clock.now_s() - started_s)
+        return self._sealed(self._ended(ending, self._clock.now_s() - started_s))
 
-    def _recover(self, finished: dict[str, ToolResult]) -> None:
+    def _sealed(self, ended: RunEnded) -> RunEnded:
+        """The end, written down. Where that fails, that is how the run ended."""
+        try:
+            self._recover()
+            self._journal.append(ended_entry(ended))
+        except JournalError as error:
+            if ended.outcome is not Outcome.IO_ERROR:
+                outcome = Outcome.IO_ERROR
+                errors = (*ended.errors, str(error))
+                ended = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=errors)
+        return ended
+
+    def _recover(self) -> None:
         """Leave a conversation that can be resumed, and tell readers of the results that this adds."""
+        finished = self._turn.finished if self._turn is not None else {}
+        written = self._turn.written if self._turn is not None else set()
+        self._turn = None
         before = len(self.conversation.messages)
         self.conversation = recover_conversation(self.conversation, finished)
         for message in self.conversation.messages[before:]:
+            results = [block for block in message.content if block["tool_use_id"] not in written]
+            self._journal.append(*(result_entry(ToolResult.of_block(block)) for block in results))
             self.emit(UserMessageCommitted(message.content))
 
-    def _turns(self, finished: dict[str, ToolResult]) -> _Ending:
+    def _turns(self) -> _Ending:
         state = TurnState()
+        self._begin()
         while True:
-            answer = self._ask()
+            answer, self._answer = self._answer or self._ask(), None
             state, step = next_step(state, answer)
             match step:
                 case RunTools():
-                    finished.clear()
-                    results = run_tool_turn(answer.calls, finished, toolbox=self._toolbox, events=self)
-                    self._commit_user(user_message(result.as_block() for result in results))
-                    self._tally.turns += 1
+                    self._run_tools(answer)
                 case Continue():
                     if self.conversation.messages[-1].role == "assistant":
-                        self._commit_user(user_message(CONTINUE))
+                        self._say(CONTINUE)
+                        self.emit(UserMessageCommitted(self.conversation.messages[-1].content))
                 case End():
                     self._tally.turns += 1
                     if step.notice is not None:
                         self.emit(Notice(step.notice))
                     return _Ending(step.outcome, step.result, answer.stop_reason, step.error)
 
+    def _begin(self) -> None:
+        """Add the prompt, where there is one. What an earlier run left pending is finished before."""
+        if self._task.prompt is None:
+            return
+        if self._answer is not None:
+            if self._answer.calls:
+                self._run_tools(self._answer)
+            self._recover()  # calls that must not run need a result too
+            self._answer = None
+        self._say(self._task.prompt)
+
+    def _say(self, text: str) -> None:
+        """A user message of ours. One that nothing has answered yet grows by it: roles alternate."""
+        messages = self.conversation.messages
+        if messages and messages[-1].role == "user":
+            message = user_message([*messages[-1].content, {"type": "text", "text": text}])
+            self._journal.append(user_entry(message, amends=True))
+            self.conversation = self.conversation.amended(message)
+        else:
+            message = user_message(text)
+            self._journal.append(user_entry(message))
+            self.conversation = self.conversation.plus(message)
+
+    def _run_tools(self, answer: Answer) -> None:
+        self._turn = ToolTurn(answer.calls, self._toolbox, self._journal, self)
+        if self._session is not None:
+            self._turn.go_on_from(self._session)
+            self._session = None
+        results = self._turn.run()
+        self._turn = None
+        message = user_message(result.as_block() for result in results)
+        self.conversation = self.conversation.plus(message)
+        self.emit(UserMessageCommitted(message.content))
+        self._tally.turns += 1
+
     def _ask(self) -> Answer:
         """One accepted answer, committed, with however many attempts the policy allows."""
+        self._session = None  # what was pending in it is settled
         asked_s, waited_s = self._clock.now_s(), self._tally.waited_s
         try:
             answer = send_with_retry(
@@ -146,20 +214,14 @@ class Run:
             self._api_s += self._clock.now_s() - asked_s - (self._tally.waited_s - waited_s)
         answer = with_unique_call_ids(answer, self._call_ids)
         self._call_ids.update(call.id for call in answer.calls)
+        self._journal.append(assistant_entry(answer))
         message = assistant_message(answer.content)
         if message is not None:
-            self._commit(message)
+            self.conversation = self.conversation.plus(message)
         self.emit(AnswerAccepted(answer.message, answer.request_id))
         for warning in answer.warnings:
             self.emit(Notice(warning))
         return answer
-
-    def _commit_user(self, message: Message) -> None:
-        self._commit(message)
-        self.emit(UserMessageCommitted(message.content))
-
-    def _commit(self, message: Message) -> None:
-        self.conversation = self.conversation.plus(message)
 
     def _ended(self, ending: _Ending, duration_s: float) -> RunEnded:
         task, cause = self._task, ending.cause
@@ -185,3 +247,8 @@ class Run:
             retry_after_s=http.retry_after if http and ending.outcome is Outcome.API_UNAVAILABLE else None,
             hints=hints,
         )
+
+
+def _resumed(session: Session, shape: RequestShape) -> Conversation:
+    same_model = shape.model == session.shape.model
+    return (session.conversation if same_model else session.conversation.without_thinking()).under(shape)

@@ -10,11 +10,13 @@ from ralph.core.outcome import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
+    from pathlib import Path
 
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
     from ralph.core.events import Event
-    from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
+    from ralph.core.session import Entry
+    from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
 
 class Interrupted(BaseException):
@@ -41,6 +43,13 @@ class TimeIsUp(Interrupted):
     def __init__(self, why: str) -> None:
         BaseException.__init__(self, why)
         self.signal_number = 0
+
+
+class JournalError(Exception):
+    """The journal takes no more records: nothing that it would have to announce may happen."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"cannot write the journal {path}: {error.strerror or error}")
 
 
 class TimedOut:
@@ -105,12 +114,29 @@ class Toolbox(Protocol):
     @property
     def definitions(self) -> Sequence[ToolDefinition]: ...
 
+    def plan(self, call: ToolCall) -> FileChange | None:
+        """What a call is going to do to a file, nothing being done yet; None where that cannot be told.
+
+        The next `run` of the call does exactly that or fails. Raises `Interrupted`.
+        """
+        ...
+
+    def settle(self, change: FileChange) -> ToolOutput | None:
+        """A change that may have been made before: what came of it, or None when nothing did and it may be now."""
+        ...
+
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         """Run calls whose arguments are valid; outputs in order, each with the seconds it took.
 
         More than one call means: all read-only, run in parallel. Never raises for what a tool meets; raises
         `Interrupted` when a signal ends the wait, after everything that was started has been stopped.
         """
+        ...
+
+
+class Journal(Protocol):
+    def append(self, *entries: Entry, sync: bool = True) -> None:
+        """Write records, whole or not at all; with `sync` they survive a power cut. Raises JournalError."""
         ...
 
 

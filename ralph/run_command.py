@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING
 from ralph import __version__
 from ralph.core.bug_report import describe_bug
 from ralph.core.credentials import known_secrets
-from ralph.core.events import ClockFired, Event, Notice, RunEnded, RunStarted
+from ralph.core.events import ClockFired, Event, Heartbeat, Notice, RunEnded, RunStarted
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.session import run_entry
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
+from ralph.effects.output.stream_json import system_fields
 from ralph.effects.output.writer import OutputOptions, Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
+from ralph.effects.sessions.journal import NoJournal
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop import Run
-from ralph.ports import Interrupted, TimeIsUp
+from ralph.ports import Interrupted, JournalError, TimeIsUp
+from ralph.run_session import CannotOpenError, OpenSession, SessionOptions, open_session, prompt_of_resumed
 from ralph.settings import ClockSettings, SettingsError, load_settings
 from ralph.wiring import (
     Surroundings,
@@ -39,7 +43,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.core.tool_calls import ToolDefinition
+    from ralph.loop import Task
     from ralph.settings import Settings
+
+_SHAPING = ("model.name", "model.effort", "model.max_tokens", "tools.allowed", "tools.disallowed")
+_RESUMABLE = frozenset(
+    {Outcome.LIMIT_REACHED, Outcome.API_UNAVAILABLE, Outcome.TIMED_OUT, Outcome.INTERRUPTED}
+)
+"""Ends that nothing is wrong with but the time: another run goes on from there."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ class RunOptions:
     prompt_file: str | None = None
     directory: str | None = None
     config_file: str | None = None
-    session_id: str | None = None
+    session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -60,6 +71,12 @@ class RunOptions:
     """False: the prompt is all there is, whatever standard input holds."""
     speed: float = 1.0
     """Waits of the retry policy are divided by it: for demonstrations."""
+
+    @property
+    def shapes_requests(self) -> bool:
+        """It says something about the part of a request that a resumed session else keeps as it was."""
+        own = self.system_prompt is not None or self.append_system_prompt is not None
+        return own or any(self.settings.get(name) is not None for name in _SHAPING)
 
 
 def run_command(options: RunOptions) -> int:
@@ -77,7 +94,8 @@ class RunCommand:
         self.on_event: Callable[[Event], None] | None = None
         """Sees every event too (the demo's summary)."""
         self._environment = environment
-        self._session_id = options.session_id or str(uuid.uuid4())
+        self._session_id = options.session.session_id or str(uuid.uuid4())
+        self._session = OpenSession(self._session_id, NoJournal())
         self._clock = SystemClock()
         self._waiter = InboxWaiter(self._clock)
         self._heartbeats = Heartbeats(self, self._clock, ClockSettings().heartbeat_s)
@@ -92,6 +110,7 @@ class RunCommand:
             has_color="NO_COLOR" not in environment and os.isatty(2),
             is_one_terminal=os.isatty(1) and os.isatty(2),
         )
+        self._journal_has_failed = False
         self._started_s = self._clock.now_s()
 
     def execute(self) -> int:
@@ -107,6 +126,22 @@ class RunCommand:
         if self.on_event is not None:
             self.on_event(event)
         self._writer.emit(event)
+        self._note(event)
+
+    def _note(self, event: Event) -> None:
+        """What is no part of the conversation, but of the story. Raises JournalError, the first time it cannot."""
+        fields = None if isinstance(event, Heartbeat) else system_fields(event)
+        if fields is None or self._journal_has_failed:
+            return
+        try:
+            shown = {name: self._shown(value) for name, value in fields.items()}
+            self._session.journal.append(("event", shown), sync=False)
+        except JournalError:
+            self._journal_has_failed = True
+            raise
+
+    def _shown(self, value: object) -> object:
+        return self._redactor.redact(value) if isinstance(value, str) else value
 
     def _say_that_it_stops(self, stop: Interrupted) -> None:
         if isinstance(stop, TimeIsUp):
@@ -123,6 +158,10 @@ class RunCommand:
                 raise UsageError(str(error)) from error
             # A key in the wrong place is a setting's wrong value: it must not be repeated.
             ended = self._ended(Outcome.CONFIG, self._redactor.redact_all(str(error)))
+        except CannotOpenError as error:
+            ended = self._ended(error.outcome, str(error))
+        except JournalError as error:
+            ended = self._ended(Outcome.IO_ERROR, str(error))
         except PromptError as error:
             raise UsageError(str(error)) from error
         except Interrupted as interrupted:
@@ -166,35 +205,70 @@ class RunCommand:
             self._waiter.run_ends_s = self._started_s + settings.limits.max_time_s
         return self._run_task(around, prompt, (*settings.warnings, *notices))
 
-    def _run_task(self, around: Surroundings, prompt: str, notices: tuple[str, ...]) -> RunEnded:
+    def _run_task(self, around: Surroundings, prompt: str | None, notices: tuple[str, ...]) -> RunEnded:
         toolbox = build_toolbox(around, self._redactor)
-        task, more_notices = build_task(
-            around,
-            prompt,
-            tuple(toolbox.definitions),
-            own_system_prompt=self.options.system_prompt,
-            appended_system_prompt=self.options.append_system_prompt,
-            speed=self.options.speed,
-        )
-        self.emit(_started(around.settings, str(around.cwd), toolbox.definitions))
-        more_notices = (*more_notices, *withheld_notice(around), *no_limit_notice(around.settings))
-        for notice in (*notices, *more_notices):
-            self.emit(Notice(notice))
         client = build_client(around, self._redactor)
         try:
-            return Run(
-                task, client=client, toolbox=toolbox, waiter=self._waiter, clock=self._clock, events=self
-            ).run()
+            self._open_session(around)
+            task, more_notices = self._task(around, prompt, tuple(toolbox.definitions))
+            self.emit(_started(around.settings, task.shape.model, str(around.cwd), toolbox.definitions))
+            more_notices = (*more_notices, *withheld_notice(around), *no_limit_notice(around.settings))
+            for notice in (*notices, *self._session.notices, *more_notices):
+                self.emit(Notice(notice))
+            run = Run(
+                task,
+                client=client,
+                toolbox=toolbox,
+                waiter=self._waiter,
+                clock=self._clock,
+                journal=self._session.journal,
+                events=self,
+                session=self._session.old,
+            )
+            return self._with_way_back(run.run())
         finally:
             client.close()
             toolbox.close()
+            self._session.journal.close()
 
-    def _prompt(self) -> tuple[str, tuple[str, ...]]:
-        """The task, and notices about where it came from."""
+    def _open_session(self, around: Surroundings) -> None:
+        now = self._clock.utc_now()
+        options = self.options.session
+        self._session = open_session(options, self._session_id, around.cwd, self._environment, now)
+        self._writer.session_id = self._session.id
+
+    def _task(
+        self, around: Surroundings, prompt: str | None, tools: tuple[ToolDefinition, ...]
+    ) -> tuple[Task, tuple[str, ...]]:
+        options, old = self.options, self._session.old
+        task, notices = build_task(
+            around,
+            prompt if old is None else prompt_of_resumed(old, prompt),
+            tools,
+            own_system_prompt=options.system_prompt,
+            appended_system_prompt=options.append_system_prompt,
+            speed=options.speed,
+        )
+        if old is not None and not options.shapes_requests:
+            task = replace(task, shape=old.shape)
+        self._session.journal.append(run_entry(task.shape, self._clock.utc_now().isoformat(), os.getpid()))
+        return task, notices
+
+    def _with_way_back(self, ended: RunEnded) -> RunEnded:
+        if ended.outcome not in _RESUMABLE or not self.options.session.is_kept:
+            return ended
+        return replace(ended, hints=(*ended.hints, f"go on with: ralph --resume {self._session.id[:8]}"))
+
+    def _prompt(self) -> tuple[str | None, tuple[str, ...]]:
+        """The task, and notices about where it came from. None: a session is to go on without one."""
         if not self.options.reads_stdin:
             return self.options.prompt or "", ()
         return read_prompt(
-            self.options.prompt, self.options.prompt_file, waiter=self._waiter, clock=self._clock
+            self.options.prompt,
+            self.options.prompt_file,
+            waiter=self._waiter,
+            clock=self._clock,
+            is_required=not self.options.session.is_old,
         )
 
     def _directory(self) -> Path:
@@ -221,9 +295,9 @@ class RunCommand:
         )
 
 
-def _started(settings: Settings, cwd: str, tools: Sequence[ToolDefinition]) -> RunStarted:
+def _started(settings: Settings, model: str, cwd: str, tools: Sequence[ToolDefinition]) -> RunStarted:
     source = settings.credential.source if settings.credential else "none"
-    return RunStarted(cwd, settings.model.name, tuple(tool.name for tool in tools), source)
+    return RunStarted(cwd, model, tuple(tool.name for tool in tools), source)
 
 
 def _io_error(ended: RunEnded, error: str) -> RunEnded:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ralph.core.answer import MalformedCall
 from ralph.core.events import ToolFinished, ToolStarted
+from ralph.core.session import intent_entry, result_entry
 from ralph.core.tool_arguments import check_arguments
-from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
+from ralph.core.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
 from ralph.ports import Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.ports import Events, Toolbox
+    from ralph.core.session import Session
+    from ralph.core.tool_calls import FileChange
+    from ralph.ports import Events, Journal, Toolbox
 
 # More at once than cores gain nothing but memory.
 MOST_PARALLEL_CALLS = 8
@@ -26,59 +29,104 @@ INTERRUPTED = (
 )
 
 
-def run_tool_turn(
-    calls: Sequence[ToolCall | MalformedCall],
-    finished: dict[str, ToolResult],
-    *,
-    toolbox: Toolbox,
-    events: Events,
-) -> tuple[ToolResult, ...]:
-    """One result per call, in the order of the calls.
+@dataclass
+class ToolTurn:
+    """One answer's calls on their way to one result each."""
 
-    `finished` is filled as results come, so that what a tool did is known even when `Interrupted` ends the
-    turn in the middle; the calls under way then have an error result that says their effects are unknown.
-    """
-    for batch in _batches(calls, toolbox):
-        _run_batch(batch, finished, toolbox, events)
-    return tuple(finished[call.id] for call in calls)
+    calls: Sequence[ToolCall | MalformedCall]
+    toolbox: Toolbox
+    journal: Journal
+    events: Events
+    finished: dict[str, ToolResult] = field(default_factory=dict)
+    """Results so far, by call. What a tool did is known here even when `Interrupted` ends the turn in the middle;
+    the calls under way then have an error result that says their effects are unknown."""
+    intents: Mapping[str, FileChange | None] = field(default_factory=dict)
+    """Calls that an earlier process was about to run when it ended, and what they were to do to a file."""
 
+    written: set[str] = field(default_factory=set)
+    """Calls whose results are in the journal."""
 
-def _run_batch(
-    batch: Sequence[ToolCall | MalformedCall],
-    finished: dict[str, ToolResult],
-    toolbox: Toolbox,
-    events: Events,
-) -> None:
-    runnable: list[tuple[ToolCall, tuple[str, ...]]] = []
-    for call in batch:
-        shown = (
-            call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
+    def go_on_from(self, session: Session) -> None:
+        """What an earlier process did of this turn is done, and what it was about to do may be."""
+        self.finished.update(session.results)
+        self.written.update(session.results)
+        self.intents = session.intents
+
+    def run(self) -> tuple[ToolResult, ...]:
+        """The results in the order of the calls. Per intent in the journal a call has at most one effect."""
+        for batch in _batches([call for call in self.calls if call.id not in self.finished], self.toolbox):
+            self._run_batch(batch)
+        return tuple(self.finished[call.id] for call in self.calls)
+
+    def _run_batch(self, batch: Sequence[ToolCall | MalformedCall]) -> None:
+        runnable: list[tuple[ToolCall, tuple[str, ...]]] = []
+        for call in batch:
+            shown = _shown(call)
+            self.events.emit(ToolStarted(shown))
+            checked = self._settled(shown) or _checked(call, self.toolbox)
+            if isinstance(checked, ToolOutput):
+                self._finish([(shown, checked, 0.0)])
+            else:
+                runnable.append((shown, checked))
+        if runnable:
+            self._run_all(runnable)
+
+    def _run_all(self, runnable: Sequence[tuple[ToolCall, tuple[str, ...]]]) -> None:
+        calls = [call for call, _ in runnable]
+        self._announce(calls)
+        try:
+            outputs = self.toolbox.run(calls)
+        except Interrupted:
+            for call in calls:
+                self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
+            raise
+        self._finish(
+            [
+                (call, _with_note(output, ignored), took_s)
+                for (call, ignored), (output, took_s) in zip(runnable, outputs, strict=True)
+            ]
         )
-        events.emit(ToolStarted(shown))
-        checked = _checked(call, toolbox)
-        if isinstance(checked, str):
-            finished[call.id] = ToolResult(call.id, ToolOutput(checked, is_error=True))
-            events.emit(ToolFinished(shown, finished[call.id], 0.0))
-        else:
-            runnable.append((shown, checked))
-    if not runnable:
-        return
-    try:
-        outputs = toolbox.run([call for call, _ in runnable])
-    except Interrupted:
-        for call, _ in runnable:
-            finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
-        raise
-    for (call, ignored), (output, took_s) in zip(runnable, outputs, strict=True):
-        finished[call.id] = ToolResult(call.id, _with_note(output, ignored))
-        events.emit(ToolFinished(call, finished[call.id], took_s))
+
+    def _announce(self, calls: Sequence[ToolCall]) -> None:
+        """What has effects is in the journal before it has them; what only reads need not be there for good."""
+        read_only = _read_only_names(self.toolbox)
+        has_effects = any(call.name not in read_only for call in calls)
+        changes = [None if call.name in read_only else self.toolbox.plan(call) for call in calls]
+        entries = [intent_entry(call, change) for call, change in zip(calls, changes, strict=True)]
+        self.journal.append(*entries, sync=has_effects)
+
+    def _settled(self, call: ToolCall) -> ToolOutput | None:
+        """What came of a call that an earlier process had announced; None where it may run (again)."""
+        if call.id not in self.intents or call.name in _read_only_names(self.toolbox):
+            return None
+        change = self.intents[call.id]
+        if call.name in FILE_TOOLS:
+            # Without a change there was nothing that it could do.
+            return None if change is None else self.toolbox.settle(change)
+        return ToolOutput(INTERRUPTED, is_error=True)
+
+    def _finish(self, done: Sequence[tuple[ToolCall, ToolOutput, float]]) -> None:
+        results = [ToolResult(call.id, output) for call, output, _ in done]
+        self.finished.update((result.tool_use_id, result) for result in results)
+        self.journal.append(*map(result_entry, results))
+        self.written.update(result.tool_use_id for result in results)
+        for (call, _, took_s), result in zip(done, results, strict=True):
+            self.events.emit(ToolFinished(call, result, took_s))
+
+
+def _shown(call: ToolCall | MalformedCall) -> ToolCall:
+    return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
+
+
+def _read_only_names(toolbox: Toolbox) -> set[str]:
+    return {tool.name for tool in toolbox.definitions if tool.is_read_only}
 
 
 def _batches(
     calls: Sequence[ToolCall | MalformedCall], toolbox: Toolbox
 ) -> Iterator[Sequence[ToolCall | MalformedCall]]:
     """Neighbouring read-only calls together, every other call alone: order of effects is the model's order."""
-    read_only = {tool.name for tool in toolbox.definitions if tool.is_read_only}
+    read_only = _read_only_names(toolbox)
     for is_parallel, group in groupby(calls, key=lambda call: call.name in read_only):
         members = list(group)
         size = MOST_PARALLEL_CALLS if is_parallel else 1
@@ -86,15 +134,19 @@ def _batches(
             yield members[start : start + size]
 
 
-def _checked(call: ToolCall | MalformedCall, toolbox: Toolbox) -> str | tuple[str, ...]:
+def _checked(call: ToolCall | MalformedCall, toolbox: Toolbox) -> ToolOutput | tuple[str, ...]:
     """Why this call does not run, as the model is told; or, when it may, the arguments nobody knows."""
     tools = {tool.name: tool for tool in toolbox.definitions}
     if call.name not in tools:
-        return f"There is no tool {call.name!r}. The tools are: {', '.join(sorted(tools))}."
+        return _refused(f"There is no tool {call.name!r}. The tools are: {', '.join(sorted(tools))}.")
     if isinstance(call, MalformedCall):
-        return f"This call was not run: {call.reason}. Send it again, whole and as valid JSON."
+        return _refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")
     check = check_arguments(call.name, tools[call.name].input_schema, call.arguments)
-    return check.ignored if check.error is None else f"This call was not run. {check.error}."
+    return check.ignored if check.error is None else _refused(f"This call was not run. {check.error}.")
+
+
+def _refused(why: str) -> ToolOutput:
+    return ToolOutput(why, is_error=True)
 
 
 def _with_note(output: ToolOutput, ignored: tuple[str, ...]) -> ToolOutput:

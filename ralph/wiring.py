@@ -100,7 +100,7 @@ def build_client(around: Surroundings, redactor: Redactor) -> MessagesApi:
 
 def build_task(
     around: Surroundings,
-    prompt: str,
+    prompt: str | None,
     tools: tuple[ToolDefinition, ...],
     *,
     own_system_prompt: str | None = None,

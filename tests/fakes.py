@@ -6,17 +6,20 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ralph.core.journal_lines import Record, line_of, read_lines
+from ralph.core.session import run_entry, session_entry
 from ralph.core.stream import answer_from_message
-from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
+from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 from ralph.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ralph.core.answer import Answer
-    from ralph.core.conversation import RequestBody
+    from ralph.core.conversation import RequestBody, RequestShape
     from ralph.core.errors import AgentError
     from ralph.core.events import Event
+    from ralph.core.session import Entry
 
 T = TypeVar("T")
 
@@ -95,6 +98,29 @@ class RecordingEvents:
         return [event for event in self.events if isinstance(event, kind)]
 
 
+class FakeJournal:
+    """Keeps the records, each as it would stand on disk."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def append(self, *entries: Entry, sync: bool = True) -> None:
+        for kind, fields in entries:
+            [record] = read_lines(line_of(Record(0, kind, fields))).records
+            self.records.append(Record(len(self.records), record.kind, record.fields))
+
+    @classmethod
+    def of_run(cls, shape: RequestShape) -> FakeJournal:
+        """As it is when a new session's first run begins."""
+        journal = cls()
+        journal.append(session_entry("s1", "/work", "now", "0"), run_entry(shape, "now", 1))
+        return journal
+
+    @property
+    def kinds(self) -> list[str]:
+        return [record.kind for record in self.records]
+
+
 class ScriptedClient:
     """Plays answers and errors in order; keeps the bodies it was sent."""
 
@@ -125,7 +151,15 @@ class FakeToolbox:
     def __init__(self, on_run: Callable[[Sequence[ToolCall]], None] | None = None) -> None:
         self.definitions: Sequence[ToolDefinition] = (ECHO, TOUCH)
         self.ran: list[list[str]] = []
+        self.changes: dict[str, FileChange] = {}
+        self.settled: dict[str, ToolOutput] = {}
         self._on_run = on_run
+
+    def plan(self, call: ToolCall) -> FileChange | None:
+        return self.changes.get(call.id)
+
+    def settle(self, change: FileChange) -> ToolOutput | None:
+        return self.settled.get(change.path)
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         self.ran.append([call.id for call in calls])

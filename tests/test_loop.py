@@ -13,6 +13,7 @@ from ralph.core.errors import HttpError, StreamParse
 from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded, UserMessageCommitted
 from ralph.core.next_step import MOST_PAUSES
 from ralph.core.outcome import Outcome
+from ralph.core.session import replay
 from ralph.core.usage import TokenUsage
 from ralph.loop import CONTINUE, Run, Task
 from ralph.ports import Interrupted, TimeIsUp
@@ -21,6 +22,7 @@ from tests.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
     TOUCH,
+    FakeJournal,
     FakeToolbox,
     FakeWaiter,
     RecordingEvents,
@@ -49,16 +51,22 @@ class Played:
             "http://127.0.0.1:1",
             "ANTHROPIC_API_KEY",
         )
+        self.journal = FakeJournal.of_run(task.shape)
         self.run = Run(
             task,
             client=self.client,
             toolbox=self.toolbox,
             waiter=waiter,
             clock=waiter.clock,
+            journal=self.journal,
             events=self.events,
         )
         self.ended: RunEnded = self.run.run()
         assert conversation_problems(self.run.conversation.messages) == []
+        again = replay(self.journal.records)
+        assert again.conversation.request_body() == self.run.conversation.request_body(), "to the byte"
+        assert again.ended is not None
+        assert again.ended["outcome"] == self.ended.outcome.value
 
     def sent(self, index: int) -> list[dict[str, object]]:
         messages: list[dict[str, object]] = json.loads(self.client.bodies[index])["messages"]

@@ -25,7 +25,7 @@ from ralph.settings import load_settings
 from ralph.wiring import Surroundings, build_task, build_toolbox
 from tests.core.test_conversation import ASSISTANT, IDS, USER, conversation, sent
 from tests.effects.messages_api.streams import streams
-from tests.fakes import RecordingEvents, ScriptedClient, answer, call, text
+from tests.fakes import FakeJournal, RecordingEvents, ScriptedClient, answer, call, text
 from tests.request_types import request_problems
 
 if TYPE_CHECKING:
@@ -54,7 +54,15 @@ class Sent:
         toolbox = build_toolbox(around, Redactor(around.secrets))
         client = ScriptedClient(script)
         task, _ = build_task(around, "the task", tuple(toolbox.definitions), **(prompts or {}))
-        self.run = Run(task, client=client, toolbox=toolbox, waiter=waiter, clock=clock, events=events)
+        self.run = Run(
+            task,
+            client=client,
+            toolbox=toolbox,
+            waiter=waiter,
+            clock=clock,
+            journal=FakeJournal(),
+            events=events,
+        )
         try:
             self.ended = self.run.run()
         finally:

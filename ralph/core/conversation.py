@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Role = Literal["user", "assistant"]
 
+_OPENS_MESSAGES = b',"messages":['
+_THINKING = frozenset({"thinking", "redacted_thinking"})
 _CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
 # Every message's bytes end with its last block, its content list and itself.
 _MESSAGE_TAIL = b"}]}"
@@ -61,9 +63,13 @@ class RequestShape:
     max_tokens: int | None = None
     """None: the default, or the model's maximum where that is less."""
     effort: str | None = None
+    recorded_head: bytes | None = None
+    """A resumed session's own head: it is sent again to the byte, whatever the other fields would make of it."""
 
     def head(self) -> bytes:
         """Everything up to the messages, without the closing brace."""
+        if self.recorded_head is not None:
+            return self.recorded_head
         fields: dict[str, Any] = {
             "model": self.model,
             "max_tokens": max_tokens_for(self.model, self.max_tokens),
@@ -112,7 +118,7 @@ class Conversation:
 
     @classmethod
     def start(cls, shape: RequestShape) -> Conversation:
-        return cls(shape.head() + b',"messages":[', is_claude(shape.model))
+        return cls(shape.head() + _OPENS_MESSAGES, is_claude(shape.model))
 
     def plus(self, message: Message) -> Conversation:
         messages = (*self.messages, message)
@@ -130,6 +136,28 @@ class Conversation:
             _packed_messages=end,
             _loose_bytes=newest_bytes,
         )
+
+    def under(self, shape: RequestShape) -> Conversation:
+        """The same messages behind another head."""
+        return replace(self, head=shape.head() + _OPENS_MESSAGES, marks_cache=is_claude(shape.model))
+
+    def without_thinking(self) -> Conversation:
+        """For a model that cannot read what another one thought. The journal keeps it."""
+        changed = Conversation(self.head, self.marks_cache)
+        for message in self.messages:
+            kept = [block for block in message.content if block.get("type") not in _THINKING]
+            if len(kept) == len(message.content):
+                changed = changed.plus(message)
+            elif kept:
+                changed = changed.plus(_message(message.role, kept))
+        return changed
+
+    def amended(self, message: Message) -> Conversation:
+        """With `message` in the place of the last one, which nothing has answered yet."""
+        amended = Conversation(self.head, self.marks_cache)
+        for kept in (*self.messages[:-1], message):
+            amended = amended.plus(kept)
+        return amended
 
     def request_body(self) -> RequestBody:
         """The body of the next request, from kept bytes.

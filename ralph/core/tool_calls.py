@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+FILE_TOOLS = frozenset({"Write", "Edit"})
+"""Whose effect is one file's new content, so that it can be seen afterwards whether they had it."""
+
 Block = dict[str, Any]
 """One content block as it stands on the wire; unknown kinds are carried verbatim."""
 
@@ -38,11 +41,30 @@ class ToolOutput:
 
 
 @dataclass(frozen=True)
+class FileChange:
+    """What a call is about to do to one file, by content: enough to tell later whether it was done."""
+
+    path: str
+    """Absolute, links followed."""
+    before: str | None
+    """SHA-256 of the content, in hex; None: the file did not exist."""
+    after: str
+
+
+@dataclass(frozen=True)
 class ToolResult:
     """An output bound to its call."""
 
     tool_use_id: str
     output: ToolOutput
+
+    @classmethod
+    def of_block(cls, block: Block) -> ToolResult:
+        content = block["content"]
+        output = ToolOutput(
+            content if isinstance(content, str) else tuple(content), block.get("is_error", False)
+        )
+        return cls(block["tool_use_id"], output)
 
     def as_block(self) -> Block:
         content = self.output.content

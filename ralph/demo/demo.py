@@ -21,6 +21,7 @@ from ralph.core.outcome import Outcome
 from ralph.demo.script import DemoScript
 from ralph.mock_api import MockApi
 from ralph.run_command import RunCommand, RunOptions
+from ralph.run_session import SessionOptions
 
 TASK = "A test of this project fails. Find out why, fix the code (not the test), run the tests, and commit."
 MODEL = "claude-sonnet-5-5"
@@ -70,6 +71,7 @@ def _play(room: Path, speed: float) -> int:
             RunOptions(
                 prompt=TASK,
                 directory=str(project),
+                session=SessionOptions(directory=room / "sessions"),
                 settings={
                     "model.base_url": server.base_url,
                     "model.name": MODEL,

@@ -28,11 +28,23 @@ class PromptError(Exception):
 
 
 def read_prompt(
-    argument: str | None, file: str | None, *, waiter: Waiter, clock: Clock, stdin_fd: int = 0
-) -> tuple[str, tuple[str, ...]]:
-    """The task's text, and notices for people. Raises PromptError; `Interrupted` when a signal came."""
+    argument: str | None,
+    file: str | None,
+    *,
+    waiter: Waiter,
+    clock: Clock,
+    stdin_fd: int = 0,
+    is_required: bool = True,
+) -> tuple[str | None, tuple[str, ...]]:
+    """The task's text, and notices for people. Raises PromptError; `Interrupted` when a signal came.
+
+    Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
+    """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
+    if argument is None and file is None and not is_required:
+        piped, notices = _piped_data(waiter, clock, stdin_fd)
+        return piped if piped.strip() else None, notices
     if "-" in (argument, file):
         argument, file = None, None
     if file is not None:

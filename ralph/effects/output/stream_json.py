@@ -50,11 +50,12 @@ def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool
                 }
             ]
         case _:
-            fields = _system_fields(event)
+            fields = system_fields(event)
             return [{"type": "system", **fields}] if fields else []
 
 
-def _system_fields(event: ev.Event) -> dict[str, Any] | None:
+def system_fields(event: ev.Event) -> dict[str, Any] | None:
+    """Of events that are no part of the conversation; None for those that are."""
     match event:
         case ev.RetryScheduled():
             return {

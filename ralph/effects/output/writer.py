@@ -59,7 +59,8 @@ class Writer:
     ) -> None:
         """`is_one_terminal`: both descriptors are the same screen, which need not show the answer twice."""
         self._options = options
-        self._session_id = session_id
+        self.session_id = session_id
+        """May change until the first event."""
         self._ralph_version = ralph_version
         self.redact = redact
         """Cuts secrets out of everything written. Replaced once the settings have told all of them."""
@@ -89,7 +90,7 @@ class Writer:
     def write_result_file(self, ended: RunEnded) -> None:
         """Raises OSError; the file then has its old content or none."""
         if self._options.result_file is not None:
-            result = self._json_line(result_object(ended, self._session_id))
+            result = self._json_line(result_object(ended, self.session_id))
             write_result_file(self._options.result_file, result)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
@@ -127,7 +128,7 @@ class Writer:
 
     def _write_result(self, ended: RunEnded) -> None:
         if self._options.output_format != "text":
-            fields = result_object(ended, self._session_id)
+            fields = result_object(ended, self.session_id)
             if self._stdout.dropped_writes:
                 fields["dropped_events"] = self._stdout.dropped_writes
             self._stdout.write(self._json_line(fields), must_arrive=True)
@@ -136,7 +137,7 @@ class Writer:
 
     def _json_line(self, fields: dict[str, Any]) -> bytes:
         event_id = uuid.UUID(int=self._random.getrandbits(128), version=4)
-        stamped = {**fields, "uuid": str(event_id), "session_id": self._session_id}
+        stamped = {**fields, "uuid": str(event_id), "session_id": self.session_id}
         return _encoded(json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":")))
 
 

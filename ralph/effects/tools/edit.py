@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
-from ralph.effects.tools.atomic_write import real_target, write_atomically
+from ralph.effects.tools.atomic_write import real_target
 from ralph.effects.tools.edit_hints import hint_for_no_match
 from ralph.effects.tools.file_type import binary_type, image_media_type, is_binary
 from ralph.effects.tools.kernel_files import refuse_kernel_file
+from ralph.effects.tools.planned_write import PlannedWrite
 from ralph.effects.tools.read import open_regular
 from ralph.effects.tools.text_encoding import TextEncoding, marked_encoding, possible_encodings
 from ralph.effects.tools.text_match import EditableText, Places
@@ -29,7 +31,7 @@ _LONGEST_SNIPPET_LINE = 200
 _MOST_LINES_NAMED = 10
 
 
-def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
     shown, old, new = arguments["file_path"], arguments["old_string"], arguments["new_string"]
     _check_strings(old, new)
     path = room.resolve(shown)
@@ -44,12 +46,13 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     edited = places.replaced(new)
     if edited == text.text:
         raise ToolError("the edit changes nothing: the file already reads so")
-    write_atomically(target, _encoded(encoding, edited, shown), before, shown)
     [first] = places.spans(1)
     line = text.line_number(first.start)
     where = f"{places.count} places" if places.count > 1 else f"line {line}"
     note = link_note(before.st_nlink) if before is not None else ""
-    return ToolOutput(f"Edited {shown} at {where}:\n{_snippet(edited, first.start, line, new)}{note}")
+    said = f"Edited {shown} at {where}:\n{_snippet(edited, first.start, line, new)}{note}"
+    digest = hashlib.sha256(data).hexdigest()
+    return PlannedWrite(target, _encoded(encoding, edited, shown), before, digest, shown, ToolOutput(said))
 
 
 def _check_strings(old: str, new: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
+from ralph.core.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolOutput
 from ralph.effects.tools.definitions import DEFINITIONS
+from ralph.effects.tools.planned_write import PlannedWrite, settle
 from ralph.effects.tools.tool_error import ToolError
 from ralph.effects.tools.tool_room import ToolRoom, ToolSettings
 from ralph.ports import TIMED_OUT, Interrupted
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.ports import Clock, Mailbox, Waiter
+
+T = TypeVar("T")
 
 # What files hold is shown as it is, or no edit would match; what programs and searches print is not.
 _REDACTED = frozenset({"Bash", "Glob", "Grep"})
@@ -39,32 +43,45 @@ class LocalToolbox:
         redact_longest: int = 0,
     ) -> None:
         """`redact` replaces every known credential; `redact_longest` is the longest one's length in bytes."""
+        self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._room = ToolRoom(settings, waiter, clock, redact or str, redact_longest if redact else 0)
 
     @property
     def definitions(self) -> Sequence[ToolDefinition]:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
+    def plan(self, call: ToolCall) -> FileChange | None:
+        if call.name not in FILE_TOOLS:
+            return None
+        [(planned, _)] = self._together([call], self._planned)
+        self._plans = {call.id: planned}
+        return planned.change if isinstance(planned, PlannedWrite) else None
+
+    def settle(self, change: FileChange) -> ToolOutput | None:
+        return settle(change, Path(change.path))
+
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if all(_is_read_only(call) for call in calls):
-            return self._run_together(calls)
+            return self._together(calls, self._output_of)
         return [result for call in calls for result in self._run_alone(call)]
 
     def close(self) -> None:
         self._room.spill.remove()
 
     def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
-        return [self._run_one(call)] if call.name in _ON_THIS_THREAD else self._run_together([call])
+        if call.name in _ON_THIS_THREAD:
+            return [self._timed(call, self._output_of)]
+        return self._together([call], self._output_of)
 
-    def _run_together(self, calls: Sequence[ToolCall]) -> list[tuple[ToolOutput, float]]:
+    def _together(self, calls: Sequence[ToolCall], work: Callable[[ToolCall], T]) -> list[tuple[T, float]]:
         """On threads of their own, so that a signal is heard while they run."""
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
-        done: dict[int, tuple[ToolOutput, float]] = {}
+        done: dict[int, tuple[T, float]] = {}
         waiting_for = ", ".join(call.name for call in calls)
         try:
             for index, call in enumerate(calls):
-                self._start(mailbox, index, call)
+                self._start(mailbox, index, call, work)
             while len(done) < len(calls):
                 index, result = self._room.waiter.wait(mailbox, until_s=None, waiting_for=waiting_for)
                 done[index] = result
@@ -75,14 +92,14 @@ class LocalToolbox:
             mailbox.close()
         return [done[index] for index in range(len(calls))]
 
-    def _start(self, mailbox: Mailbox, index: int, call: ToolCall) -> None:
-        try:
-            Thread(target=self._run_into, args=(mailbox, index, call), daemon=True, name=call.name).start()
-        except RuntimeError:  # the system has no thread left
-            self._run_into(mailbox, index, call)
+    def _start(self, mailbox: Mailbox, index: int, call: ToolCall, work: Callable[[ToolCall], T]) -> None:
+        def run() -> None:
+            mailbox.put((index, self._timed(call, work)))
 
-    def _run_into(self, mailbox: Mailbox, index: int, call: ToolCall) -> None:
-        mailbox.put((index, self._run_one(call)))
+        try:
+            Thread(target=run, daemon=True, name=call.name).start()
+        except RuntimeError:  # the system has no thread left
+            run()
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
         """Stop what the calls have started. A further signal means: do not wait for that."""
@@ -97,24 +114,26 @@ class LocalToolbox:
         except Interrupted:
             return
 
-    def _run_one(self, call: ToolCall) -> tuple[ToolOutput, float]:
+    def _timed(self, call: ToolCall, work: Callable[[ToolCall], T]) -> tuple[T, float]:
         started_s = self._room.clock.now_s()
-        output = self._output_of(call)
-        return output, self._room.clock.now_s() - started_s
+        done = work(call)
+        return done, self._room.clock.now_s() - started_s
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
         if call.name not in self._room.settings.enabled or call.name not in DEFINITIONS:
             names = ", ".join(known.name for known in self.definitions)
             return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
-        try:
-            output = _run(call, self._room)
-        except ToolError as failure:
-            output = ToolOutput(str(failure), is_error=True)
-        except Exception as bug:  # noqa: BLE001 - the run goes on, and the model is told
-            output = ToolOutput(
-                f"{call.name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True
+        if call.name not in FILE_TOOLS:
+            return self._presentable(
+                call.name, _guarded(call, lambda: _module(call).run(call.arguments, self._room))
             )
+        planned = self._plans.pop(call.id, None) or self._planned(call)
+        output = _guarded(call, planned.execute) if isinstance(planned, PlannedWrite) else planned
         return self._presentable(call.name, output)
+
+    def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
+        """What is to be done; or why nothing is, as the model will be told."""
+        return _guarded(call, lambda: _module(call).plan(call.arguments, self._room))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
         """Redacted where that is promised, and encodable whatever names files have."""
@@ -128,8 +147,16 @@ def _is_read_only(call: ToolCall) -> bool:
     return call.name in DEFINITIONS and DEFINITIONS[call.name].is_read_only
 
 
-def _run(call: ToolCall, room: ToolRoom) -> ToolOutput:
+def _guarded(call: ToolCall, work: Callable[[], T]) -> T | ToolOutput:
+    """What a tool cannot do is for the model to read, and so is a bug: the run goes on."""
+    try:
+        return work()
+    except ToolError as failure:
+        return ToolOutput(str(failure), is_error=True)
+    except Exception as bug:  # noqa: BLE001 - as above
+        return ToolOutput(f"{call.name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True)
+
+
+def _module(call: ToolCall) -> Any:
     """Each tool is a module of its name, loaded when it is first called: most runs need half of them."""
-    tool = import_module(f"ralph.effects.tools.{call.name.lower()}")
-    output: ToolOutput = tool.run(call.arguments, room)
-    return output
+    return import_module(f"ralph.effects.tools.{call.name.lower()}")

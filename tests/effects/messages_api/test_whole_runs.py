@@ -16,7 +16,7 @@ from ralph.loop import Run, Task
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.conversation_rules import conversation_problems
 from tests.effects.messages_api.harness import Rig, compact_stream, http_answer, limits, read_request, reset
-from tests.fakes import ECHO, TOUCH, FakeToolbox
+from tests.fakes import ECHO, TOUCH, FakeJournal, FakeToolbox
 
 if TYPE_CHECKING:
     import socket
@@ -51,6 +51,7 @@ class WholeRun:
             toolbox=self.toolbox,
             waiter=rig.waiter,
             clock=rig.clock,
+            journal=FakeJournal(),
             events=rig.events,
         )
         self.ended: RunEnded = self.run.run()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ralph.effects.tools.edit import run
+from ralph.effects.tools.edit import plan
 from ralph.effects.tools.text_match import EditableText
 from ralph.effects.tools.tool_error import ToolError
 
@@ -175,7 +175,7 @@ def test_t13_bytes_outside_the_edit_are_identical(
         os.write(handle, before)
         os.close(handle)
         try:
-            run({"file_path": name, "old_string": old, "new_string": new}, Room())  # type: ignore[arg-type]
+            plan({"file_path": name, "old_string": old, "new_string": new}, Room()).execute()  # type: ignore[arg-type]
         except ToolError:
             assert Path(name).read_bytes() == before
             return

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ralph.core.tool_calls import ToolCall, ToolOutput
+from ralph.core.tool_calls import FILE_TOOLS, ToolCall, ToolOutput
 from ralph.ports import Interrupted
 
 
@@ -25,7 +25,8 @@ def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
         finish.wait(10)
         return ToolOutput("done")
 
-    monkeypatch.setattr(f"ralph.effects.tools.{tool.lower()}.run", slow)
+    entry = "plan" if tool in FILE_TOOLS else "run"
+    monkeypatch.setattr(f"ralph.effects.tools.{tool.lower()}.{entry}", slow)
     threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
     started_s = time.monotonic()
     with pytest.raises(Interrupted):

@@ -1,0 +1,1 @@
+"""Sessions on disk: where they are, their journals, and who holds one."""

@@ -1,0 +1,115 @@
+"""Where sessions are kept: one file each, in a directory per working directory, below the user's state directory.
+
+The repository is never the place: what an agent works on must not hold its own history. Directories are 0700.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.effects.sessions.journal import FileJournal
+from ralph.ports import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SUFFIX = ".jsonl"
+
+
+class SessionStore:
+    def __init__(self, root: Path, notice: str | None = None) -> None:
+        self.root = root
+        self.notice = notice
+        """For people: why this is not the usual place."""
+
+    @classmethod
+    def for_user(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
+        """The place that was named (`--session-dir`, RALPH_STATE_DIR), else the first usable one.
+
+        Raises JournalError when there is none.
+        """
+        chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
+        if chosen is not None:
+            _make_private(chosen)
+            return cls(chosen)
+        usual = _usual_place(environment)
+        if usual is not None:
+            try:
+                _make_private(usual)
+            except JournalError as error:
+                fallback = _temporary_place()
+                return cls(
+                    fallback, f"sessions are kept in {fallback}, which may be cleared at any time: {error}"
+                )
+            return cls(usual)
+        fallback = _temporary_place()
+        return cls(
+            fallback, f"sessions are kept in {fallback}, which may be cleared at any time: there is no HOME"
+        )
+
+    def create(self, session_id: str, cwd: Path) -> FileJournal:
+        """Raises JournalError; its cause is a FileExistsError when there is such a session already."""
+        directory = self._directory_of(cwd)
+        _make_private(directory)
+        return FileJournal.create(directory / f"{session_id}{SUFFIX}")
+
+    def last_of(self, cwd: Path) -> Path | None:
+        """The journal of this directory that was written last."""
+        return max(self._directory_of(cwd).glob(f"*{SUFFIX}"), key=_written_at, default=None)
+
+    def starting_with(self, prefix: str) -> list[Path]:
+        return sorted(path for path in self.all() if path.stem.startswith(prefix))
+
+    def all(self) -> Iterator[Path]:
+        return self.root.glob(f"*/*{SUFFIX}")
+
+    def _directory_of(self, cwd: Path) -> Path:
+        """Its name for people to recognise, a hash because names repeat."""
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
+        return self.root / f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
+
+
+def _usual_place(environment: Mapping[str, str]) -> Path | None:
+    return _absolute(environment.get("XDG_STATE_HOME"), "ralph", "sessions") or _absolute(
+        environment.get("HOME"), ".local", "state", "ralph", "sessions"
+    )
+
+
+def _absolute(base: str | None, *rest: str) -> Path | None:
+    """A relative one would lead into the working directory."""
+    return Path(base, *rest) if base and Path(base).is_absolute() else None
+
+
+def _temporary_place() -> Path:
+    """Anybody may write to the temporary directory: what is there under our name must be ours alone."""
+    place = Path(tempfile.gettempdir()) / f"ralph-sessions-{os.getuid()}"
+    _make_private(place)
+    status = place.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise JournalError(place, PermissionError("it belongs to somebody else, or is open to others"))
+    return place
+
+
+def _make_private(directory: Path) -> None:
+    """Make it and what is missing above it; and see that it can be written to."""
+    try:
+        for missing in reversed([directory, *directory.parents]):
+            if not missing.is_dir():
+                missing.mkdir(mode=0o700, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(13, os.strerror(13))
+    except OSError as error:
+        raise JournalError(directory, error) from error
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # it was deleted just now
+        return 0.0

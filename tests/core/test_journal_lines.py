@@ -1,0 +1,75 @@
+"""What a journal gives back after it was cut or changed anywhere: all that was written whole, or an error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.core.journal_lines import JournalDamage, Reading, Record, line_of, read_lines
+
+RECORDS = (
+    Record(0, "session", {"id": "s1", "cwd": "/ä"}),
+    Record(1, "user", {"content": [{"type": "text", "text": 'Say "hi"\n\u2028 🙂'}]}),
+)
+LINES = [line_of(record) for record in RECORDS]
+JOURNAL = b"".join(LINES)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.text(min_size=1).filter(lambda name: name not in {"seq", "kind", "crc"})
+
+
+@given(st.lists(st.dictionaries(names.filter(str.isascii), json_values, max_size=4), max_size=4))
+def test_what_was_written_is_read_with_its_keys_in_order(values) -> None:
+    records = [Record(seq, "user", fields) for seq, fields in enumerate(values)]
+    reading = read_lines(b"".join(map(line_of, records)))
+    assert [list(record.fields.items()) for record in reading.records] == [
+        [(name, _as_utf8(value)) for name, value in record.fields.items()] for record in records
+    ]
+
+
+def _as_utf8(value):
+    """Lone surrogates, which UTF-8 cannot hold, are written as question marks."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case list():
+            return [_as_utf8(entry) for entry in value]
+        case dict():
+            return {_as_utf8(name): _as_utf8(entry) for name, entry in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("length", range(len(JOURNAL) + 1))
+def test_p3_a_journal_cut_at_any_byte_keeps_every_whole_line(length) -> None:
+    ends = [len(LINES[0]), len(JOURNAL)]
+    whole = [end for end in ends if length >= end - 1]  # a line is whole without its break
+    reading = read_lines(JOURNAL[:length])
+    assert reading.records == RECORDS[: len(whole)]
+    assert reading.lacks_break == (length + 1 in ends)
+    kept = max((end for end in whole), default=0)
+    assert reading.torn == JOURNAL[kept:length]
+
+
+@pytest.mark.parametrize("position", range(len(JOURNAL)))
+def test_p3_one_flipped_bit_anywhere_is_damage_and_never_a_guess(position) -> None:
+    for bit in range(8):
+        changed = bytearray(JOURNAL)
+        changed[position] ^= 1 << bit
+        with pytest.raises(JournalDamage):
+            read_lines(bytes(changed))
+
+
+def test_p3_a_line_that_is_missing_or_comes_twice_is_damage() -> None:
+    with pytest.raises(JournalDamage, match="line 1 is out of order"):
+        read_lines(LINES[1])
+    with pytest.raises(JournalDamage, match="line 2 is out of order"):
+        read_lines(LINES[0] + LINES[0])
+
+
+def test_an_empty_journal_has_no_records() -> None:
+    assert read_lines(b"") == Reading(())

@@ -1,0 +1,207 @@
+"""A run that is killed after any of its records goes on from there: nothing is lost, no effect comes twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.core.backoff import off
+from ralph.core.conversation import NOT_RUN, RequestShape
+from ralph.core.errors import HttpError
+from ralph.core.outcome import Outcome
+from ralph.core.session import Session, SessionError, replay, run_entry
+from ralph.core.tool_calls import FileChange, ToolDefinition, ToolOutput
+from ralph.loop import Run, Task
+from ralph.tool_turn import INTERRUPTED
+from tests.conversation_rules import conversation_problems
+from tests.fakes import (
+    ECHO,
+    TOUCH,
+    FakeJournal,
+    FakeToolbox,
+    FakeWaiter,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    call,
+    text,
+)
+
+if TYPE_CHECKING:
+    from ralph.core.answer import Answer
+
+WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
+CHANGE = FileChange("/work/a", None, "after")
+SHAPE = RequestShape("claude-sonnet-5-5", "system", (ECHO, TOUCH, WRITE))
+
+
+class Life:
+    """One process of a session: what it asked, ran and wrote."""
+
+    def __init__(
+        self,
+        *script: Answer | BaseException,
+        journal: FakeJournal | None = None,
+        prompt: str | None = None,
+        settled: dict[str, ToolOutput] | None = None,
+        shape: RequestShape = SHAPE,
+    ) -> None:
+        self.client = ScriptedClient(script)
+        self.toolbox = FakeToolbox()
+        self.toolbox.definitions = SHAPE.tools
+        self.toolbox.changes = {"w": CHANGE}
+        self.toolbox.settled = settled or {}
+        self.journal = journal or FakeJournal.of_run(shape)
+        self.session = replay(self.journal.records) if journal else None
+        if journal:
+            journal.append(run_entry(shape, "later", 2))
+        waiter = FakeWaiter()
+        self.run = Run(
+            Task(prompt, shape, off(), "http://127.0.0.1:1", "none"),
+            client=self.client,
+            toolbox=self.toolbox,
+            waiter=waiter,
+            clock=waiter.clock,
+            journal=self.journal,
+            events=RecordingEvents(),
+            session=self.session,
+        )
+        self.ended = self.run.run()
+        assert conversation_problems(self.run.conversation.messages) == []
+        assert (
+            replay(self.journal.records).conversation.request_body() == self.run.conversation.request_body()
+        )
+
+    @property
+    def results(self) -> dict[str, str]:
+        return {
+            block["tool_use_id"]: block["content"]
+            for message in self.run.conversation.messages
+            for block in message.content
+            if block.get("type") == "tool_result"
+        }
+
+
+FIRST = answer(text("I look."), call("e"), call("t", "Touch"), call("w", "Write"))
+SECOND = answer(call("t2", "Touch"))
+DONE = answer(text("All done."))
+WHOLE = Life(FIRST, SECOND, DONE, prompt="the task")
+
+
+def cut(records: int) -> FakeJournal:
+    journal = FakeJournal()
+    journal.records = WHOLE.journal.records[:records]
+    return journal
+
+
+def test_the_records_of_a_turn_come_in_their_order() -> None:
+    assert WHOLE.journal.kinds == [
+        *("session", "run", "user", "assistant"),
+        *("tool_intent", "tool_result") * 3,
+        *("assistant", "tool_intent", "tool_result", "assistant", "ended"),
+    ]
+
+
+@pytest.mark.parametrize("length", range(3, len(WHOLE.journal.records)))
+@pytest.mark.parametrize("had_effect", [False, True])
+def test_p2_a_run_killed_after_any_record_ends_as_it_would_have(length, had_effect) -> None:
+    journal = cut(length)
+    intents = [record.fields["id"] for record in journal.records if record.kind == "tool_intent"]
+    results = [record.fields["tool_use_id"] for record in journal.records if record.kind == "tool_result"]
+    hanging = set(intents) - set(results)
+    done = {CHANGE.path: ToolOutput("was done")} if had_effect else {}
+    asked = sum(record.kind == "assistant" for record in journal.records)
+    again = Life(*[FIRST, SECOND, DONE][asked:], journal=journal, settled=done)
+    assert again.ended.outcome is Outcome.COMPLETED
+    ran = [call_id for batch in again.toolbox.ran for call_id in batch]
+    assert not set(ran) & set(results), "what has its result does not run again"
+    for call_id in hanging:
+        assert (call_id in ran) == (call_id == "e" or (call_id == "w" and not had_effect))
+    assert again.results["t"] == (INTERRUPTED if "t" in hanging else "done")
+    assert again.results["w"] == ("was done" if "w" in hanging and had_effect else "done")
+    assert set(intents) | set(ran) == {"e", "t", "w", "t2"}
+
+
+@pytest.mark.parametrize("length", range(4, len(WHOLE.journal.records)))
+def test_the_first_request_after_a_kill_begins_with_the_bytes_of_the_one_before(length) -> None:
+    journal = cut(length)
+    asked = sum(record.kind == "assistant" for record in journal.records)
+    again = Life(*[FIRST, SECOND, DONE][asked:], journal=journal)
+    for own, whole in zip(again.client.bodies, WHOLE.client.bodies[asked:], strict=True):
+        if not set(again.results.values()) & {INTERRUPTED}:
+            assert own == whole
+
+
+def test_a_failed_run_goes_on_with_the_same_request() -> None:
+    failed = Life(FIRST, HttpError(529, None, ""), prompt="the task")
+    assert failed.ended.outcome is Outcome.API_UNAVAILABLE
+    again = Life(DONE, journal=failed.journal)
+    assert again.client.bodies == [failed.client.bodies[-1]]
+    assert again.toolbox.ran == []
+
+
+def test_a_prompt_for_what_nothing_has_answered_joins_it() -> None:
+    failed = Life(HttpError(529, None, ""), prompt="the task")
+    again = Life(DONE, journal=failed.journal, prompt="hurry")
+    [message] = again.run.conversation.messages[:-1]
+    assert [block["text"] for block in message.content] == ["the task", "hurry"]
+
+
+def test_a_prompt_after_an_interrupted_turn_comes_behind_its_results() -> None:
+    again = Life(DONE, journal=cut(6), prompt="and then?")
+    content = again.run.conversation.messages[2].content
+    assert [block.get("text", block.get("tool_use_id")) for block in content] == ["e", "t", "w", "and then?"]
+
+
+def test_a_prompt_after_a_refusal_with_calls_answers_them_unrun() -> None:
+    refused = Life(answer(call("t", "Touch"), stop_reason="refusal"), prompt="the task")
+    killed = FakeJournal()
+    killed.records = [
+        record for record in refused.journal.records if record.kind not in {"tool_result", "ended"}
+    ]
+    again = Life(DONE, journal=killed, prompt="try this")
+    assert again.results == {"t": NOT_RUN}
+    assert again.toolbox.ran == []
+
+
+def test_a_completed_answer_that_was_not_sealed_is_the_result() -> None:
+    again = Life(journal=cut(len(WHOLE.journal.records) - 1))
+    assert (again.ended.outcome, again.ended.result) == (Outcome.COMPLETED, "All done.")
+
+
+def test_a_call_that_was_malformed_is_not_run_after_a_kill_either() -> None:
+    whole = Life(answer(text("x"), call("t", "Touch"), stop_reason="max_tokens"), DONE, prompt="the task")
+    assert whole.toolbox.ran == []
+    killed = FakeJournal()
+    killed.records = whole.journal.records[:4]
+    again = Life(DONE, journal=killed)
+    assert again.toolbox.ran == []
+    assert again.client.bodies == whole.client.bodies[1:]
+
+
+def test_another_model_is_not_shown_what_this_one_thought() -> None:
+    thought: dict[str, Any] = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    first = Life(answer(thought, text("Half.")), prompt="the task")
+    other = RequestShape("other-model", "system", SHAPE.tools)
+    again = Life(DONE, journal=first.journal, prompt="go on", shape=other)
+    assert [block["type"] for block in again.run.conversation.messages[1].content] == ["text"]
+    assert b"other-model" in again.client.bodies[0]
+    assert "thinking" in str(first.journal.records), "the journal keeps it"
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_a_session_without_a_message_cannot_go_on(length) -> None:
+    with pytest.raises(SessionError, match="before its first message"):
+        replay(WHOLE.journal.records[:length])
+
+
+def test_records_that_make_no_sense_are_an_error() -> None:
+    with pytest.raises(SessionError, match="makes no sense"):
+        replay([*cut(3).records, type(WHOLE.journal.records[0])(3, "assistant", {})])
+
+
+def test_a_session_knows_every_id_that_was_used() -> None:
+    session: Session = replay(WHOLE.journal.records)
+    assert session.call_ids == {"e", "t", "w", "t2"}
+    assert session.is_completed
