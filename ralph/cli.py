@@ -16,17 +16,26 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ralph import cli_options as opt
-from ralph.cli_values import absolute, names, session_options, text_or_file, uuid_text, writable_result_file
+from ralph.cli_sessions import sessions
+from ralph.cli_values import (
+    absolute,
+    directories,
+    names,
+    session_options,
+    text_or_file,
+    uuid_text,
+    writable_result_file,
+)
 from ralph.core.outcome import Outcome, UsageError
 
-COMMANDS = ("run", "demo", "mock-api")
+COMMANDS = ("run", "sessions", "demo", "mock-api")
 
 # Promised, and until they are there, misuse: a command must not turn into a paid prompt, nor an option into
 # another one that sounds like it.
-COMMANDS_TO_COME = ("loop", "sessions", "doctor")
+COMMANDS_TO_COME = ("loop", "doctor")
 OPTIONS_TO_COME = frozenset(
     {"--max-turns", "--max-budget-usd", "--json-schema", "--require-report", "--metrics-file", "--otel"}
-    | {"--fallback-model", "--input-format", "--add-dir"}
+    | {"--fallback-model", "--input-format"}
 )
 
 app = typer.Typer(
@@ -123,6 +132,7 @@ def run(
     disallowed_tools: opt.DisallowedTools = None,
     pass_env: opt.PassEnv = None,
     directory: opt.Directory = None,
+    add_dir: opt.AddDir = None,
     config: opt.Config = None,
     continue_: opt.Continue = False,
     resume: opt.Resume = None,
@@ -157,6 +167,7 @@ def run(
             prompt=prompt,
             prompt_file=absolute(prompt_file),
             directory=directory,
+            writable=directories("--add-dir", add_dir),
             config_file=absolute(config),
             session=session_options(
                 goes_on=continue_,
@@ -179,6 +190,9 @@ def run(
             settings=flags,
         )
     )
+
+
+app.add_typer(sessions, name="sessions", short_help="Look at what earlier runs did.")
 
 
 @app.command(short_help="Watch it work: no key, no network, a scripted model.")

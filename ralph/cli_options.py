@@ -98,6 +98,10 @@ PassEnv = Annotated[
     typer.Option("--pass-env", metavar="NAME", help="Let tools see this variable though it looks secret."),
 ]
 Directory = Annotated[str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")]
+AddDir = Annotated[
+    list[str] | None,
+    typer.Option("--add-dir", metavar="DIR", help="Let Write and Edit change files there too (repeatable)."),
+]
 Config = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE", help="A settings file that is trusted as a flag is."),

@@ -53,6 +53,15 @@ def absolute(path: str | None) -> str | None:
         return path
 
 
+def directories(option: str, paths: list[str] | None) -> tuple[str, ...]:
+    """Absolute; each has to be there."""
+    for path in paths or ():
+        if not Path(path).is_dir():
+            problem = "is no directory" if Path(path).exists() else "does not exist"
+            raise typer.BadParameter(f"{path} {problem}", param_hint=option)
+    return tuple(str(absolute(path)) for path in paths or ())
+
+
 def writable_result_file(path: str | None) -> str | None:
     from ralph.effects.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
 

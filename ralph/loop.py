@@ -27,7 +27,7 @@ from ralph.core.outcome import Outcome
 from ralph.core.session import assistant_entry, ended_entry, result_entry, user_entry
 from ralph.core.tally import Tally
 from ralph.core.tool_calls import ToolResult
-from ralph.ports import Interrupted, JournalError
+from ralph.ports import Interrupted, JournalError, WorkingDirectoryGoneError
 from ralph.retry import send_with_retry
 from ralph.tool_turn import ToolTurn
 
@@ -111,7 +111,7 @@ class Run:
             ending = self._turns()
         except AgentError as error:
             ending = _Ending(outcome_of(error), error=str(error), cause=error)
-        except JournalError as error:
+        except (JournalError, WorkingDirectoryGoneError) as error:
             ending = _Ending(Outcome.IO_ERROR, error=str(error))
         except Interrupted as stop:
             failure = stop.__cause__ if isinstance(stop.__cause__, AgentError) else None

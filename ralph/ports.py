@@ -52,6 +52,13 @@ class JournalError(Exception):
         super().__init__(f"cannot write the journal {path}: {error.strerror or error}")
 
 
+class WorkingDirectoryGoneError(Exception):
+    """The path of the working directory leads nowhere, or to another directory: no tool may work there."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"the working directory {directory} is gone: it was removed, moved or replaced")
+
+
 class TimedOut:
     """What `Waiter.wait` returns when the deadline came first."""
 
@@ -117,7 +124,8 @@ class Toolbox(Protocol):
     def plan(self, call: ToolCall) -> FileChange | None:
         """What a call is going to do to a file, nothing being done yet; None where that cannot be told.
 
-        The next `run` of the call does exactly that or fails. Raises `Interrupted`.
+        The next `run` of the call does exactly that or fails. Raises `Interrupted` and, before anything is
+        done, `WorkingDirectoryGoneError`.
         """
         ...
 
@@ -129,7 +137,8 @@ class Toolbox(Protocol):
         """Run calls whose arguments are valid; outputs in order, each with the seconds it took.
 
         More than one call means: all read-only, run in parallel. Never raises for what a tool meets; raises
-        `Interrupted` when a signal ends the wait, after everything that was started has been stopped.
+        `Interrupted` when a signal ends the wait, after everything that was started has been stopped, and
+        `WorkingDirectoryGoneError` instead of running them.
         """
         ...
 

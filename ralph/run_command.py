@@ -18,18 +18,19 @@ from ralph.core.credentials import known_secrets
 from ralph.core.events import ClockFired, Event, Heartbeat, Notice, RunEnded, RunStarted
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
-from ralph.core.session import run_entry
+from ralph.core.session import event_entry, run_entry
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
 from ralph.effects.output.stream_json import system_fields
 from ralph.effects.output.writer import OutputOptions, Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
-from ralph.effects.sessions.journal import NoJournal
+from ralph.effects.sessions.journal import FileJournal, NoJournal
+from ralph.effects.sessions.retention import remove_old_journals
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop import Run
-from ralph.ports import Interrupted, JournalError, TimeIsUp
+from ralph.ports import Interrupted, JournalError, TimeIsUp, WorkingDirectoryGoneError
 from ralph.run_session import CannotOpenError, OpenSession, SessionOptions, open_session, prompt_of_resumed
-from ralph.settings import ClockSettings, SettingsError, load_settings
+from ralph.settings import ClockSettings, SessionSettings, SettingsError, load_settings
 from ralph.wiring import (
     Surroundings,
     build_client,
@@ -60,6 +61,8 @@ class RunOptions:
     prompt: str | None = None
     prompt_file: str | None = None
     directory: str | None = None
+    writable: tuple[str, ...] = ()
+    """Directories besides the working directory that file tools may write beneath. Absolute."""
     config_file: str | None = None
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
@@ -111,12 +114,14 @@ class RunCommand:
             is_one_terminal=os.isatty(1) and os.isatty(2),
         )
         self._journal_has_failed = False
+        self._retention = SessionSettings()
         self._started_s = self._clock.now_s()
 
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
         try:
             ended = self._outcome()
+            self._remove_old_journals()
         finally:
             restore_signals()
         return ended.exit_code
@@ -135,13 +140,19 @@ class RunCommand:
             return
         try:
             shown = {name: self._shown(value) for name, value in fields.items()}
-            self._session.journal.append(("event", shown), sync=False)
+            self._session.journal.append(event_entry(shown), sync=False)
         except JournalError:
             self._journal_has_failed = True
             raise
 
     def _shown(self, value: object) -> object:
         return self._redactor.redact(value) if isinstance(value, str) else value
+
+    def _remove_old_journals(self) -> None:
+        """Once everybody has what they wait for."""
+        journal = self._session.journal
+        if isinstance(journal, FileJournal):
+            remove_old_journals(journal.path, self._retention, self._clock)
 
     def _say_that_it_stops(self, stop: Interrupted) -> None:
         if isinstance(stop, TimeIsUp):
@@ -160,7 +171,7 @@ class RunCommand:
             ended = self._ended(Outcome.CONFIG, self._redactor.redact_all(str(error)))
         except CannotOpenError as error:
             ended = self._ended(error.outcome, str(error))
-        except JournalError as error:
+        except (JournalError, WorkingDirectoryGoneError) as error:
             ended = self._ended(Outcome.IO_ERROR, str(error))
         except PromptError as error:
             raise UsageError(str(error)) from error
@@ -206,7 +217,7 @@ class RunCommand:
         return self._run_task(around, prompt, (*settings.warnings, *notices))
 
     def _run_task(self, around: Surroundings, prompt: str | None, notices: tuple[str, ...]) -> RunEnded:
-        toolbox = build_toolbox(around, self._redactor)
+        toolbox = build_toolbox(around, self._redactor, self.options.writable)
         client = build_client(around, self._redactor)
         try:
             self._open_session(around)
@@ -236,6 +247,7 @@ class RunCommand:
         options = self.options.session
         self._session = open_session(options, self._session_id, around.cwd, self._environment, now)
         self._writer.session_id = self._session.id
+        self._retention = around.settings.sessions
 
     def _task(
         self, around: Surroundings, prompt: str | None, tools: tuple[ToolDefinition, ...]

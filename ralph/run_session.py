@@ -13,6 +13,7 @@ from ralph.core.journal_lines import JournalDamage, read_lines
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.session import (
     NewerFormatError,
+    NoMessageError,
     Session,
     SessionError,
     fork_entries,
@@ -106,12 +107,14 @@ def open_session(
 def _old(options: SessionOptions, new_id: str, store: SessionStore, cwd: Path, now: datetime) -> OpenSession:
     path = _found(options, store, cwd)
     try:
-        journal = FileJournal.open(path)
+        journal = FileJournal.open(path, mends=not options.forks)
         old = replay(journal.records)
     except SessionLockedError:
         raise CannotOpenError(Outcome.CONFIG, f"session {path.stem} is in use{_holder(path)}") from None
     except NewerFormatError as error:
         raise CannotOpenError(Outcome.CONFIG, f"session {path.stem} cannot be read: {error}") from error
+    except NoMessageError as error:
+        raise UsageError(f"there is nothing to go on with in session {path.stem}: {error}") from error
     except (JournalDamage, SessionError) as error:
         raise CannotOpenError(Outcome.IO_ERROR, f"the journal {path} is damaged: {error}") from error
     if old.cwd != str(cwd):
@@ -130,13 +133,7 @@ def _found(options: SessionOptions, store: SessionStore, cwd: Path) -> Path:
         if last is None:
             raise UsageError(f"there is no session of {cwd} to go on with")
         return last
-    found = store.starting_with(options.resume)
-    if not found:
-        raise UsageError(f"there is no session that begins with {options.resume!r} (in {store.root})")
-    if len(found) > 1:
-        names = ", ".join(path.stem for path in found[:5])
-        raise UsageError(f"{len(found)} sessions begin with {options.resume!r}: {names}")
-    return found[0]
+    return store.only_one(options.resume)
 
 
 def _holder(path: Path) -> str:

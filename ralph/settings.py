@@ -21,6 +21,7 @@ from ralph.core.setting_tables import (
     LimitSettings,
     ModelSettings,
     RetrySettings,
+    SessionSettings,
     Settings,
     ToolsSettings,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "LimitSettings",
     "ModelSettings",
     "RetrySettings",
+    "SessionSettings",
     "Settings",
     "SettingsError",
     "ToolsSettings",
@@ -65,6 +67,7 @@ TABLES: dict[str, type] = {
     "retry": RetrySettings,
     "limits": LimitSettings,
     "clocks": ClockSettings,
+    "sessions": SessionSettings,
     "tools": ToolsSettings,
 }
 
@@ -101,6 +104,8 @@ KEYS = (
     Key("retry.max_delay_s", must_be.seconds_or_none),
     Key("limits.max_time_s", must_be.duration, "--max-time"),
     *(Key(f"clocks.{clock.name}", must_be.seconds) for clock in fields(ClockSettings)),
+    Key("sessions.keep_days", must_be.whole(0)),
+    Key("sessions.keep_mb", must_be.whole(0)),
     Key("tools.allowed", must_be.tool_names, "--allowed-tools"),
     Key("tools.disallowed", must_be.tool_names, "--disallowed-tools"),
     Key(

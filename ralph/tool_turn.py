@@ -11,7 +11,7 @@ from ralph.core.events import ToolFinished, ToolStarted
 from ralph.core.session import intent_entry, result_entry
 from ralph.core.tool_arguments import check_arguments
 from ralph.core.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
-from ralph.ports import Interrupted
+from ralph.ports import Interrupted, WorkingDirectoryGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,8 +54,17 @@ class ToolTurn:
 
     def run(self) -> tuple[ToolResult, ...]:
         """The results in the order of the calls. Per intent in the journal a call has at most one effect."""
-        for batch in _batches([call for call in self.calls if call.id not in self.finished], self.toolbox):
-            self._run_batch(batch)
+        try:
+            for batch in _batches(
+                [call for call in self.calls if call.id not in self.finished], self.toolbox
+            ):
+                self._run_batch(batch)
+        except WorkingDirectoryGoneError as gone:
+            for call in self.calls:
+                self.finished.setdefault(
+                    call.id, ToolResult(call.id, _refused(f"This call was not run: {gone}."))
+                )
+            raise
         return tuple(self.finished[call.id] for call in self.calls)
 
     def _run_batch(self, batch: Sequence[ToolCall | MalformedCall]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core import backoff
@@ -17,8 +18,7 @@ from ralph.loop import Task
 from ralph.settings import SettingsError, is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from ralph.core.backoff import RetryPolicy
     from ralph.core.redaction import Redactor
@@ -50,25 +50,31 @@ class Surroundings:
         return child_environment(self.environment, self.settings.tools.pass_env, self.secrets)
 
 
-def build_toolbox(around: Surroundings, redactor: Redactor) -> LocalToolbox:
+def build_toolbox(around: Surroundings, redactor: Redactor, writable: Sequence[str] = ()) -> LocalToolbox:
+    """Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in."""
     from ralph.effects.tools import ALL_TOOLS, LocalToolbox, ToolSettings  # noqa: PLC0415 - near the request
 
     tools = around.settings.tools
     allowed = ALL_TOOLS if tools.allowed is None else frozenset(tools.allowed)
-    return LocalToolbox(
-        ToolSettings(
-            cwd=around.cwd,
-            bash_timeout_s=tools.bash_timeout_s,
-            bash_max_timeout_s=tools.bash_max_timeout_s,
-            max_output_bytes=tools.max_output_bytes,
-            environment=around.tools_environment,
-            enabled=allowed - frozenset(tools.disallowed),
-        ),
-        waiter=around.waiter,
-        clock=around.clock,
-        redact=redactor.redact,
-        redact_longest=redactor.longest_bytes,
-    )
+    try:
+        return LocalToolbox(
+            ToolSettings(
+                cwd=around.cwd,
+                bash_timeout_s=tools.bash_timeout_s,
+                bash_max_timeout_s=tools.bash_max_timeout_s,
+                max_output_bytes=tools.max_output_bytes,
+                environment=around.tools_environment,
+                enabled=allowed - frozenset(tools.disallowed),
+                writable=tuple(map(Path, writable)),
+            ),
+            waiter=around.waiter,
+            clock=around.clock,
+            redact=redactor.redact,
+            redact_longest=redactor.longest_bytes,
+        )
+    except OSError as error:
+        problem = f"cannot work in {error.filename}: {error.strerror}"
+        raise SettingsError(problem, from_flag=True) from error
 
 
 def build_client(around: Surroundings, redactor: Redactor) -> MessagesApi:

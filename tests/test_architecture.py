@@ -17,8 +17,10 @@ MAY_IMPORT = {
     "ralph.__main__": {"ralph", "ralph.cli"},
     "ralph.cli_values": {"ralph.core", "ralph.effects.output", "ralph.run_session"},
     "ralph.cli_options": set(),
+    "ralph.cli_sessions": {"ralph.cli_values", "ralph.sessions_command"},
     "ralph.cli": {
         "ralph.cli_options",
+        "ralph.cli_sessions",
         "ralph.cli_values",
         "ralph",
         "ralph.core",
@@ -38,6 +40,7 @@ MAY_IMPORT = {
         "ralph.wiring",
     },
     "ralph.run_session": {"ralph", "ralph.core", "ralph.ports", "ralph.effects.sessions"},
+    "ralph.sessions_command": {"ralph.core", "ralph.effects.output", "ralph.effects.sessions"},
     "ralph.wiring": {"ralph.core", "ralph.ports", "ralph.effects", "ralph.loop", "ralph.settings"},
     "ralph.demo": {"ralph.core", "ralph.run_command", "ralph.run_session", "ralph.mock_api"},
     "ralph.loop": {"ralph.core", "ralph.ports", "ralph.retry", "ralph.tool_turn"},
@@ -163,6 +166,11 @@ def test_the_main_path_never_imports_anthropic_and_httpx_only_near_a_request() -
 
 def test_version_is_answered_without_typer() -> None:
     assert "typer" not in loaded_after("import ralph.__main__")
+
+
+def test_help_is_answered_without_what_the_commands_do() -> None:
+    loaded = loaded_after("import ralph.cli")
+    assert not {"ralph.run_command", "ralph.sessions_command", "ralph.effects.output.narration"} & loaded
 
 
 def test_no_module_does_anything_at_import() -> None:

@@ -291,7 +291,7 @@ def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry:
     [
         ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, base_url, ca_file"),
         ("[limits]\nmax_turns = 1", "limits.max_turns", "max_time_s"),
-        ("timeout = 1", "timeout", "[model], [retry], [limits], [clocks], [tools]"),
+        ("timeout = 1", "timeout", "[model], [retry], [limits], [clocks], [sessions], [tools]"),
         ("[[targets]]\nname = 'a'", "targets", "[model]"),
         ("[model.name]\nx = 1", "model.name", ""),
         ('"model.name" = "x"', "model.name", "[model]"),

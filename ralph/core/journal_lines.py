@@ -66,6 +66,25 @@ def read_lines(data: bytes) -> Reading:
     return Reading(tuple(_read(line, seq) for seq, line in enumerate(lines)), tail, lacks_break)
 
 
+def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
+    """The records up to the first line that is not as it was written, and what is wrong with that one.
+
+    For people who look, never for going on: a torn end is what a journal has while it is written, and is no damage.
+    """
+    *lines, tail = data.split(b"\n")
+    if _is_whole(tail) or _is_whole(tail[:-1]):
+        lines.append(tail)
+    records: list[Record] = []
+    for seq, line in enumerate(lines):
+        try:
+            records.append(_read(line, seq))
+        except JournalDamage as damage:
+            return tuple(records), damage
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return tuple(records), JournalDamage(seq + 1, "is no record")
+    return tuple(records), None
+
+
 def _read(line: bytes, seq: int) -> Record:
     if not _is_whole(line):
         raise JournalDamage(seq + 1, "does not match its checksum")

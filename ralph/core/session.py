@@ -35,6 +35,10 @@ class NewerFormatError(SessionError):
     """Written by a ralph that knows more than this one."""
 
 
+class NoMessageError(SessionError):
+    """Its run was killed before it had anything to go on with."""
+
+
 def session_entry(
     session_id: str, cwd: str, created_at: str, version: str, forked_from: str | None = None
 ) -> Entry:
@@ -53,6 +57,14 @@ def fork_entries(records: Iterable[Record], session_id: str, created_at: str, ve
     opening, *rest = records
     first = session_entry(session_id, opening.fields["cwd"], created_at, version, opening.fields["id"])
     return [first, *((record.kind, dict(record.fields)) for record in rest)]
+
+
+def refuse_newer(opening: Mapping[str, Any]) -> None:
+    """Raises NewerFormatError, by the fields of the `session` record."""
+    if opening["format"] > FORMAT:
+        raise NewerFormatError(
+            f"it was made by ralph {opening['ralph']} in format {opening['format']}; this one reads up to {FORMAT}"
+        )
 
 
 def last_run(records: Iterable[Record]) -> Mapping[str, Any] | None:
@@ -98,6 +110,11 @@ def intent_entry(call: ToolCall, change: FileChange | None) -> Entry:
 def result_entry(result: ToolResult) -> Entry:
     """The block as the API gets it."""
     return "tool_result", result.as_block()
+
+
+def event_entry(fields: Mapping[str, Any]) -> Entry:
+    """One of `stream-json`'s, in a room of its own: its `kind` is not the record's."""
+    return "event", {"event": dict(fields)}
 
 
 def ended_entry(ended: RunEnded) -> Entry:
@@ -189,7 +206,7 @@ class _Replay:
 
     def session(self) -> Session:
         if not self._opening or self._shape is None or not self._conversation.messages:
-            raise SessionError("it ends before its first message")
+            raise NoMessageError("it ends before its first message")
         return Session(
             self._opening["id"],
             self._opening["cwd"],
@@ -204,10 +221,7 @@ class _Replay:
         )
 
     def _open(self, fields: Mapping[str, Any]) -> None:
-        if fields["format"] > FORMAT:
-            raise NewerFormatError(
-                f"it was made by ralph {fields['ralph']} in format {fields['format']}; this one reads up to {FORMAT}"
-            )
+        refuse_newer(fields)
         self._opening = fields
 
     def _begin_run(self, fields: Mapping[str, Any]) -> None:

@@ -65,6 +65,14 @@ class ClockSettings(ClockLimits):
 
 
 @dataclass(frozen=True)
+class SessionSettings:
+    keep_days: int = 30
+    """Journals that nothing was written to for so many days are removed; 0: none is."""
+    keep_mb: int = 1000
+    """Megabytes of journals beyond which the oldest are removed; 0: none is."""
+
+
+@dataclass(frozen=True)
 class ToolsSettings:
     allowed: tuple[str, ...] | None = None
     """Names out of `setting_checks.TOOL_NAMES`; None: all, empty: none."""
@@ -86,6 +94,7 @@ class Settings:
     retry: RetrySettings = RetrySettings()
     limits: LimitSettings = LimitSettings()
     clocks: ClockSettings = ClockSettings()
+    sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()
     credential: Credential | None = None
     """None: requests carry no key (a local server)."""

@@ -1,11 +1,14 @@
 """Replaces a file's content so that at every instant there is the old file or the new one, whole.
 
-Mode, owner (where allowed) and extended attributes of an existing file are kept.
+Mode, owner (where allowed) and extended attributes of an existing file are kept. The new file is written under a
+name of its own first, and locked meanwhile: one that nobody has locked is what a process left that died.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -13,70 +16,101 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+"""To open a directory as the place of its files. Linux asks for no permission to list it."""
+
+_TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
+
 
 def replace_file(target: Path, data: bytes, before: os.stat_result | None) -> None:
     """Write `data` as `target`, which is no link. `before`: its stat, None when it does not exist yet.
 
     Raises OSError, the old file intact and nothing left beside it.
     """
-    temporary = _written_beside(target, data, before)
+    directory = os.open(target.parent, HELD_DIRECTORY)
     try:
-        temporary.rename(target)
+        replace_at(directory, target.name, data, before)
+    finally:
+        os.close(directory)
+
+
+def replace_at(directory: int, name: str, data: bytes, before: os.stat_result | None) -> None:
+    """The same in a directory that is held open, wherever its path leads by now."""
+    temporary = f".ralph-{os.urandom(6).hex()}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if before is not None:
+            _copy_attributes(directory, name, descriptor, before)
+        _write_all(descriptor, data)
+        if before is not None and before.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # a write by an ordinary user clears these
+        os.fsync(descriptor)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
-        temporary.unlink()
+        os.unlink(temporary, dir_fd=directory)
         raise
-    _sync_directory(target.parent)
+    finally:
+        os.close(descriptor)
+    sync_directory(directory)
 
 
-def _written_beside(target: Path, data: bytes, before: os.stat_result | None) -> Path:
-    """A finished, synced file next to `target`; nothing is left there on failure."""
-    temporary = target.parent / f".ralph-{os.urandom(6).hex()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
+def remove_leftovers(directory: Path) -> None:
+    """New files that never got their name, as their writer was killed. Those of a writer at work are locked, and stay."""
+    with suppress(OSError):
+        for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
+            if _TEMPORARY.fullmatch(name):
+                _remove_if_left(directory / name)
+
+
+def _remove_if_left(path: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if before is not None:
-                _copy_attributes(target, descriptor, before)
-            left = memoryview(data)
-            while left:
-                left = left[os.write(descriptor, left) :]
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def sync_directory(directory: int) -> None:
+    """So that a new name survives a power cut too. What it names is there by now: nothing here is a failure."""
+    # Some file systems cannot sync a directory, and one without read permission cannot be opened.
+    with suppress(OSError):
+        descriptor = os.open(os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    except BaseException:
-        temporary.unlink()
-        raise
-    return temporary
 
 
-def _copy_attributes(source: Path, descriptor: int, before: os.stat_result) -> None:
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat_result) -> None:
     """Before any content is there to be read by others. The owner first: changing it clears mode bits."""
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
         with suppress(OSError):  # only root may
             os.fchown(descriptor, before.st_uid, before.st_gid)
     if hasattr(os, "listxattr"):  # Linux
-        _copy_extended_attributes(source, descriptor)
+        _copy_extended_attributes(f"/proc/self/fd/{directory}/{name}", descriptor)
     os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
-def _copy_extended_attributes(source: Path, descriptor: int) -> None:
+def _copy_extended_attributes(source: str, descriptor: int) -> None:
+    """`source` goes through /proc because these calls know no `dir_fd`."""
     try:
-        names = os.listxattr(source)
+        names = os.listxattr(source, follow_symlinks=False)
     except OSError:  # a file system without any
         return
     for name in names:
         try:
-            os.setxattr(descriptor, name, os.getxattr(source, name))
+            os.setxattr(descriptor, name, os.getxattr(source, name, follow_symlinks=False))
         except OSError:  # the system's own, which it sets itself
             continue
-
-
-def _sync_directory(directory: Path) -> None:
-    """So that the new name survives a power cut too. The file is written by now: nothing here is a failure."""
-    # Some file systems cannot sync a directory, and one without read permission cannot be opened.
-    with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -41,7 +41,7 @@ def _up_to_repository_root(cwd: Path) -> Iterator[Path]:
     """The working directory alone when it is in no repository: what lies above is not this project's."""
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):
-        if (directory / ".git").exists():
+        if os.path.exists(directory / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look
             return iter(directories[: index + 1])
     return iter([cwd])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.core.journal_lines import JournalDamage, Reading, Record, line_of, read_lines
+from ralph.core.journal_lines import JournalDamage, Reading, Record, line_of, read_lines, readable_part
 
 RECORDS = (
     Record(0, "session", {"id": "s1", "cwd": "/ä"}),
@@ -73,3 +75,32 @@ def test_p3_a_line_that_is_missing_or_comes_twice_is_damage() -> None:
 
 def test_an_empty_journal_has_no_records() -> None:
     assert read_lines(b"") == Reading(())
+
+
+@pytest.mark.parametrize("length", range(len(JOURNAL) + 1))
+def test_a_torn_end_is_no_damage_to_who_only_looks(length) -> None:
+    assert readable_part(JOURNAL[:length]) == (read_lines(JOURNAL[:length]).records, None)
+
+
+@pytest.mark.parametrize("position", range(len(JOURNAL)))
+def test_what_stands_before_the_damage_can_be_read(position) -> None:
+    changed = bytearray(JOURNAL)
+    changed[position] ^= 1
+    records, damage = readable_part(bytes(changed))
+    line = 1 if position < len(LINES[0]) else 2
+    assert damage is not None
+    assert damage.line == line
+    assert records == RECORDS[: line - 1]
+
+
+def test_damage_names_its_line() -> None:
+    records, damage = readable_part(LINES[0] + b"garbage\n" + LINES[1])
+    assert records == RECORDS[:1]
+    assert str(damage) == "line 2 does not match its checksum"
+    assert readable_part(LINES[0] + LINES[0])[1] is not None
+
+
+def test_a_line_with_a_right_checksum_and_no_record_is_damage() -> None:
+    for body in (b'{"a":1', b"[1", b'{"seq":0'):
+        line = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+        assert str(readable_part(line)[1]) == "line 1 is no record"

@@ -63,8 +63,8 @@ class Narration:
 
     def color(self, name: str, text: str) -> str:
         """The one place that colours: ANSI codes for a terminal, the plain text elsewhere."""
-        plain = text.translate(_CONTROL)
-        return f"\x1b[{_COLORS[name]}m{plain}\x1b[0m" if self._has_color else plain
+        shown = plain(text)
+        return f"\x1b[{_COLORS[name]}m{shown}\x1b[0m" if self._has_color else shown
 
     def _one_liners(self, event: ev.Event) -> Iterator[str]:
         match event:
@@ -108,7 +108,7 @@ class Narration:
             return
         elif delta.get("type") == "text_delta":
             self._streamed = True
-            text = str(delta.get("text", "")).translate(_CONTROL)
+            text = plain(str(delta.get("text", "")))
             *ends_of_lines, rest = text.split("\n")
             for end in ends_of_lines:
                 yield "".join(self._unfinished) + end
@@ -121,7 +121,7 @@ class Narration:
         if not self._streamed:
             for block in message["content"]:
                 if block.get("type") == "text":
-                    yield from str(block["text"]).translate(_CONTROL).split("\n")
+                    yield from plain(str(block["text"])).split("\n")
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
@@ -158,6 +158,11 @@ def outcome_line(event: ev.RunEnded) -> str:
         parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
         parts.append("cost unknown" if cost is None else f"${cost:.4f}")
     return f"{ending} [{', '.join(parts)}]"
+
+
+def plain(text: str) -> str:
+    """The text without control characters, line breaks and tabs apart."""
+    return text.translate(_CONTROL)
 
 
 def one_line(text: str) -> str:

@@ -48,15 +48,17 @@ class FileJournal:
         """Raises JournalError, FileExistsError included, when it cannot be made."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            _lock_file(descriptor)
+            lock_file(descriptor)
             _sync_directory(path.parent)
         except OSError as error:
             raise JournalError(path, error) from error
         return cls(path, descriptor)
 
     @classmethod
-    def open(cls, path: Path) -> FileJournal:
+    def open(cls, path: Path, *, mends: bool = True) -> FileJournal:
         """The journal as it was left; what is torn at its end is cut off and kept beside it as `.torn`.
+
+        `mends` False: for reading only, under the lock; the file stays as it is.
 
         Raises SessionLockedError, JournalDamage, and JournalError.
         """
@@ -65,14 +67,14 @@ class FileJournal:
         except OSError as error:
             raise JournalError(path, error) from error
         try:
-            _lock_file(descriptor)
+            lock_file(descriptor)
             data = _read_all(descriptor)
             reading = read_lines(data)
             size = len(data) - len(reading.torn)
-            if reading.torn:
+            if reading.torn and mends:
                 _set_aside(path, reading.torn)
                 os.ftruncate(descriptor, size)
-            if reading.lacks_break:
+            if reading.lacks_break and mends:
                 os.write(descriptor, b"\n")
                 size += 1
             _sync(descriptor)
@@ -128,11 +130,14 @@ class NoJournal:
         """There is nothing to close."""
 
 
-def _lock_file(descriptor: int) -> None:
+def lock_file(descriptor: int) -> None:
+    """Until it is closed. Raises SessionLockedError; and FileNotFoundError where another run's end has removed it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise SessionLockedError from None
+    if os.fstat(descriptor).st_nlink == 0:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def _read_all(descriptor: int) -> bytes:

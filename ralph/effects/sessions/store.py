@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.core.outcome import UsageError
 from ralph.effects.sessions.journal import FileJournal
 from ralph.ports import JournalError
 
@@ -53,18 +54,49 @@ class SessionStore:
             fallback, f"sessions are kept in {fallback}, which may be cleared at any time: there is no HOME"
         )
 
+    @classmethod
+    def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
+        """Where a run of this user would keep its sessions. Nothing is made: what is not there is empty."""
+        chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
+        if chosen is not None:
+            return cls(chosen)
+        usual, fallback = _usual_place(environment), _temporary_path()
+        if usual is None or (not os.access(usual, os.W_OK | os.X_OK) and _is_ours_alone(fallback)):
+            return cls(fallback)
+        return cls(usual)
+
     def create(self, session_id: str, cwd: Path) -> FileJournal:
         """Raises JournalError; its cause is a FileExistsError when there is such a session already."""
-        directory = self._directory_of(cwd)
-        _make_private(directory)
-        return FileJournal.create(directory / f"{session_id}{SUFFIX}")
+        path = self._directory_of(cwd) / f"{session_id}{SUFFIX}"
+        _make_private(path.parent)
+        try:
+            return FileJournal.create(path)
+        except JournalError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        _make_private(path.parent)  # another run's end has just removed it, empty as it was
+        return FileJournal.create(path)
 
     def last_of(self, cwd: Path) -> Path | None:
         """The journal of this directory that was written last."""
-        return max(self._directory_of(cwd).glob(f"*{SUFFIX}"), key=_written_at, default=None)
+        return max(self.of(cwd), key=written_at, default=None)
+
+    def only_one(self, prefix: str) -> Path:
+        """Raises UsageError unless one id, and one alone, begins so."""
+        found = self.starting_with(prefix)
+        if not found:
+            raise UsageError(f"there is no session that begins with {prefix!r} (in {self.root})")
+        if len(found) > 1:
+            names = ", ".join(path.stem for path in found[:5])
+            raise UsageError(f"{len(found)} sessions begin with {prefix!r}: {names}")
+        return found[0]
 
     def starting_with(self, prefix: str) -> list[Path]:
         return sorted(path for path in self.all() if path.stem.startswith(prefix))
+
+    def of(self, cwd: Path) -> Iterator[Path]:
+        """The journals of this directory."""
+        return self._directory_of(cwd).glob(f"*{SUFFIX}")
 
     def all(self) -> Iterator[Path]:
         return self.root.glob(f"*/*{SUFFIX}")
@@ -88,12 +120,23 @@ def _absolute(base: str | None, *rest: str) -> Path | None:
 
 def _temporary_place() -> Path:
     """Anybody may write to the temporary directory: what is there under our name must be ours alone."""
-    place = Path(tempfile.gettempdir()) / f"ralph-sessions-{os.getuid()}"
+    place = _temporary_path()
     _make_private(place)
-    status = place.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+    if not _is_ours_alone(place):
         raise JournalError(place, PermissionError("it belongs to somebody else, or is open to others"))
     return place
+
+
+def _temporary_path() -> Path:
+    return Path(tempfile.gettempdir()) / f"ralph-sessions-{os.getuid()}"
+
+
+def _is_ours_alone(place: Path) -> bool:
+    try:
+        status = place.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def _make_private(directory: Path) -> None:
@@ -108,7 +151,8 @@ def _make_private(directory: Path) -> None:
         raise JournalError(directory, error) from error
 
 
-def _written_at(path: Path) -> float:
+def written_at(path: Path) -> float:
+    """Seconds of the wall clock."""
     try:
         return path.stat().st_mtime
     except OSError:  # it was deleted just now

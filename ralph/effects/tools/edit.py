@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
-from ralph.effects.tools.atomic_write import real_target
 from ralph.effects.tools.edit_hints import hint_for_no_match
 from ralph.effects.tools.file_type import binary_type, image_media_type, is_binary
 from ralph.effects.tools.kernel_files import refuse_kernel_file
@@ -17,6 +17,7 @@ from ralph.effects.tools.text_encoding import TextEncoding, marked_encoding, pos
 from ralph.effects.tools.text_match import EditableText, Places
 from ralph.effects.tools.tool_error import ToolError, os_error_text
 from ralph.effects.tools.write import link_note
+from ralph.effects.tools.write_target import write_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +36,11 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
     shown, old, new = arguments["file_path"], arguments["old_string"], arguments["new_string"]
     _check_strings(old, new)
     path = room.resolve(shown)
-    data = _content(path, shown)
-    target, before = real_target(path, shown)
+    data, before = _content(path, shown)
+    # What was read is what is edited: where the file has changed since, the write refuses it.
+    target = replace(write_target(path, shown, room.roots), before=before)
+    digest = hashlib.sha256(data).hexdigest()
+    room.seen.refuse_changed(target.path, before, digest, shown)
     encoding, text, places = _places(data, old)
     if not places.count:
         hint = hint_for_no_match(text.text, old)
@@ -49,10 +53,9 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
     [first] = places.spans(1)
     line = text.line_number(first.start)
     where = f"{places.count} places" if places.count > 1 else f"line {line}"
-    note = link_note(before.st_nlink) if before is not None else ""
-    said = f"Edited {shown} at {where}:\n{_snippet(edited, first.start, line, new)}{note}"
-    digest = hashlib.sha256(data).hexdigest()
-    return PlannedWrite(target, _encoded(encoding, edited, shown), before, digest, shown, ToolOutput(said))
+    snippet = _snippet(edited, first.start, line, new)
+    said = ToolOutput(f"Edited {shown} at {where}:\n{snippet}{link_note(before.st_nlink)}")
+    return PlannedWrite(target, _encoded(encoding, edited, shown), digest, said, room.seen)
 
 
 def _check_strings(old: str, new: str) -> None:
@@ -66,12 +69,13 @@ def _check_strings(old: str, new: str) -> None:
         raise ToolError("a string holds half a surrogate pair, which no text file can") from None
 
 
-def _content(path: Path, shown: str) -> bytes:
+def _content(path: Path, shown: str) -> tuple[bytes, os.stat_result]:
     refuse_kernel_file(path, shown)
     descriptor = open_regular(path, shown)
     try:
         with os.fdopen(descriptor, "rb") as file:
-            refuse_kernel_file(path, shown, os.fstat(descriptor).st_dev)
+            before = os.fstat(descriptor)
+            refuse_kernel_file(path, shown, before.st_dev)
             data = file.read(_MAX_BYTES + 1) or b""
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
@@ -82,7 +86,7 @@ def _content(path: Path, shown: str) -> bytes:
     if marked_encoding(data) is None and is_binary(data):
         kind = image_media_type(data) or binary_type(data)
         raise ToolError(f"{shown} is a binary file: {kind}; Edit changes text only")
-    return data
+    return data, before
 
 
 def _places(data: bytes, old: str) -> tuple[TextEncoding, EditableText, Places]:

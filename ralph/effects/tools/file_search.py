@@ -125,7 +125,10 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProces
 
 def repository_top(directory: Path) -> Path | None:
     directory = directory.resolve()
-    return next((above for above in (directory, *directory.parents) if (above / ".git").exists()), None)
+    for above in (directory, *directory.parents):
+        if os.path.exists(above / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look
+            return above
+    return None
 
 
 def _ripgrep_options(place: Place) -> list[str]:

@@ -7,43 +7,45 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import FileChange, ToolOutput
-from ralph.effects.tools.atomic_write import write_atomically
-from ralph.effects.tools.tool_error import ToolError
+from ralph.effects.atomic_write import remove_leftovers
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
+
+    from ralph.effects.tools.seen_files import SeenFiles
+    from ralph.effects.tools.write_target import WriteTarget
 
 
 @dataclass(frozen=True)
 class PlannedWrite:
-    target: Path
-    """Absolute, links followed."""
+    target: WriteTarget
     data: bytes
-    before: os.stat_result | None
-    """None: the file does not exist yet."""
     digest_before: str | None
-    shown: str
     output: ToolOutput
     """What the model is told once it is done."""
+    seen: SeenFiles
 
-    @property
+    @cached_property
     def change(self) -> FileChange:
-        return FileChange(str(self.target), self.digest_before, hashlib.sha256(self.data).hexdigest())
+        return FileChange(str(self.target.path), self.digest_before, hashlib.sha256(self.data).hexdigest())
 
     def execute(self) -> ToolOutput:
         """Raises ToolError, the old file intact."""
-        if _signature(self.before) != _signature(_stat(self.target)):
-            raise ToolError(f"{self.shown} changed while this call was prepared; read it again")
-        write_atomically(self.target, self.data, self.before, self.shown)
+        after = self.target.replace(self.data)
+        self.seen.was_written(self.target.path, after, self.change.after)
         return self.output
 
 
 def settle(change: FileChange, target: Path) -> ToolOutput | None:
-    """What came of a write that may have been done: None when it was not, and the file is as it was before."""
+    """What came of a write that may have been done: None when it was not, and the file is as it was before.
+
+    The new content that may still lie beside the file, without its name, is removed.
+    """
+    remove_leftovers(target.parent)
     digest = digest_of(target)
     if digest == change.after:
         return ToolOutput(f"Done before the run was interrupted: {target} has the new content.")
@@ -63,14 +65,3 @@ def digest_of(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
-
-
-def _signature(stat: os.stat_result | None) -> tuple[int, int, int] | None:
-    return None if stat is None else (stat.st_ino, stat.st_size, stat.st_mtime_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
@@ -16,7 +17,6 @@ from ralph.effects.tools.tool_error import ToolError, os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ralph.effects.tools.tool_room import Arguments, ToolRoom
 
@@ -32,26 +32,14 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     path = room.resolve(arguments["file_path"])
     descriptor = open_regular(path, arguments["file_path"])
     try:
-        start = _read_chunk(descriptor)
-        media_type = image_media_type(start)
-        if media_type is not None:
-            return _image(descriptor, start, media_type)
-        marked = marked_encoding(start)
-        if marked is None and is_binary(start):
-            size = os.fstat(descriptor).st_size
-            raise ToolError(
-                f"{arguments['file_path']} is a binary file: {binary_type(start)}, {size:,} bytes"
-            )
-        if not start:
-            return ToolOutput("(the file is empty)")
-        # 0 is what a model that counts from 0 means by the first line.
-        first = max(arguments.get("offset", 1), 1)
-        wanted = LineRange(first, arguments.get("limit", _DEFAULT_LINES))
-        return ToolOutput(read_range(_chunks(descriptor, start), wanted, marked))
+        before = os.fstat(descriptor)
+        output = _output(descriptor, arguments)
+        room.seen.was_shown(Path(os.path.realpath(path)), descriptor, before)
     except OSError as error:
         raise ToolError(f"{arguments['file_path']}: {os_error_text(error)}") from None
     finally:
         os.close(descriptor)
+    return output
 
 
 def open_regular(path: Path, shown: str) -> int:
@@ -73,6 +61,23 @@ def open_regular(path: Path, shown: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _output(descriptor: int, arguments: Arguments) -> ToolOutput:
+    start = _read_chunk(descriptor)
+    media_type = image_media_type(start)
+    if media_type is not None:
+        return _image(descriptor, start, media_type)
+    marked = marked_encoding(start)
+    if marked is None and is_binary(start):
+        size = os.fstat(descriptor).st_size
+        raise ToolError(f"{arguments['file_path']} is a binary file: {binary_type(start)}, {size:,} bytes")
+    if not start:
+        return ToolOutput("(the file is empty)")
+    # 0 is what a model that counts from 0 means by the first line.
+    first = max(arguments.get("offset", 1), 1)
+    wanted = LineRange(first, arguments.get("limit", _DEFAULT_LINES))
+    return ToolOutput(read_range(_chunks(descriptor, start), wanted, marked))
 
 
 def _refuse_special(mode: int, shown: str) -> None:

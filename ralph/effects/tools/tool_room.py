@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from ralph.effects.tools.seen_files import SeenFiles
 from ralph.effects.tools.spill_directory import SpillDirectory
 from ralph.effects.tools.tool_error import ToolError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ralph.effects.tools.roots import Roots
     from ralph.ports import Clock, Waiter
 
 ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
@@ -36,6 +38,8 @@ class ToolSettings:
     search_timeout_s: float = 20.0
     spill_bytes: int = 100_000_000
     """A command that prints more is stopped."""
+    writable: tuple[Path, ...] = ()
+    """Directories besides `cwd` that Write and Edit may write beneath. Absolute."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,9 @@ class ToolRoom:
     clock: Clock
     redact: Callable[[str], str]
     redact_longest: int
+    roots: Roots
     spill: SpillDirectory = field(default_factory=SpillDirectory)
+    seen: SeenFiles = field(default_factory=SeenFiles)
     give_up: Event = field(default_factory=Event)
     """Set when nobody wants the results of the running read-only calls any more."""
     _found: dict[str, str | None] = field(default_factory=dict)

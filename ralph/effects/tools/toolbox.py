@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ralph.core.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolOutput
 from ralph.effects.tools.definitions import DEFINITIONS
 from ralph.effects.tools.planned_write import PlannedWrite, settle
+from ralph.effects.tools.roots import Roots
 from ralph.effects.tools.tool_error import ToolError
 from ralph.effects.tools.tool_room import ToolRoom, ToolSettings
-from ralph.ports import TIMED_OUT, Interrupted
+from ralph.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +43,13 @@ class LocalToolbox:
         redact: Callable[[str], str] | None = None,
         redact_longest: int = 0,
     ) -> None:
-        """`redact` replaces every known credential; `redact_longest` is the longest one's length in bytes."""
+        """`redact` replaces every known credential; `redact_longest` is the longest one's length in bytes.
+
+        Raises WorkingDirectoryGoneError, and OSError for another directory that cannot be held open.
+        """
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
-        self._room = ToolRoom(settings, waiter, clock, redact or str, redact_longest if redact else 0)
+        roots = Roots(settings.cwd, settings.writable)
+        self._room = ToolRoom(settings, waiter, clock, redact or str, redact_longest if redact else 0, roots)
 
     @property
     def definitions(self) -> Sequence[ToolDefinition]:
@@ -52,6 +57,7 @@ class LocalToolbox:
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
+            self._together([call], _no_plan)
             return None
         [(planned, _)] = self._together([call], self._planned)
         self._plans = {call.id: planned}
@@ -67,6 +73,7 @@ class LocalToolbox:
 
     def close(self) -> None:
         self._room.spill.remove()
+        self._room.roots.close()
 
     def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
         if call.name in _ON_THIS_THREAD:
@@ -77,7 +84,7 @@ class LocalToolbox:
         """On threads of their own, so that a signal is heard while they run."""
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
-        done: dict[int, tuple[T, float]] = {}
+        done: dict[int, tuple[T, float] | WorkingDirectoryGoneError] = {}
         waiting_for = ", ".join(call.name for call in calls)
         try:
             for index, call in enumerate(calls):
@@ -90,11 +97,15 @@ class LocalToolbox:
             raise
         finally:
             mailbox.close()
-        return [done[index] for index in range(len(calls))]
+        return [_unless_gone(done[index]) for index in range(len(calls))]
 
     def _start(self, mailbox: Mailbox, index: int, call: ToolCall, work: Callable[[ToolCall], T]) -> None:
         def run() -> None:
-            mailbox.put((index, self._timed(call, work)))
+            try:
+                result: object = self._timed(call, work)
+            except WorkingDirectoryGoneError as gone:
+                result = gone
+            mailbox.put((index, result))
 
         try:
             Thread(target=run, daemon=True, name=call.name).start()
@@ -116,6 +127,7 @@ class LocalToolbox:
 
     def _timed(self, call: ToolCall, work: Callable[[ToolCall], T]) -> tuple[T, float]:
         started_s = self._room.clock.now_s()
+        self._room.roots.check_working_directory()
         done = work(call)
         return done, self._room.clock.now_s() - started_s
 
@@ -141,6 +153,16 @@ class LocalToolbox:
             return output
         text = self._room.redact(output.content) if name in _REDACTED else output.content
         return ToolOutput(text.encode("utf-8", "replace").decode(), output.is_error)
+
+
+def _no_plan(_call: ToolCall) -> None:
+    """What a command will do cannot be told; that there is a place for it to run in has been looked at by now."""
+
+
+def _unless_gone(result: tuple[T, float] | WorkingDirectoryGoneError) -> tuple[T, float]:
+    if isinstance(result, WorkingDirectoryGoneError):
+        raise result
+    return result
 
 
 def _is_read_only(call: ToolCall) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
-from ralph.effects.tools.atomic_write import real_target
 from ralph.effects.tools.planned_write import PlannedWrite, digest_of
 from ralph.effects.tools.tool_error import ToolError
+from ralph.effects.tools.write_target import write_target
 
 if TYPE_CHECKING:
     from ralph.effects.tools.tool_room import Arguments, ToolRoom
@@ -19,8 +19,9 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite | ToolOutput:
         data = arguments["content"].encode()
     except UnicodeEncodeError:
         raise ToolError("the content holds half a surrogate pair, which no text file can") from None
-    target, before = real_target(room.resolve(shown), shown)
-    digest = digest_of(target) if before is not None else None
+    target = write_target(room.resolve(shown), shown, room.roots)
+    before = target.before
+    digest = digest_of(target.path) if before is not None else None
     lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
     size = f"{lines:,} line{'' if lines == 1 else 's'}, {len(data):,} bytes"
     if before is None:
@@ -28,9 +29,11 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite | ToolOutput:
     else:
         had = f"it had {before.st_size:,} bytes"
         said = f"Replaced {shown} ({size}; {had}){link_note(before.st_nlink)}"
-    planned = PlannedWrite(target, data, before, digest, shown, ToolOutput(said))
+    planned = PlannedWrite(target, data, digest, ToolOutput(said), room.seen)
     if digest is not None and digest == planned.change.after:
         return ToolOutput(f"{shown} already had exactly this content; nothing was written")
+    if before is not None:
+        room.seen.refuse_changed(target.path, before, digest, shown)
     return planned
 
 

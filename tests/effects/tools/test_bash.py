@@ -220,11 +220,6 @@ def test_t7_a_command_that_kills_its_supervisor_ends_alone(tools: Any) -> None:
     assert processes_with(marker) == []
 
 
-def test_t8_a_deleted_working_directory_is_said(tools: Any, tmp_path: Path) -> None:
-    tools.call("Bash", {"command": f"rm -rf {tmp_path}"})
-    assert "no longer exists" in tools.error("Bash", command="echo x")
-
-
 def test_a_command_sees_only_the_environment_it_was_given(
     make_tools: Callable[..., Any], monkeypatch: Any
 ) -> None:

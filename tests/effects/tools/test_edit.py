@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.effects.tools.edit import plan
+from ralph.effects.tools.roots import Roots
+from ralph.effects.tools.seen_files import SeenFiles
 from ralph.effects.tools.text_match import EditableText
 from ralph.effects.tools.tool_error import ToolError
 
@@ -155,6 +157,10 @@ codecs = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"])
 class Room:
     """As much of a room as Edit asks for."""
 
+    def __init__(self) -> None:
+        self.roots = Roots(Path(tempfile.gettempdir()), ())
+        self.seen = SeenFiles()
+
     def resolve(self, path: str) -> Path:
         return Path(path)
 
@@ -171,17 +177,19 @@ def test_t13_bytes_outside_the_edit_are_identical(
     old = text[start : data.draw(st.integers(start, len(text)))].replace("\r\n", "\n")
     new = data.draw(st.text(st.sampled_from("xyz\n"), max_size=5))
     handle, name = tempfile.mkstemp()
+    room = Room()
     try:
         os.write(handle, before)
         os.close(handle)
         try:
-            plan({"file_path": name, "old_string": old, "new_string": new}, Room()).execute()  # type: ignore[arg-type]
+            plan({"file_path": name, "old_string": old, "new_string": new}, room).execute()  # type: ignore[arg-type]
         except ToolError:
             assert Path(name).read_bytes() == before
             return
         after = Path(name).read_bytes()
     finally:
         Path(name).unlink()
+        room.roots.close()
     # What is left when the common beginning and end are taken away is old on one side and new on the other.
     unit = "utf-16-le" if codec == "utf-16" else "utf-8" if codec.startswith("utf-8") else "latin-1"
     candidates = {

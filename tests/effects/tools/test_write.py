@@ -128,7 +128,7 @@ def test_a_directory_that_cannot_be_opened_does_not_make_a_finished_write_a_fail
     really_open = os.open
 
     def no_directory(path: Any, flags: int, *rest: Any, **options: Any) -> int:
-        if flags & os.O_DIRECTORY:
+        if path == os.curdir:
             raise PermissionError(errno.EACCES, "Permission denied")
         return really_open(path, flags, *rest, **options)
 

@@ -1,0 +1,186 @@
+"""A session as people look at it: its runs, what each cost, how far it got. Pure: records in, values out.
+
+It refuses nothing but a newer format: of a session that is running, killed or damaged it tells what is there.
+`core/session.py` is stricter, because a run goes on from what that says.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.outcome import Outcome
+from ralph.core.session import SessionError, refuse_newer, replay
+from ralph.core.usage import RunUsage, tokens_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ralph.core.journal_lines import Record
+    from ralph.core.tool_calls import Block
+
+RUNNING = "running"
+KILLED = "killed"
+DAMAGED = "damaged"
+EMPTY = "empty"
+NEWER_FORMAT = "newer format"
+UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """One process of a session."""
+
+    number: int
+    """Counts from 1."""
+    fields: Mapping[str, Any]
+    """Of its `run` record."""
+    records: tuple[Record, ...]
+    """What it wrote, its `run` record apart."""
+    is_copied: bool = False
+    """It belongs to the session that this one was forked from, and so does its cost."""
+
+    @property
+    def started_at(self) -> str:
+        return str(self.fields["started_at"])
+
+    @property
+    def model(self) -> str:
+        return str(self.fields["model"])
+
+    @cached_property
+    def ended(self) -> Mapping[str, Any] | None:
+        """The fields of its last record; None: it was killed, or is at it."""
+        return next((record.fields for record in self.records if record.kind == "ended"), None)
+
+    @cached_property
+    def turns(self) -> int:
+        """Without an end: the answers that something has followed, as the next run counts the last one."""
+        if self.ended is not None:
+            return int(self.ended["num_turns"])
+        answers = sum(record.kind == "assistant" for record in self.records)
+        return answers - 1 if self.open_calls is not None else answers
+
+    @cached_property
+    def cost_usd(self) -> float | None:
+        """None: not known. Without an end: what the answers cost; ones that broke off are not counted yet."""
+        if self.ended is not None:
+            cost: float | None = self.ended["cost_usd"]
+            return cost
+        usage = RunUsage()
+        for record in self.records:
+            if record.kind == "assistant":
+                usage = usage.plus(self.model, tokens_of(record.fields["message"]["usage"]))
+        return usage.cost_usd
+
+    @cached_property
+    def open_calls(self) -> Sequence[Block] | None:
+        """Of the last answer, the calls that have no result here; None: something has followed that answer."""
+        calls: dict[str, Block] | None = None
+        for record in self.records:
+            match record.kind:
+                case "assistant":
+                    calls = {block["id"]: block for block in calls_of(record)}
+                case "tool_result" if calls is not None:
+                    calls.pop(record.fields["tool_use_id"], None)
+                    calls = calls or None
+                case "user":
+                    calls = None
+        return None if calls is None else tuple(calls.values())
+
+    @property
+    def announced(self) -> frozenset[str]:
+        """The calls that were about to run."""
+        return frozenset(record.fields["id"] for record in self.records if record.kind == "tool_intent")
+
+
+@dataclass(frozen=True)
+class SessionHistory:
+    opening: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the `session` record; empty: not even that can be read."""
+    runs: tuple[RunHistory, ...] = ()
+
+    @property
+    def own_runs(self) -> tuple[RunHistory, ...]:
+        return tuple(run for run in self.runs if not run.is_copied)
+
+    @property
+    def turns(self) -> int:
+        return sum(run.turns for run in self.own_runs)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """None as soon as one run's is not known."""
+        costs = [run.cost_usd for run in self.own_runs]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
+
+    @property
+    def task(self) -> str:
+        """The first prompt."""
+        for run in self.runs:
+            for record in run.records:
+                if record.kind == "user":
+                    return said_by_user(record)
+        return ""
+
+    @property
+    def end(self) -> str | None:
+        """The last run's outcome; None: it has none."""
+        ended = self.runs[-1].ended if self.runs else None
+        return str(ended["outcome"]) if ended is not None else None
+
+    @property
+    def is_completed(self) -> bool:
+        return self.end == Outcome.COMPLETED.value
+
+
+def history_of(records: Iterable[Record]) -> SessionHistory:
+    """Raises NewerFormatError; and SessionError for records that no run writes."""
+    opening: Mapping[str, Any] = {}
+    runs: list[tuple[Mapping[str, Any], list[Record]]] = []
+    try:
+        for record in records:
+            if record.kind == "session":
+                opening = record.fields
+                refuse_newer(opening)
+            elif record.kind == "run":
+                runs.append((record.fields, []))
+            elif runs:
+                runs[-1][1].append(record)
+        return SessionHistory(
+            opening,
+            tuple(
+                RunHistory(number, fields, tuple(written), _is_copied(opening, fields))
+                for number, (fields, written) in enumerate(runs, start=1)
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SessionError(f"a record of it makes no sense ({type(error).__name__}: {error})") from error
+
+
+def said_by_user(record: Record) -> str:
+    """The text of a `user` record; of one that takes another's place, what it adds."""
+    blocks = record.fields["content"]
+    told = blocks[-1:] if record.fields.get("amends") else blocks
+    return "\n".join(block["text"] for block in told if block.get("type") == "text")
+
+
+def calls_of(record: Record) -> list[Block]:
+    """The `tool_use` blocks of an `assistant` record."""
+    content: list[Block] = record.fields["message"]["content"]
+    return [block for block in content if block.get("type") == "tool_use"]
+
+
+def messages_of(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The conversation as the API gets it, none before the first message. Raises SessionError like `replay`."""
+    if not any(record.kind == "user" for record in records):
+        return []
+    return [json.loads(message.body) for message in replay(records).conversation.messages]
+
+
+def _is_copied(opening: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """A fork is made before its own first run starts; times of one clock in one form compare as texts."""
+    return "forked_from" in opening and run["started_at"] < opening["created_at"]

@@ -1,0 +1,267 @@
+"""Disks that are full, fail or cannot be written to: nothing is lost, and nothing happens unannounced (P4-P6, P17)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.core.journal_lines import read_lines
+from ralph.core.session import replay
+from ralph.mock_api import Text, ToolUse, Turn
+from tests.conversation_rules import conversation_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.mock_api import Playable, RecordedRequest
+
+DONE = "All done."
+
+
+def tool_answers(request: RecordedRequest) -> int:
+    """How many answers of the model the request holds: what comes next depends on nothing else."""
+    return sum(message["role"] == "assistant" for message in request.json()["messages"])
+
+
+def play(*turns: Turn) -> Callable[[RecordedRequest, int], Playable]:
+    """These, and then the end, however often that is asked for."""
+    return lambda request, _index: [*turns, Turn(DONE)][min(tool_answers(request), len(turns))]
+
+
+def journals(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*.jsonl"))
+
+
+# --- Small file systems, where we may mount some
+
+
+def _may_mount() -> bool:
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        return False
+    tried = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False
+    )
+    return tried.returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(not _may_mount(), reason="needs to mount file systems, as root on Linux")
+
+
+def in_small_disk(ralph, mount: str, place: Path, *arguments: str, after: str = "true"):
+    """`ralph` in a mount namespace of its own, in which `place` is a small disk; then the command `after`."""
+    place.mkdir(exist_ok=True)
+    program = f'{sys.executable} -m ralph "$@"; code=$?; {after}; exit $code'
+    command = ["unshare", "-m", "sh", "-c", f"{mount} '{place}' && cd . && {program}", "sh", *arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    return ralph.finish(process)
+
+
+SMALL = "mount -t tmpfs -o size=256k tmpfs"
+
+
+@needs_mounts
+def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_exits_74(
+    ralph, serve, tmp_path
+) -> None:
+    turns = [
+        Turn([ToolUse("Bash", {"command": f"echo {n} >> effects; head -c 20000 /dev/urandom | base64"})])
+        for n in range(30)
+    ]
+    server = serve(script=play(*turns))
+    state, kept = tmp_path / "state", tmp_path / "kept"
+    ralph.environment["RALPH_STATE_DIR"] = str(state)
+    ran = in_small_disk(
+        ralph, SMALL, state, "go", "--output-format", "json", after=f"cp -r '{state}' '{kept}'"
+    )
+    assert ran.code == 74
+    assert "No space left on device" in ran.last_line
+    assert str(state) in ran.last_line
+    assert ran.result["terminal_reason"] == "io_error"
+    [journal] = journals(kept)
+    reading = read_lines(journal.read_bytes())
+    assert reading.torn == b""
+    kinds = [record.kind for record in reading.records]
+    done = len((ralph.cwd / "effects").read_text().splitlines())
+    assert kinds.count("tool_result") <= done <= kinds.count("tool_intent")
+    assert len(server.requests) == kinds.count("assistant") + (kinds[-1] not in {"assistant", "tool_intent"})
+
+
+@needs_mounts
+def test_p4_a_session_on_a_full_disk_goes_on_when_there_is_room_again_exits_0(ralph, serve, tmp_path) -> None:
+    turns = [
+        Turn([ToolUse("Bash", {"command": f"echo {n} >> effects; head -c 20000 /dev/urandom | base64"})])
+        for n in range(12)
+    ]
+    serve(script=play(*turns))
+    state, kept = tmp_path / "state", tmp_path / "kept"
+    ralph.environment["RALPH_STATE_DIR"] = str(state)
+    in_small_disk(ralph, SMALL, state, "go", after=f"cp -r '{state}' '{kept}'")
+    ralph.environment["RALPH_STATE_DIR"] = str(kept)
+    assert ralph("-c").code == 0
+    lines = (ralph.cwd / "effects").read_text().splitlines()
+    assert sorted(lines, key=int) == [str(n) for n in range(12)], "none is missing, none came twice"
+
+
+@needs_mounts
+def test_p5_a_full_disk_under_the_work_is_an_error_for_the_model_and_leaves_files_as_they_were_exits_0(
+    ralph, serve, tmp_path
+) -> None:
+    work = ralph.cwd / "small"
+    write = ToolUse("Write", {"file_path": "small/a.txt", "content": "x" * 400_000})
+    server = serve(
+        Turn([ToolUse("Write", {"file_path": "small/a.txt", "content": "old"})]), Turn([write]), Turn(DONE)
+    )
+    ran = in_small_disk(ralph, SMALL, work, "go", after=f"cp -r '{work}' '{tmp_path / 'kept'}'")
+    assert ran.code == 0
+    assert "No space left" in str(server.requests[2].json()["messages"][-1])
+    assert {path.name: path.read_text() for path in (tmp_path / "kept").iterdir()} == {"a.txt": "old"}
+
+
+READ_ONLY = "mount -t tmpfs -o ro tmpfs"
+
+
+@needs_mounts
+def test_p6_without_a_home_to_write_to_sessions_go_to_the_temporary_directory_and_that_is_said_exits_0(
+    ralph, serve, tmp_path
+) -> None:
+    serve(Turn(DONE))
+    ralph.environment["TMPDIR"] = str(tmp_path)
+    ran = in_small_disk(ralph, READ_ONLY, Path(ralph.environment["HOME"]), "go")
+    assert ran.code == 0
+    assert "sessions are kept in" in ran.stderr
+    assert "Read-only file system" in ran.stderr
+    assert len(journals(tmp_path)) == 1
+
+
+@needs_mounts
+def test_p6_without_any_place_for_a_session_nothing_is_spent_exits_74(ralph, serve, tmp_path) -> None:
+    server = serve(Turn(DONE))
+    state = tmp_path / "state"
+    ralph.environment["RALPH_STATE_DIR"] = str(state / "deep")
+    started_s = time.monotonic()
+    ran = in_small_disk(ralph, READ_ONLY, state, "go", "--output-format", "json")
+    assert time.monotonic() - started_s < 2
+    assert (ran.code, len(server.requests)) == (74, 0)
+    assert str(state) in ran.last_line
+    assert ran.result["terminal_reason"] == "io_error"
+
+
+# --- Each call that writes, syncs or renames fails once
+
+
+@pytest.fixture(scope="session")
+def failing_calls(tmp_path_factory) -> Path:
+    source = Path(__file__).parent.parent / "faults" / "failing_calls.c"
+    if shutil.which("cc") is None or sys.platform != "linux":
+        pytest.skip("needs a C compiler, on Linux")
+    library: Path = tmp_path_factory.mktemp("library") / "failing_calls.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+# `make nemesis` tries every one, `make test` every eighth.
+EVERY_CALL = "RALPH_EVERY_CALL" in os.environ
+
+WORK = (
+    Turn([Text("First."), ToolUse("Bash", {"command": "echo bash >> effects"})]),
+    Turn(
+        [
+            ToolUse("Write", {"file_path": "a.txt", "content": "one\n"}),
+            ToolUse("Read", {"file_path": "a.txt"}),
+        ]
+    ),
+    Turn([ToolUse("Edit", {"file_path": "a.txt", "old_string": "one", "new_string": "two"})]),
+)
+
+
+def fresh(ralph) -> None:
+    for path in (ralph.cwd / "effects", ralph.cwd / "a.txt", ralph.cwd / "result.json"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(ralph.environment["RALPH_STATE_DIR"], ignore_errors=True)
+
+
+@pytest.mark.parametrize("how", ["error", "short"])
+def test_p4_whichever_call_to_the_disk_fails_nothing_is_lost_and_nothing_comes_twice_exits_0_or_74(
+    ralph, serve, tmp_path, failing_calls, how
+) -> None:
+    serve(script=play(*WORK))
+    state, count = tmp_path / "state", tmp_path / "count"
+    ralph.environment["RALPH_STATE_DIR"] = str(state)
+    plain = dict(ralph.environment)
+    failing = {"LD_PRELOAD": str(failing_calls), "FAIL_HOW": how, "FAIL_COUNT": str(count)}
+    codes = []
+    failing_at = [0]  # none, and they are counted
+    while failing_at:
+        at = failing_at.pop()
+        fresh(ralph)
+        ralph.environment = {**plain, **failing, "FAIL_AT": str(at)}
+        ran = ralph("go", "--result-file", "result.json")
+        ralph.environment = plain
+        if at == 0:
+            calls = int(count.read_text())
+            failing_at = [*range(1 if how == "error" else 3, calls + 1, 1 if EVERY_CALL else 8)]
+        codes.append(ran.code)
+        assert ran.code in {0, 74}, (at, ran.stderr)
+        assert "Traceback" not in ran.stderr
+        if ran.code == 74 and journals(state):
+            again = ralph("-c", "go on")
+            # A session that has nothing in it yet has nothing to go on with.
+            assert again.code in {0, 2}, (at, again.stderr)
+        for journal in journals(state):
+            records = read_lines(journal.read_bytes()).records
+            if any(record.kind == "user" for record in records):
+                assert conversation_problems(replay(records).conversation.messages) == [], at
+        effects = (ralph.cwd / "effects").read_text() if (ralph.cwd / "effects").exists() else ""
+        assert effects in {"", "bash\n"}, at
+        assert (
+            (ralph.cwd / "a.txt").read_text() in {"one\n", "two\n"}
+            if (ralph.cwd / "a.txt").exists()
+            else True
+        )
+    assert codes[0] == 0
+    assert len(codes) > 4
+    assert 74 in codes
+
+
+# --- Poor surroundings
+
+
+def test_p17_an_empty_environment_is_enough_exits_0(ralph, serve) -> None:
+    server = serve(Turn([ToolUse("Bash", {"command": "echo hi"})]), Turn(DONE))
+    ralph.environment = {
+        name: ralph.environment[name]
+        for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "PYTHONPATH")
+        if name in ralph.environment
+    }
+    ran = ralph("go", "--session-dir", "own")
+    assert (ran.code, len(server.requests)) == (0, 2)
+    assert len(journals(ralph.cwd / "own")) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without a passwd entry")
+def test_p17_a_user_without_a_passwd_entry_can_run_it_exits_0(ralph, serve, tmp_path) -> None:
+    serve(Turn([ToolUse("Bash", {"command": "id -u > uid"})]), Turn(DONE))
+    for directory in (*reversed(tmp_path.parents[:2]), tmp_path, ralph.cwd, Path(ralph.environment["HOME"])):
+        directory.chmod(0o755)
+    os.chown(ralph.cwd, 4242, 4242)
+    os.chown(ralph.environment["HOME"], 4242, 4242)
+    try:
+        process = ralph.start("go", user=4242, group=4242, extra_groups=[])
+    except PermissionError:
+        pytest.skip("other users may not run this Python")
+    assert ralph.finish(process).code == 0
+    assert (ralph.cwd / "uid").read_text() == "4242\n"

@@ -1,0 +1,352 @@
+"""A run that ended goes on where it was, however it ended: killed, given up, stopped, its journal torn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.core.journal_lines import FORMAT, Record, line_of, read_lines
+from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
+from tests.cli.conftest import Finished, Ralph, wait_until
+from tests.journals.corpus import EXPECTED, JOURNALS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from ralph.mock_api import MockApi, RecordedRequest
+
+ID = "00000000-0000-4000-8000-00000000000a"
+OTHER_ID = "00000000-0000-4000-8000-00000000000b"
+KILL_RALPH = "kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status); sleep 30"
+"""In a command: the launcher of commands stands between it and ralph."""
+APPEND = ToolUse("Bash", {"command": "echo done >> effects.txt"}, id="call")
+THOUGHT = Thinking("Hm, 世界?", signature="c2lnbmF0dXJl")
+CALLS = {
+    "Bash": APPEND,
+    "Read": ToolUse("Read", {"file_path": "file.txt"}, id="call"),
+    "Write": ToolUse("Write", {"file_path": "file.txt", "content": "new\n"}, id="call"),
+    "Edit": ToolUse("Edit", {"file_path": "file.txt", "old_string": "old", "new_string": "new"}, id="call"),
+}
+
+
+def journal_of(ralph: Ralph, session_id: str = ID) -> Path:
+    [path] = ralph.cwd.parent.rglob(f"{session_id}.jsonl")
+    return path
+
+
+def result_in(request: RecordedRequest) -> dict[str, Any]:
+    """The result of the one call that its last message answers."""
+    blocks: list[dict[str, Any]] = request.json()["messages"][-1]["content"]
+    [result] = [block for block in blocks if block["type"] == "tool_result"]
+    return result
+
+
+def effects(ralph: Ralph) -> list[str]:
+    path = ralph.cwd / "effects.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def messages_in(request: RecordedRequest) -> list[dict[str, Any]]:
+    """Without the cache markers, which move on."""
+    messages: list[dict[str, Any]] = request.json()["messages"]
+    for message in messages:
+        for block in message["content"]:
+            block.pop("cache_control", None)
+    return messages
+
+
+# What was killed: P1 and P2
+
+
+@pytest.mark.parametrize(
+    ("tool", "after", "found", "left", "told"),
+    [
+        ("Bash", "assistant", None, ["done"], "(no output)"),
+        ("Bash", "tool_intent", None, [], "its effects are unknown"),
+        ("Bash", "tool_result", None, [], "(no output)"),
+        ("Read", "tool_intent", "changed\n", "changed\n", "changed"),
+        ("Write", "assistant", "old\n", "new\n", "Replaced"),
+        ("Write", "tool_intent", "old\n", "new\n", "Replaced"),
+        ("Write", "tool_intent", "new\n", "new\n", "Done before"),
+        ("Write", "tool_intent", "other\n", "other\n", "neither the old content nor the new"),
+        ("Write", "tool_result", "other\n", "other\n", "Replaced"),
+        ("Edit", "tool_intent", "old\n", "new\n", "Edited"),
+        ("Edit", "tool_intent", "new\n", "new\n", "Done before"),
+        ("Edit", "tool_intent", "new old\n", "new old\n", "neither the old content nor the new"),
+    ],
+)
+def test_p2_a_run_that_ended_after_this_record_settles_its_call_exits_0(
+    ralph, serve, tool, after, found, left, told
+) -> None:
+    """`found`: what the file holds when the run goes on; `left`: what it holds, or what was run, in the end."""
+    server = serve(Turn([CALLS[tool]]), Turn("Done."), Turn("Done."))
+    (ralph.cwd / "file.txt").write_text("old\n")
+    assert ralph("go", "--session-id", ID).code == 0
+    cut_after(journal_of(ralph), after)
+    (ralph.cwd / "effects.txt").unlink(missing_ok=True)
+    (ralph.cwd / "file.txt").write_text(found or "")
+    assert ralph("--resume", ID).code == 0
+    assert (effects(ralph) if tool == "Bash" else (ralph.cwd / "file.txt").read_text()) == left
+    result = result_in(server.requests[-1])
+    assert told in result["content"]
+    assert result.get("is_error", False) == ("unknown" in told or "neither" in told)
+
+
+def cut_after(journal: Path, kind: str) -> None:
+    records = read_lines(journal.read_bytes()).records
+    [at] = [record.seq for record in records if record.kind == kind][:1]
+    journal.write_bytes(b"".join(map(line_of, records[: at + 1])))
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        (f"{KILL_RALPH}; echo done >> effects.txt", 0),
+        (f"echo done >> effects.txt; {KILL_RALPH}", 1),
+    ],
+)
+def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serve, command, count) -> None:
+    server = serve(Turn([ToolUse("Bash", {"command": command}), APPEND]), Turn("Done."))
+    assert ralph("go", "--session-id", ID).code == -signal.SIGKILL
+    assert ralph("--resume", ID).code == 0
+    assert effects(ralph) == ["done"] * (count + 1), "the second call had not begun"
+    first, second = server.requests[-1].json()["messages"][-1]["content"]
+    assert (first["is_error"], second.get("is_error")) == (True, None)
+    assert "its effects are unknown" in first["content"]
+
+
+def test_p1_the_request_after_a_kill_is_the_one_before_to_the_byte_exits_0(ralph, serve) -> None:
+    server = serve(
+        Turn([THOUGHT, Text("I work."), APPEND]),
+        Step(Turn("never"), Fault(stall_after_events=3)),
+        Turn("Done."),
+    )
+    process = ralph.start("go", "--session-id", ID)
+    assert server.wait_for_requests(2)
+    process.kill()
+    ralph.finish(process)
+    assert ralph("--resume", ID).code == 0
+    assert server.requests[1].body == server.requests[2].body
+    assert b'"signature":"c2lnbmF0dXJl"' in (server.requests[2].body or b"")
+    assert effects(ralph) == ["done"]
+
+
+def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_exits_2(ralph, serve) -> None:
+    serve(Turn("Done."))
+    assert ralph("go", "--session-id", ID).code == 0
+    cut_after(journal_of(ralph), "run")
+    ran = ralph("--resume", ID)
+    assert ran.code == 2
+    assert f"nothing to go on with in session {ID}" in ran.last_line
+
+
+# Given up and stopped
+
+
+def test_a_run_that_gave_up_goes_on_with_the_same_request_exits_75_or_0(ralph, serve) -> None:
+    server = serve(Turn([THOUGHT, APPEND]), Fault(status=529), Turn("Done."))
+    failed = ralph("go", "--session-id", ID, "--retry", "off")
+    assert failed.code == 75
+    assert f"ralph --resume {ID[:8]}" in failed.stderr
+    assert ralph("--resume", ID[:8]).code == 0
+    assert server.requests[1].body == server.requests[2].body
+    assert effects(ralph) == ["done"]
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_request_exits_130_or_0(ralph, serve) -> None:
+    server = serve(Turn([THOUGHT, APPEND]), Step(Turn("never"), Fault(stall_after_events=3)), Turn("Done."))
+    process = ralph.start("go", "--session-id", ID)
+    assert server.wait_for_requests(2)
+    assert ralph.stopped_by(process, signal.SIGINT)[0].code == 130
+    assert ralph("--resume", ID).code == 0
+    assert server.requests[1].body == server.requests[2].body
+    assert effects(ralph) == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        (Turn([Text("Full.")], stop_reason="model_context_window_exceeded"), 3),
+        (Step(Turn("never"), Fault(stall_before_headers_s=60)), 124),
+    ],
+)
+def test_a_run_that_met_its_limit_goes_on_and_is_told_exits_3_124_or_0(ralph, serve, step, code) -> None:
+    server = serve(Turn([THOUGHT, APPEND]), step, Turn("Done."))
+    assert ralph("go", "--session-id", ID, "--max-time", "2").code == code
+    assert ralph("--resume", ID).code == 0
+    before, after = messages_in(server.requests[1]), messages_in(server.requests[2])
+    assert "no longer holds" in after[-1]["content"].pop()["text"]
+    assert after[: len(before)] == before
+    assert effects(ralph) == ["done"]
+
+
+# Which session
+
+
+def test_continue_takes_the_last_session_of_this_directory_exits_0(ralph, serve) -> None:
+    server = serve(*map(Turn, ("one", "two", "elsewhere", "three")))
+    elsewhere = ralph.cwd / "elsewhere"
+    elsewhere.mkdir()
+    for words in (("first", "--session-id", ID), ("second",), ("third", "--cd", str(elsewhere))):
+        assert ralph(*words).code == 0
+    assert ralph("--continue", "fourth").code == 0
+    said = [message["content"][0]["text"] for message in messages_in(server.requests[-1])]
+    assert said == ["second", "two", "fourth"]
+
+
+def test_a_prefix_of_several_sessions_names_them_exits_2(ralph, serve) -> None:
+    serve(Turn("one"), Turn("two"), Turn("three"))
+    assert [ralph("go", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]
+    ran = ralph("--resume", ID[:8], "on")
+    assert ran.code == 2
+    assert ID in ran.last_line
+    assert OTHER_ID in ran.last_line
+    assert ralph("--resume", ID, "on").code == 0
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"seq":9,"ki'])
+def test_a_fork_leaves_the_old_journal_as_it_was_exits_0(ralph, serve, torn) -> None:
+    server = serve(Turn([THOUGHT, APPEND]), Fault(status=529), Turn("Done."))
+    assert ralph("go", "--session-id", ID, "--retry", "off").code == 75
+    old = journal_of(ralph).read_bytes() + torn
+    journal_of(ralph).write_bytes(old)
+    ran = ralph("-r", ID, "--fork-session", "--session-id", OTHER_ID, "--output-format", "json")
+    assert (ran.code, ran.result["session_id"]) == (0, OTHER_ID)
+    assert journal_of(ralph).read_bytes() == old
+    assert read_lines(journal_of(ralph, OTHER_ID).read_bytes()).records[0].fields["forked_from"] == ID
+    assert server.requests[1].body == server.requests[2].body
+    assert effects(ralph) == ["done"]
+
+
+# Torn and damaged: P3
+
+
+@pytest.fixture
+def journal(ralph, serve) -> bytes:
+    """Of a whole run that changes nothing. Every further request is answered by the end."""
+    first = Turn([THOUGHT, ToolUse("Bash", {"command": "true"}), ToolUse("Glob", {"pattern": "*"})])
+    serve(script=lambda request, _: Turn("Done.") if len(request.json()["messages"]) > 1 else first)
+    assert ralph("go", "--session-id", ID).code == 0
+    return journal_of(ralph).read_bytes()
+
+
+def resumed(ralph: Ralph, journals: Iterable[bytes]) -> list[tuple[Finished, Path]]:
+    """Each of them gone on with, in a session directory of its own; some at a time."""
+
+    def resume(number: int, data: bytes) -> tuple[Finished, Path]:
+        path = ralph.cwd.parent / f"sessions-{number}" / "any" / f"{ID}.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+        return ralph("--resume", ID, "--session-dir", str(path.parents[1])), path
+
+    with ThreadPoolExecutor(4) as pool:
+        return [*pool.map(resume, *zip(*enumerate(journals), strict=True))]
+
+
+def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(ralph, journal) -> None:
+    ends = [at + 1 for at, byte in enumerate(journal) if byte == ord("\n")]
+    cuts = sorted(
+        {*range(0, len(journal), len(journal) // 12), *(end - 1 for end in ends), *ends, ends[4] + 1}
+    )
+    for cut, (ran, path) in zip(cuts, resumed(ralph, [journal[:cut] for cut in cuts]), strict=True):
+        whole = max((end for end in ends if end <= cut + 1), default=0)  # a line is whole without its break
+        kinds = [record.kind for record in read_lines(journal[:whole]).records]
+        assert ran.code == (0 if "user" in kinds and "ended" not in kinds else 2), (cut, ran.stderr)
+        assert path.read_bytes().startswith(journal[:whole])
+        torn = path.with_suffix(".torn")
+        assert (torn.read_bytes() if torn.exists() else b"") == journal[whole:cut]
+
+
+def test_p3_a_flipped_bit_is_damage_and_nothing_is_touched_exits_74(ralph, journal) -> None:
+    lines = journal.splitlines(keepends=True)
+    middles = [sum(map(len, lines[:at])) + len(line) // 2 for at, line in enumerate(lines)]
+    places = [*middles, len(lines[0]) - 1, len(journal) - 2]
+    damaged = [journal[:at] + bytes([journal[at] ^ 1]) + journal[at + 1 :] for at in places]
+    for data, (ran, path) in zip(damaged, resumed(ralph, damaged), strict=True):
+        assert ran.code == 74
+        assert ran.last_line.startswith(f"[ralph] io_error (exit 74): the journal {path} is damaged: line")
+        assert path.read_bytes() == data
+        assert [*path.parent.iterdir()] == [path]
+
+
+# In use: P13
+
+
+@pytest.fixture
+def held(ralph, serve) -> MockApi:
+    """A session that failed at first; gone on with, it runs a command until there is a file `release`."""
+    wait = ToolUse("Bash", {"command": "touch started; until [ -e release ]; do sleep 0.02; done"})
+
+    def answer(request: RecordedRequest, index: int) -> Fault | Turn:
+        if index == 0:
+            return Fault(status=529)
+        is_first = len(messages := messages_in(request)) == 1 and messages[0]["content"][0]["text"] == "go"
+        return Turn([wait]) if is_first else Turn("Done.")
+
+    server: MockApi = serve(script=answer)
+    assert ralph("go", "--session-id", ID, "--retry", "off").code == 75
+    return server
+
+
+def test_p13_a_second_run_of_a_session_names_the_holder_exits_78(ralph, held) -> None:
+    process = ralph.start("--resume", ID)
+    wait_until((ralph.cwd / "started").exists)
+    started_s = time.monotonic()
+    second = ralph("--resume", ID)
+    assert time.monotonic() - started_s < 1
+    assert second.code == 78
+    assert f"session {ID} is in use by process {process.pid}, since 2" in second.last_line
+    assert ralph("other", "--session-id", OTHER_ID).code == 0, "other sessions of the directory run"
+    (ralph.cwd / "release").touch()
+    assert ralph.finish(process).code == 0
+
+
+def test_p13_a_lock_whose_holder_was_killed_is_none_exits_0(ralph, held) -> None:
+    process = ralph.start("--resume", ID)
+    wait_until((ralph.cwd / "started").exists)
+    process.kill()
+    ralph.finish(process)
+    assert ralph("--resume", ID).code == 0
+
+
+def test_p13_of_twenty_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held) -> None:
+    processes = [ralph.start("--resume", ID) for _ in range(20)]
+    wait_until(lambda: sum(process.poll() is not None for process in processes) == 19, 20)
+    (ralph.cwd / "release").touch()
+    assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 19]
+    assert held.request_count == 3
+
+
+# Of another version: P14
+
+
+def with_opening(journal: bytes, **fields: Any) -> bytes:
+    opening, *rest = read_lines(journal).records
+    changed = Record(0, opening.kind, {**opening.fields, **fields})
+    return b"".join(map(line_of, [changed, *rest]))
+
+
+def test_p14_a_journal_of_a_newer_format_says_who_made_it_exits_78(ralph, journal) -> None:
+    newer = with_opening(journal, format=FORMAT + 1, ralph="99.0.0")
+    [(ran, path)] = resumed(ralph, [newer])
+    assert ran.code == 78
+    assert "made by ralph 99.0.0" in ran.last_line
+    assert path.read_bytes() == newer
+
+
+@pytest.mark.parametrize("name", ["amended", "out-of-time", "stopped-in-a-command"])
+def test_p14_a_journal_recorded_long_ago_goes_on_with_its_own_request_exits_0(ralph, serve, name) -> None:
+    server = serve(Turn("Done."))
+    recorded = (JOURNALS / f"{name}.jsonl").read_bytes()
+    [(ran, _)] = resumed(ralph, [with_opening(recorded, id=ID, cwd=str(ralph.cwd))])
+    assert ran.code == 0
+    [request] = server.requests
+    digest = hashlib.sha256(request.body or b"").hexdigest()
+    assert digest == json.loads(EXPECTED.read_text())[name]["request_sha256"]

@@ -1,0 +1,178 @@
+"""What somebody else changed since the model saw it is not written over."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.core.tool_calls import ToolCall
+from ralph.effects.tools import seen_files
+from ralph.effects.tools.seen_files import SeenFiles
+from ralph.effects.tools.tool_error import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHANGED = "a changed on disk since it was read; read it again. Nothing was written"
+EDIT = {"old_string": "one", "new_string": "1"}
+ARGUMENTS: dict[str, dict[str, str]] = {"Edit": EDIT, "Write": {"content": "whole\n"}}
+
+
+def in_place(path: Path) -> None:
+    path.write_text("one\nmore\n")
+
+
+def by_rename(path: Path) -> None:
+    (path.parent / "b").write_text("one\nmore\n")
+    (path.parent / "b").rename(path)
+
+
+def of_the_same_size_and_time(path: Path) -> None:
+    before = path.stat()
+    path.write_text("one\ntow\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+
+
+@pytest.mark.parametrize("tool", ["Edit", "Write"])
+@pytest.mark.parametrize("change", [in_place, by_rename, of_the_same_size_and_time])
+@pytest.mark.parametrize("seen_by", ["Read", "Write", "Edit"])
+def test_t14_a_file_that_changed_since_it_was_seen_is_left_alone_until_it_is_read_again(
+    tools: Any, tmp_path: Path, tool: str, change: Callable[[Path], None], seen_by: str
+) -> None:
+    path = tmp_path / "a"
+    path.write_text("one\ntw0\n")
+    if seen_by == "Read":
+        tools.ok("Read", file_path="a", limit=1)
+    elif seen_by == "Write":
+        tools.ok("Write", file_path="a", content="one\ntwo\n")
+    else:
+        tools.ok("Edit", file_path="a", old_string="0", new_string="o")
+    change(path)
+    changed = path.read_text()
+    for _ in range(2):
+        assert tools.error(tool, file_path="a", **ARGUMENTS[tool]) == CHANGED
+    assert path.read_text() == changed
+    tools.ok("Read", file_path="a")
+    tools.ok(tool, file_path="a", **ARGUMENTS[tool])
+    assert path.read_text() != changed
+
+
+@pytest.mark.parametrize("tool", ["Edit", "Write"])
+def test_t14_a_new_time_or_mode_or_the_same_content_again_is_no_change(
+    tools: Any, tmp_path: Path, tool: str
+) -> None:
+    path = tmp_path / "a"
+    path.write_text("one\ntwo\n")
+    tools.ok("Read", file_path="a")
+    os.utime(path, (1, 1))
+    path.chmod(0o600)
+    by_rename(path)
+    path.write_text("one\ntwo\n")
+    tools.ok(tool, file_path="a", **ARGUMENTS[tool])
+
+
+def test_t14_a_file_is_one_whatever_path_leads_to_it(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    (tmp_path / "link").symlink_to("a")
+    tools.ok("Read", file_path=str(tmp_path / "link"))
+    in_place(tmp_path / "a")
+    assert tools.error("Write", file_path="a", content="x") == CHANGED
+
+
+def test_t14_a_file_that_was_never_read_may_be_edited_and_written_over(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    (tmp_path / "b").write_text("one\n")
+    tools.ok("Edit", file_path="a", **EDIT)
+    tools.ok("Write", file_path="b", content="x")
+
+
+def test_t14_a_file_that_is_gone_may_be_written_anew(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    tools.ok("Read", file_path="a")
+    (tmp_path / "a").unlink()
+    tools.ok("Write", file_path="a", content="x")
+
+
+def test_t14_several_edits_in_a_row_need_no_reading_between(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    tools.ok("Read", file_path="a")
+    for number in range(5):
+        tools.ok("Edit", file_path="a", old_string="one", new_string=f"{number} one")
+
+
+def test_t14_a_large_file_is_known_by_its_time_and_size(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seen_files, "_MOST_BYTES_HASHED", 3)
+    (tmp_path / "a").write_text("one\ntwo\n")
+    tools.ok("Read", file_path="a")
+    os.utime(tmp_path / "a", (1, 1))
+    assert tools.error("Write", file_path="a", content="x") == CHANGED
+
+
+def test_t14_a_change_between_plan_and_write_is_refused(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    call = ToolCall("1", "Write", {"file_path": "a", "content": "x"})
+    tools.box.plan(call)
+    in_place(tmp_path / "a")
+    [(output, _)] = tools.box.run([call])
+    assert output.content == "a changed while this call was prepared; read it again"
+    (tmp_path / "b").unlink(missing_ok=True)
+    new = ToolCall("2", "Write", {"file_path": "b", "content": "x"})
+    tools.box.plan(new)
+    (tmp_path / "b").write_text("theirs")
+    [(output, _)] = tools.box.run([new])
+    assert output.is_error
+    assert (tmp_path / "b").read_text() == "theirs"
+
+
+def test_t14_a_writer_at_the_same_time_never_meets_an_edit_of_what_it_replaced(
+    tools: Any, tmp_path: Path
+) -> None:
+    """Whatever is written is what was read with the edit in it: never the text of one and the end of another."""
+    path = tmp_path / "a"
+    path.write_text("0 one\n" * 2000)
+    ends = threading.Event()
+
+    def write() -> None:
+        for number in range(1, 1_000_000):
+            (tmp_path / "theirs").write_text(f"{number} one\n" * 2000)
+            (tmp_path / "theirs").rename(path)
+            if ends.wait(0.001):
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    done, refused = 0, 0
+    until_s = time.monotonic() + 0.5
+    while time.monotonic() < until_s or not refused:
+        tools.ok("Read", file_path="a", limit=1)
+        output = tools.call("Edit", {"file_path": "a", **EDIT, "replace_all": True})
+        done += not output.is_error
+        refused += "changed" in output.content
+        lines = path.read_text().splitlines()
+        assert len(lines) == 2000
+        assert len(set(lines)) == 1
+    ends.set()
+    writer.join()
+    assert refused
+
+
+def test_what_was_seen_longest_ago_is_forgotten_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seen_files, "_MOST_FILES", 2)
+    (tmp_path / "a").write_text("x")
+    stat = (tmp_path / "a").stat()
+    seen = SeenFiles()
+    for name in ("a", "b", "a", "c"):
+        seen.was_written(Path(name), stat, "before")
+    seen.refuse_changed(Path("b"), stat, "after", "b")
+    for name in ("a", "c"):
+        with pytest.raises(ToolError, match=f"^{name} changed on disk"):
+            seen.refuse_changed(Path(name), stat, "after", name)

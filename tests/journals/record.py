@@ -1,0 +1,201 @@
+"""`python -m tests.journals.record DIRECTORY`: records the journals that are missing here, with the ralph of today.
+
+What is recorded is kept for ever: it refuses to touch a journal that is there. DIRECTORY, which must be empty or not
+there, is worked in; its path stands in the journals.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.mock_api import Fault, MockApi, Scenario, Step, Text, Thinking, ToolUse, Turn
+from tests.journals.corpus import EXPECTED, JOURNALS, summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ralph.mock_api import Playable
+
+_REPOSITORY = Path(__file__).parents[2]
+_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+_DIE = "kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status); sleep 30"
+"""Ends the ralph that runs it: the launcher of commands stands between the two."""
+THOUGHT = Thinking("Hm, 世界? Let me look.", signature="c2lnbmF0dXJl")
+
+
+class Recording:
+    """One session in an empty directory, run by run."""
+
+    def __init__(self, cwd: Path, state: Path) -> None:
+        self._cwd = cwd
+        self._state = state
+        _empty(cwd)
+        (cwd / "notes.txt").write_text("one\ntwo\nthree\n")
+        (cwd / "pixel.png").write_bytes(_PIXEL)
+
+    def run(self, *words: str, answers: Sequence[Playable], retry: str = "off") -> None:
+        with MockApi(Scenario([*answers])) as server:
+            environment = {
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(_REPOSITORY),
+                "HOME": str(self._state),
+                "RALPH_STATE_DIR": str(self._state),
+                "ANTHROPIC_API_KEY": "sk-ant-journal-0123456789",
+                "ANTHROPIC_BASE_URL": server.base_url,
+            }
+            command = [sys.executable, "-m", "ralph", *words, "--retry", retry, "--quiet"]
+            subprocess.run(command, cwd=self._cwd, env=environment, stdin=subprocess.DEVNULL, check=False)
+
+    @property
+    def journal(self) -> Path:
+        """The one that was written last."""
+        return max(self._state.rglob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def every_tool(recording: Recording) -> None:
+    """Thinking, every tool, an image, a malformed call, a tool and an argument that do not exist."""
+    malformed = ToolUse("Edit", input_json='{"file_path": "notes.txt", "old_str')
+    recording.run(
+        "Look around, then change something.",
+        answers=[
+            Turn(
+                [
+                    THOUGHT,
+                    Text("I look."),
+                    ToolUse("Read", {"file_path": "notes.txt"}),
+                    ToolUse("Read", {"file_path": "pixel.png"}),
+                    ToolUse("Grep", {"pattern": "t.o"}),
+                    ToolUse("Glob", {"pattern": "*.txt"}),
+                ]
+            ),
+            Turn(
+                [
+                    {"type": "redacted_thinking", "data": "b3BhcXVl"},
+                    ToolUse("Write", {"file_path": "new.txt", "content": "ä 🙂\n", "mode": "x"}),
+                    ToolUse("Edit", {"file_path": "notes.txt", "old_string": "two", "new_string": "2"}),
+                    ToolUse("Edit", {"file_path": "notes.txt", "old_string": "two", "new_string": "2"}),
+                    ToolUse("Bash", {"command": "cat *.txt; exit 3"}),
+                ]
+            ),
+            Turn([Text("And now:"), malformed, ToolUse("Browse", {"url": "x"})]),
+            Turn([THOUGHT, Text("Done.")]),
+        ],
+    )
+
+
+def killed_in_a_command(recording: Recording) -> None:
+    """The last record is the intent of a command; two calls wait behind it."""
+    calls = [
+        ToolUse("Write", {"file_path": "new.txt", "content": "new\n"}),
+        ToolUse("Bash", {"command": _DIE}),
+        ToolUse("Edit", {"file_path": "notes.txt", "old_string": "two", "new_string": "2"}),
+        ToolUse("Read", {"file_path": "notes.txt"}),
+    ]
+    recording.run("Go on until told.", answers=[Turn([THOUGHT, Text("I work."), *calls])])
+
+
+def forked(recording: Recording) -> None:
+    """A copy of what was killed, gone on with to its end."""
+    killed_in_a_command(recording)
+    recording.run("--continue", "--fork-session", answers=[Turn("All done.")])
+
+
+def amended(recording: Recording) -> None:
+    """A prompt that nothing answered grows by the next ones; an answer at last, and one more prompt."""
+    recording.run("Say hello.", answers=[Fault(status=529)])
+    recording.run("--continue", "Loudly.", answers=[Fault(status=529)])
+    recording.run("--continue", answers=[Turn([THOUGHT, Text("HELLO")])])
+    recording.run("--continue", "Again.", answers=[Fault(status=529)])
+
+
+def stopped_in_a_command(recording: Recording) -> None:
+    """A signal: the result that says so is there, and the end."""
+    stop = _DIE.replace("kill -9", "kill -TERM")
+    turn = Turn([ToolUse("Bash", {"command": stop}), ToolUse("Bash", {"command": "touch never"})])
+    recording.run("Go on until told.", answers=[turn])
+
+
+def out_of_time(recording: Recording) -> None:
+    """The time limit ends it; the next run says that it no longer holds, and fails."""
+    read = Turn([THOUGHT, ToolUse("Read", {"file_path": "notes.txt"})])
+    silence = Step(Turn("never"), Fault(stall_before_headers_s=60))
+    recording.run("Go on until told.", "--max-time", "1.5", answers=[read, silence])
+    recording.run("--continue", answers=[Fault(status=529)])
+
+
+def another_model(recording: Recording) -> None:
+    """The second run asks another model, which is not shown what the first one thought."""
+    recording.run("Say hello.", answers=[Turn([THOUGHT, Text("Hello.")])])
+    recording.run("--continue", "Again.", "--model", "claude-opus-5", answers=[Turn([THOUGHT, Text("Hi!")])])
+
+
+def cut_answers(recording: Recording) -> None:
+    """A text and a call that `max_tokens` cut, a pause of the server, a block of tomorrow, a refusal with a call."""
+    call = ToolUse("Bash", {"command": "touch never"})
+    recording.run(
+        "Go on until told.",
+        answers=[
+            Turn("The first half, ", stop_reason="max_tokens"),
+            Turn([Text("the second."), call], stop_reason="max_tokens"),
+            Turn([{"type": "of_tomorrow", "x": [1, None]}, Text("A pause.")], stop_reason="pause_turn"),
+            Turn([Text("I will not."), call], stop_reason="refusal"),
+        ],
+    )
+
+
+def retried(recording: Recording) -> None:
+    """Failures that passed: what was told of them stands between the records."""
+    broken = Step(Turn("never whole"), Fault(cut_after_events=3, framing="close"))
+    answers: list[Playable] = [Fault(status=529), broken, Turn([THOUGHT, Text("At last.")])]
+    recording.run("Say hello.", answers=answers, retry="standard")
+
+
+SCENES: dict[str, Callable[[Recording], None]] = {
+    "every-tool": every_tool,
+    "killed-in-a-command": killed_in_a_command,
+    "forked": forked,
+    "amended": amended,
+    "stopped-in-a-command": stopped_in_a_command,
+    "out-of-time": out_of_time,
+    "another-model": another_model,
+    "cut-answers": cut_answers,
+    "retried": retried,
+}
+
+
+def main() -> None:
+    cwd = Path(sys.argv[1])
+    cwd.mkdir(parents=True, exist_ok=True)
+    if any(cwd.iterdir()):
+        sys.exit(f"{cwd} is not empty")
+    for name, scene in SCENES.items():
+        target = JOURNALS / f"{name}.jsonl"
+        if target.exists():
+            continue
+        with tempfile.TemporaryDirectory() as state:
+            recording = Recording(cwd, Path(state))
+            scene(recording)
+            shutil.copyfile(recording.journal, target)
+        known = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
+        known[name] = summary_of(target.read_bytes())
+        EXPECTED.write_text(json.dumps(known, indent=1) + "\n")
+    _empty(cwd)
+
+
+def _empty(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+
+
+if __name__ == "__main__":
+    main()

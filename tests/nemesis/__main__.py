@@ -1,0 +1,47 @@
+"""`python -m tests.nemesis`: hundreds of SIGKILLs at random moments, each session resumed to its end and checked.
+
+For hands, not for pytest: it takes minutes. It needs Linux, as it looks for what is left behind in /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from itertools import count
+
+from tests.nemesis.campaign import Campaign
+from tests.nemesis.plan import plan_session
+
+
+def main() -> int:
+    options = _options()
+    stage = f"--seed {options.seed} --kills {options.kills}"
+    _say(f"python -m tests.nemesis {stage}")
+    numbers = [options.only] if options.only else count(options.first)
+    campaign = Campaign(_say, options.kills, options.jobs)
+    all_held = campaign.run((number, plan_session(options.seed, number)) for number in numbers)
+    _say(campaign.summary())
+    if campaign.go_on_from is not None:
+        _say(f"stopped; go on with: python -m tests.nemesis {stage} --from {campaign.go_on_from}")
+        return 130
+    return 0 if all_held else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m tests.nemesis", description=__doc__)
+    parser.add_argument("--kills", type=int, default=500, help="how many kills at least (500)")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="what is drawn (random)")
+    parser.add_argument(
+        "--from", type=int, default=1, dest="first", metavar="N", help="go on from this session"
+    )
+    parser.add_argument("--only", type=int, metavar="N", help="play this session alone")
+    parser.add_argument("--jobs", type=int, default=2, help="sessions at a time (2)")
+    return parser.parse_args()
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

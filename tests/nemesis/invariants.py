@@ -1,0 +1,195 @@
+"""What must hold for a session however often it was killed: one sentence for each breach, none when all holds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ralph.mock_api.validation import find_violation
+from tests.nemesis.journal_text import lines_of, messages_of, readable_lines, unanswered, whole_lines
+from tests.nemesis.process import has_message
+from tests.nemesis.task import EFFECTS_FILE, LOG_FILE, SHARED_FILE, call_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.mock_api import ToolUse
+    from tests.nemesis.journal_text import Line
+    from tests.nemesis.plan import SessionPlan
+    from tests.nemesis.process import Life, Observed
+
+_UNKNOWN_EFFECTS = "interrupted"
+
+
+def violations(plan: SessionPlan, seen: Observed) -> list[str]:
+    try:
+        if found := [*_ends(seen)]:
+            return found
+        lines = lines_of(seen.lives[-1].journal)
+        return [
+            *_prefixes(seen),
+            *_records(lines),
+            *_what_was_told(seen),
+            *_effects(plan, seen, lines),
+            *_requests(plan, seen, lines),
+            *(f"left behind: {what}" for what in seen.left),
+        ]
+    except Exception as error:  # noqa: BLE001 - what cannot even be read is a breach like any other
+        return [f"what it left cannot be read: {error!r}"]
+
+
+def interrupted(lines: list[Line]) -> set[str]:
+    """Calls whose result says that their effects are unknown."""
+    return {
+        line["tool_use_id"]
+        for line in lines
+        if line["kind"] == "tool_result" and line.get("is_error") and _UNKNOWN_EFFECTS in str(line["content"])
+    }
+
+
+def _ends(seen: Observed) -> Iterator[str]:
+    """With 0; or with 2 where nothing is left to do: a kill came after the end, or before the beginning."""
+    for number, life in enumerate(seen.lives):
+        if life.exit_code in (None, 0):
+            continue
+        previous = readable_lines(life.journal)
+        is_over = bool(previous) and previous[-1]["kind"] == "ended"
+        if life.exit_code != 2 or (has_message(life.journal) and not is_over):
+            yield f"process {number} ended with {life.exit_code}: {life.stderr[-300:]}"
+    last = readable_lines(seen.lives[-1].journal)
+    if not last or last[-1].get("outcome") != "completed":
+        yield "the last record does not say that it is completed"
+
+
+def _prefixes(seen: Observed) -> Iterator[str]:
+    """What was in the journal when a process was killed stays, to the byte; what was torn is cut off and kept."""
+    torn = b""
+    for number, (life, following) in enumerate(zip(seen.lives, seen.lives[1:], strict=False), 1):
+        left = life.journal + life.added
+        if following.journal == left:
+            continue  # killed before it had opened the journal
+        if life.session_id != following.session_id:
+            torn = b""
+            if any(line["kind"] == "tool_intent" for line in readable_lines(life.journal)):
+                yield f"process {number} did something in a session without a message"
+            continue
+        kept = left + b"\n" if left.endswith(b'"}') else whole_lines(left)
+        torn = left[len(kept) :] or torn
+        if not following.journal.startswith(kept):
+            yield f"process {number} changed what was in the journal before it"
+    if torn != seen.torn:
+        yield f"{seen.torn!r} was kept beside the journal instead of {torn!r}"
+
+
+def _records(lines: list[Line]) -> Iterator[str]:
+    if [line["seq"] for line in lines] != list(range(len(lines))):
+        yield "the numbers of the records have a gap or come twice"
+    for kind, name in (("assistant", "message"), ("tool_result", "tool_use_id")):
+        counts = Counter(
+            line[name]["id"] if kind == "assistant" else line[name] for line in lines if line["kind"] == kind
+        )
+        yield from (f"{what} is recorded {count} times" for what, count in counts.items() if count > 1)
+    yield from (f"{call} has no result" for call in sorted(unanswered(lines)))
+
+
+def _what_was_told(seen: Observed) -> Iterator[str]:
+    """Nothing that a reader of standard output was told is missing in the journal, already when the process died."""
+    for number, life in enumerate(seen.lives):
+        lines = readable_lines(life.journal)
+        answers = {line["message"]["id"] for line in lines if line["kind"] == "assistant"}
+        results = {line["tool_use_id"]: line["content"] for line in lines if line["kind"] == "tool_result"}
+        for told in _told(life):
+            match told:
+                case {"type": "assistant", "message": {"id": message_id}} if message_id not in answers:
+                    yield f"process {number} told of {message_id} before it was in the journal"
+                case {"type": "user", "message": {"content": [*blocks]}}:
+                    yield from (
+                        f"process {number} told a result of {block['tool_use_id']} that is not in the journal"
+                        for block in blocks
+                        if block.get("type") == "tool_result"
+                        and results.get(block["tool_use_id"]) != block["content"]
+                    )
+    final = seen.lives[-1]
+    if final.exit_code == 0 and [*_told(final)][-1].get("exit_code") != 0:
+        yield "the last line of standard output is no result with exit code 0"
+
+
+def _told(life: Life) -> Iterator[dict[str, Any]]:
+    """Whole lines only: a killed process may have been telling something."""
+    yield from (json.loads(line) for line in life.stdout.split("\n")[:-1])
+
+
+def _effects(plan: SessionPlan, seen: Observed, lines: list[Line]) -> Iterator[str]:
+    """Results that say done <= effects <= intents, and never two effects for one intent."""
+    files = {
+        path.name: path.read_text() for path in seen.work.iterdir() if not path.name.startswith(".ralph-")
+    }
+    commands = Counter(files.pop(EFFECTS_FILE, "").splitlines())
+    edits = Counter(files.pop(LOG_FILE).splitlines())
+    intents = Counter(line["id"] for line in lines if line["kind"] == "tool_intent")
+    results = {line["tool_use_id"]: line for line in lines if line["kind"] == "tool_result"}
+    unknown = interrupted(lines)
+    if len(unknown) > seen.kills:
+        yield f"{len(unknown)} interrupted calls, {seen.kills} kills"
+    for call in plan.task.calls:
+        name = call_id(call)
+        is_unknown = name in unknown
+        if is_unknown and call.name != "Bash":
+            yield f"{name} ({call.name}) was given up, though it can be settled"
+        if results[name].get("is_error") and not is_unknown:
+            yield f"{name} failed: {str(results[name]['content'])[:200]}"
+        if not intents[name]:
+            yield f"{name} has a result and no intent"
+        match call.name:
+            case "Bash":
+                yield from _command(name, commands.pop(name, 0), intents[name], is_unknown=is_unknown)
+            case "Edit" if (count := edits.pop(name, 0)) != 1:
+                yield f"{name} (Edit) was done {count} times"
+            case "Write" if (
+                call.input["file_path"] != SHARED_FILE and files.pop(name, None) != call.input["content"]
+            ):
+                yield f"{name} (Write) is not as it was written"
+    if files.pop(SHARED_FILE, None) != _last_content(plan.task.calls):
+        yield "the file that was written twice does not hold what was written last"
+    yield from (f"nobody asked for {what}" for what in (*commands, *files))
+
+
+def _command(name: str, effects: int, intents: int, *, is_unknown: bool) -> Iterator[str]:
+    if intents > 1:
+        yield f"{name} (Bash) was announced {intents} times"
+    if effects > intents:
+        yield f"{name} (Bash) had {effects} effects for {intents} intents"
+    if not effects and not is_unknown:
+        yield f"{name} (Bash) is said to be done, and had no effect"
+
+
+def _last_content(calls: list[ToolUse]) -> str:
+    return str([call.input["content"] for call in calls if call.input.get("file_path") == SHARED_FILE][-1])
+
+
+def _requests(plan: SessionPlan, seen: Observed, lines: list[Line]) -> Iterator[str]:
+    """All are valid; those of one turn are the same to the byte; the last holds the whole journal."""
+    bodies: dict[int, bytes] = {}
+    longest: list[dict[str, Any]] = []
+    for request in seen.requests:
+        body = request.json()
+        if (why := find_violation(body, request.headers)) is not None:
+            yield f"request {request.index} is not valid: {why}"
+        messages = _without_markers(body["messages"])
+        if request.body != bodies.setdefault(len(messages), request.body or b""):
+            yield f"request {request.index} is another one than the first with {len(messages)} messages"
+        if messages[: len(longest)] != longest[: len(messages)]:
+            yield f"request {request.index} does not go on from the one before"
+        longest = max(longest, messages, key=len)
+    final = plan.task.content(len(plan.task.turns) - 1)
+    if messages_of(lines) != [*longest, {"role": "assistant", "content": final}]:
+        yield "the journal is another conversation than the requests"
+
+
+def _without_markers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cache markers move to the newest messages; everything else of a message stays for ever."""
+    for message in messages:
+        for block in message["content"]:
+            block.pop("cache_control", None)
+    return messages

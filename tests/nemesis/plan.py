@@ -1,0 +1,66 @@
+"""What happens to one session, drawn from nothing but a seed and its number: its task, and when it is killed."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from tests.nemesis.task import Task, draw_task
+
+Moment = Literal["time", "records", "write"]
+
+MOST_KILLS = 8
+_KILL_AGAIN = 0.72
+"""How likely a resumed run is killed too."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a process gets its SIGKILL."""
+
+    by: Moment
+    share: float
+    """Of the usual duration (up to 1.5); or of the records that are still to be written (up to 1)."""
+    delay_s: float
+    """After so many records; with `write`: after the next intent of a Write or an Edit."""
+    torn: Literal["", "part", "whole"]
+    """What is written behind the journal afterwards, as a power cut may leave it: a part of a record, or a whole
+    one without its line break."""
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    name: str
+    repeat_by: str
+    """Arguments of `python -m tests.nemesis` that play exactly this session. What a kill hits is the kernel's."""
+    task: Task
+    kills: tuple[Kill, ...]
+    session_ids: tuple[str, ...]
+    """The first, and others for sessions that were killed before they had a message."""
+
+
+def plan_session(seed: int, number: int) -> SessionPlan:
+    draw = Random(f"{seed}:{number}")
+    kills = [_kill(draw)]
+    while len(kills) < MOST_KILLS and draw.random() < _KILL_AGAIN:
+        kills.append(_kill(draw))
+    return SessionPlan(
+        f"session {number} of seed {seed}",
+        f"--seed {seed} --only {number}",
+        draw_task(draw),
+        tuple(kills),
+        tuple(str(uuid.UUID(int=draw.getrandbits(128), version=4)) for _ in range(MOST_KILLS + 1)),
+    )
+
+
+def _kill(draw: Random) -> Kill:
+    """Most follow the journal: a process's time goes into its start and into slow commands."""
+    by: Moment = draw.choices(("time", "records", "write"), weights=(30, 40, 30))[0]
+    share = draw.uniform(0, 1.5) if by == "time" else draw.random() ** 1.5
+    delays_s = (
+        (0.0, 0.0, 0.0, 0.001) if by == "write" else (0.0, draw.uniform(0, 0.004), draw.uniform(0, 0.04))
+    )
+    torn: Literal["", "part", "whole"] = draw.choice(("", "", "", "part", "whole"))
+    return Kill(by, share, draw.choice(delays_s), torn)

@@ -1,0 +1,239 @@
+"""One session of the real program: started, killed, resumed until it ends. Gathers what it left; judges nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.mock_api import MockApi
+from tests.nemesis.journal_text import Line, note_line, place_of, readable_lines, whole_lines
+from tests.nemesis.task import FILE_TOOLS, LOG_FILE, LOG_HEAD, PROMPT
+from tests.soak.leftovers import processes_with, settled
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    from ralph.mock_api import RecordedRequest
+    from tests.nemesis.plan import Kill, SessionPlan
+
+MARKER = "RALPH_NEMESIS_SESSION"
+LONGEST_LIFE_S = 60.0
+"""A process that lives longer hangs."""
+USUAL_RECORDS = 34
+"""About as many has a whole session."""
+_REPOSITORY = Path(__file__).parents[2]
+_POLL_S = 0.0003
+_COMPLETED, _NOTHING_TO_RESUME = 0, 2
+
+
+class StoppedError(Exception):
+    """The campaign was stopped while this session was under way; nothing is known about it."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """One process, and what it left."""
+
+    session_id: str
+    exit_code: int | None
+    """None: it was killed, as planned."""
+    place: str
+    """Where the kill hit; empty for one that ended by itself."""
+    journal: bytes
+    added: bytes
+    """What a power cut then wrote behind the journal."""
+    stdout: str
+    stderr: str
+
+
+@dataclass
+class Observed:
+    room: Path
+    lives: list[Life] = field(default_factory=list)
+    requests: tuple[RecordedRequest, ...] = ()
+    torn: bytes = b""
+    """What was cut off the last session's journal last."""
+    left: list[str] = field(default_factory=list)
+    """Processes that should be gone."""
+
+    @property
+    def kills(self) -> int:
+        return sum(life.exit_code is None for life in self.lives)
+
+    @property
+    def work(self) -> Path:
+        return self.room / "work"
+
+    def journal_of(self, session_id: str) -> Path | None:
+        return next((self.room / "state").rglob(f"{session_id}.jsonl"), None)
+
+
+def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Observed:
+    """Play the plan; the room is left for whoever looks at it. Raises `StoppedError` when `stopping` is set.
+
+    `usual_s`: how long a session takes that nobody kills.
+    """
+    seen = Observed(Path(tempfile.mkdtemp(prefix="nemesis-")))
+    for name in ("work", "state", "home", "tmp"):
+        (seen.room / name).mkdir()
+    (seen.work / LOG_FILE).write_text(LOG_HEAD)
+    marker = f"{os.getpid()}-{seen.room.name}"
+    try:
+        with MockApi(script=plan.task.step) as server:
+            _Lives(plan, seen, server.base_url, marker, usual_s, stopping).play()
+            seen.requests = server.requests
+    except StoppedError:
+        shutil.rmtree(seen.room, ignore_errors=True)
+        raise
+    last = seen.journal_of(seen.lives[-1].session_id)
+    if last is not None and (torn := last.with_suffix(".torn")).exists():
+        seen.torn = torn.read_bytes()
+    seen.left = settled(lambda: processes_with(MARKER, marker))
+    return seen
+
+
+@dataclass
+class _Lives:
+    """The processes of one session, one after the other."""
+
+    plan: SessionPlan
+    seen: Observed
+    base_url: str
+    marker: str
+    usual_s: float
+    stopping: threading.Event
+
+    def play(self) -> None:
+        """Until it ends by itself, or cannot go on."""
+        kills, ids = list(self.plan.kills), list(self.plan.session_ids)
+        session_id, goes_on = ids.pop(0), False
+        while True:
+            life = self._live(session_id, kills.pop(0) if kills else None, goes_on=goes_on)
+            self.seen.lives.append(life)
+            goes_on = life.exit_code is None
+            if life.exit_code == _NOTHING_TO_RESUME and not has_message(life.journal):
+                session_id = ids.pop(0)
+            elif not goes_on:
+                return
+
+    def _live(self, session_id: str, kill: Kill | None, *, goes_on: bool) -> Life:
+        number = len(self.seen.lives)
+        out, err = self.seen.room / f"stdout-{number}", self.seen.room / f"stderr-{number}"
+        words = ["--resume", session_id] if goes_on else ["--session-id", session_id, PROMPT]
+        with self._process(words, out, err) as process:
+            is_killed = self._watch(process, session_id, kill)
+        path = self.seen.journal_of(session_id)
+        journal, added = path.read_bytes() if path else b"", b""
+        if is_killed and kill and path and journal.endswith(b"\n"):
+            added = _torn(kill, journal)
+            path.write_bytes(journal + added)
+        exit_code = None if is_killed else process.returncode
+        place = place_of(readable_lines(journal)) if is_killed else ""
+        return Life(session_id, exit_code, place, journal, added, out.read_text(), err.read_text())
+
+    @contextmanager
+    def _process(self, words: list[str], out: Path, err: Path) -> Iterator[subprocess.Popen[bytes]]:
+        room = self.seen.room
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(_REPOSITORY),  # the ralph beside these files, wherever another one is installed
+            "HOME": str(room / "home"),
+            "TMPDIR": str(room / "tmp"),
+            "RALPH_STATE_DIR": str(room / "state"),
+            "ANTHROPIC_API_KEY": "sk-ant-nemesis-0123456789",
+            "ANTHROPIC_BASE_URL": self.base_url,
+            MARKER: self.marker,
+        }
+        command = [sys.executable, "-m", "ralph", *words, "--output-format", "stream-json", "--retry", "off"]
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                command,
+                cwd=self.seen.work,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,  # Ctrl-C is for the campaign
+            )
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.wait()
+
+    def _watch(self, process: subprocess.Popen[bytes], session_id: str, kill: Kill | None) -> bool:
+        """Wait for its end, or bring it about: True when the kill hit. A life without end is ended, and shows."""
+        started_s = time.monotonic()
+        moment = _Moment(kill, lambda: self.seen.journal_of(session_id), self.usual_s) if kill else None
+        while process.poll() is None:
+            if moment and moment.has_come():
+                process.kill()
+                return process.wait() < 0
+            if self.stopping.wait(_POLL_S if moment else 0.01):
+                raise StoppedError
+            if time.monotonic() - started_s > LONGEST_LIFE_S:
+                process.kill()
+        return False
+
+
+class _Moment:
+    """When a kill is due: so long after the start, so long after so many records, or as soon as a file is written."""
+
+    def __init__(self, kill: Kill, find_journal: Callable[[], Path | None], usual_s: float) -> None:
+        self._kill = kill
+        self._find_journal = find_journal
+        self._due_s: float | None = None
+        self._path: Path | None = None
+        self._bytes = self._records = 0
+        self._last: Line = {}
+        self._look()
+        left = max(4, USUAL_RECORDS - self._records)
+        self._wanted = self._records + 1 + int(kill.share * left)
+        if kill.by == "time":
+            self._due_s = time.monotonic() + kill.share * usual_s * max(0.3, left / USUAL_RECORDS)
+
+    def has_come(self) -> bool:
+        if self._due_s is None:
+            self._look()
+            is_writing = self._last.get("kind") == "tool_intent" and self._last["name"] in FILE_TOOLS
+            if self._records < self._wanted or (self._kill.by == "write" and not is_writing):
+                return False
+            self._due_s = time.monotonic() + self._kill.delay_s
+        return time.monotonic() >= self._due_s
+
+    def _look(self) -> None:
+        """At the records that are new."""
+        self._path = self._path or self._find_journal()
+        if self._path is None or self._path.stat().st_size == self._bytes:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._bytes)
+            new = whole_lines(file.read())
+        self._bytes += len(new)
+        told = [line for line in readable_lines(new) if line["kind"] not in ("event", "run")]
+        self._records += len(told)
+        self._last = told[-1] if told else self._last
+
+
+def has_message(journal: bytes) -> bool:
+    return b'"kind":"user"' in journal
+
+
+def _torn(kill: Kill, journal: bytes) -> bytes:
+    """What is written behind the journal when the power fails in the middle of the next record."""
+    line = note_line(journal.count(b"\n"))
+    match kill.torn:
+        case "part":
+            return line[: 1 + int(kill.share * 1e6) % (len(line) - 1)]
+        case "whole":
+            return line
+    return b""

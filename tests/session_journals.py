@@ -1,0 +1,109 @@
+"""Journals as runs write them, put together record by record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.conversation import RequestShape, user_message
+from ralph.core.events import Notice, RetryRecovered, RetryScheduled, RunEnded
+from ralph.core.journal_lines import line_of
+from ralph.core.outcome import Outcome
+from ralph.core.session import (
+    assistant_entry,
+    ended_entry,
+    event_entry,
+    intent_entry,
+    result_entry,
+    run_entry,
+    session_entry,
+    user_entry,
+)
+from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
+from ralph.core.usage import RunUsage, TokenUsage
+from ralph.effects.output.stream_json import system_fields
+from tests.fakes import FakeJournal, answer, call, text
+
+if TYPE_CHECKING:
+    from ralph.core.answer import Answer
+    from ralph.core.events import Event
+
+MODEL = "claude-sonnet-5-5"
+SESSION_ID = "3f2a9c1e-0000-4000-8000-000000000001"
+ANSWER_COST_USD = 0.00045
+"""Of one answer of `tests.fakes.answer`, to five digits."""
+
+
+class Told(FakeJournal):
+    """Each method writes what a run writes at that point."""
+
+    def __init__(self, session_id: str = SESSION_ID, forked_from: str | None = None) -> None:
+        super().__init__()
+        self.append(session_entry(session_id, "/work", "2026-11-21T12:00:00+00:00", "0.1.0", forked_from))
+
+    def run(self, started_at: str = "2026-11-21T12:00:01+00:00", model: str = MODEL) -> Told:
+        self.append(run_entry(RequestShape(model, "system", ()), started_at, 4711))
+        return self
+
+    def prompt(self, words: str) -> Told:
+        self.append(user_entry(user_message(words)))
+        return self
+
+    def answers(self, *content: dict[str, Any]) -> Told:
+        whole: Answer = answer(*content)
+        self.append(assistant_entry(whole))
+        return self
+
+    def starts(self, call_id: str, name: str = "Bash") -> Told:
+        self.append(intent_entry(ToolCall(call_id, name, {}), None))
+        return self
+
+    def result(self, call_id: str, output: str, *, is_error: bool = False) -> Told:
+        self.append(result_entry(ToolResult(call_id, ToolOutput(output, is_error))))
+        return self
+
+    def event(self, event: Event) -> Told:
+        fields = system_fields(event)
+        assert fields is not None
+        self.append(event_entry(fields))
+        return self
+
+    def ends(self, outcome: Outcome = Outcome.COMPLETED, *errors: str, turns: int = 2) -> Told:
+        usage = RunUsage().plus(MODEL, TokenUsage(1000, 100))
+        self.append(
+            ended_entry(RunEnded(outcome, outcome.exit_code(), None, errors, None, turns, 12.34, 9.0, usage))
+        )
+        return self
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(map(line_of, self.records))
+
+
+RETRY = RetryScheduled(1, 4, 2.0, 529, "HttpError", "overloaded", "HTTP 529 overloaded_error: Overloaded")
+
+
+def completed() -> Told:
+    """A run with everything in it."""
+    return (
+        Told()
+        .run()
+        .prompt("fix the failing test")
+        .answers(
+            text("I look."), call("c1", "Bash", command="pytest -q"), call("c2", "Read", file_path="a.py")
+        )
+        .starts("c1")
+        .result("c1", "one\ntwo\nthree\nfour\nfive\nsix\nExit code 1", is_error=True)
+        .starts("c2", "Read")
+        .result("c2", "1\tx = 1")
+        .event(RETRY)
+        .event(RetryRecovered(1, 2.0))
+        .event(Notice("a notice"))
+        .answers(text("All done."))
+        .ends()
+    )
+
+
+def killed() -> Told:
+    """One call has its result, one was running, one was waiting."""
+    calls = [call(name, "Bash", command=f"make {name}") for name in ("c1", "c2", "c3")]
+    return Told().run().prompt("build it").answers(*calls).starts("c1").result("c1", "ok").starts("c2")

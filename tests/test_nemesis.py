@@ -1,0 +1,22 @@
+"""A short stretch of the kills (`python -m tests.nemesis`): a dozen, drawn from a seed that stays."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.nemesis.campaign import Campaign
+from tests.nemesis.plan import plan_session
+
+SEED = 6
+KILLS = 12
+SESSIONS = range(1, 30)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what is left behind")
+def test_p1_a_session_killed_at_any_moment_ends_as_if_nothing_had_been_exits_0() -> None:
+    said: list[str] = []
+    campaign = Campaign(said.append, KILLS)
+    assert campaign.run((number, plan_session(SEED, number)) for number in SESSIONS), "\n".join(said)
+    assert campaign.kills >= KILLS
