@@ -98,7 +98,8 @@ class Run:
             ending = _Ending(outcome_of(error), error=str(error), cause=error)
         except Interrupted as stop:
             failure = stop.__cause__ if isinstance(stop.__cause__, AgentError) else None
-            ending = _Ending(stop.outcome, error=str(stop), cause=failure, signal_number=stop.signal_number)
+            text = f"{stop}, after: {failure}" if failure is not None else str(stop)
+            ending = _Ending(stop.outcome, error=text, cause=failure, signal_number=stop.signal_number)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
             ending = _Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
         self._recover(finished)

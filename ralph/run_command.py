@@ -80,7 +80,12 @@ class RunCommand:
         self._session_id = options.session_id or str(uuid.uuid4())
         self._clock = SystemClock()
         self._waiter = InboxWaiter(self._clock)
-        self._heartbeats = Heartbeats(self, self._clock, ClockSettings().heartbeat_s)
+        self._heartbeats = Heartbeats(
+            self,
+            self._clock,
+            ClockSettings().heartbeat_s,
+            shows_deltas=options.output.include_partial,
+        )
         self._waiter.heartbeats = self._heartbeats
         self._waiter.on_first_stop = self._say_that_it_stops
         self._redactor = Redactor(known_secrets(environment))
@@ -97,10 +102,15 @@ class RunCommand:
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
         try:
-            ended = self._outcome()
+            return self._outcome().exit_code
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
+            with suppress(OSError):
+                os.write(2, f"ralph: {self._redactor.redact_all(describe_bug(error))}\n".encode())
+            return Outcome.INTERNAL_ERROR.exit_code()
         finally:
             restore_signals()
-        return ended.exit_code
 
     def emit(self, event: Event) -> None:
         self._heartbeats.saw(event)
@@ -155,7 +165,6 @@ class RunCommand:
             cwd = self._directory()
         except FileNotFoundError:
             return self._ended(Outcome.IO_ERROR, "the working directory is gone; change to one that exists")
-        prompt, notices = self._prompt()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
         around = Surroundings(settings, self._environment, cwd, self._waiter, self._clock, self)
@@ -164,6 +173,7 @@ class RunCommand:
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
         if settings.limits.max_time_s is not None:
             self._waiter.run_ends_s = self._started_s + settings.limits.max_time_s
+        prompt, notices = self._prompt()  # after the limit is known: whoever pipes it in may take for ever
         return self._run_task(around, prompt, (*settings.warnings, *notices))
 
     def _run_task(self, around: Surroundings, prompt: str, notices: tuple[str, ...]) -> RunEnded:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ralph.core.stream import answer_from_message
 from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
-from ralph.ports import TIMED_OUT, Interrupted
+from ralph.ports import TIMED_OUT, SignalReceived
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -80,7 +80,7 @@ class FakeWaiter:
     def _move_to(self, moment_s: float) -> None:
         if self.interrupt_at_s is not None and moment_s >= self.interrupt_at_s:
             self.clock.seconds = self.interrupt_at_s
-            raise Interrupted(15)
+            raise SignalReceived(15)
         self.clock.seconds = max(self.clock.seconds, moment_s)
 
 

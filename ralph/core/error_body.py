@@ -9,8 +9,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.classify import API_ERROR_TYPES, DECISIVE_CODES, PERMANENT_STREAM_ERRORS, TYPE_OF_STATUS
-from ralph.core.errors import StreamParse, StreamTransient
+from ralph.core.classify import (
+    API_ERROR_TYPES,
+    DECISIVE_CODES,
+    PERMANENT_STREAM_ERRORS,
+    TYPE_OF_STATUS,
+    ErrorClass,
+    classify_error,
+)
+from ralph.core.errors import HttpError, StreamParse, StreamTransient
 
 if TYPE_CHECKING:
     from ralph.core.errors import AgentError
@@ -26,6 +33,8 @@ def stream_error(event: dict[str, Any]) -> AgentError:
     if error_type not in API_ERROR_TYPES:
         error_type = TYPE_OF_STATUS.get(fields.status or 0, error_type)
     is_permanent = error_type in PERMANENT_STREAM_ERRORS or fields.code in DECISIVE_CODES
+    if error_type not in API_ERROR_TYPES and fields.status is not None:
+        is_permanent |= classify_error(HttpError(fields.status, None, "")) is ErrorClass.PERMANENT
     kind = StreamParse if is_permanent else StreamTransient
     message = fields.message or str(event.get("error") or "the server reported an error without a message")
     return kind(message, error_type, fields.code, fields.request_id)

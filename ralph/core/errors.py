@@ -54,7 +54,10 @@ class HttpError(AgentError):
 
     def __str__(self) -> str:
         kind = f" {self.error_type}" if self.error_type else ""
-        text = self.message or " ".join(self.body.split())[:200] or "(empty body)"
+        shown = "".join(
+            character for character in self.body[:4096] if character.isprintable() or character.isspace()
+        )
+        text = self.message or " ".join(shown.split())[:200] or "(empty body)"
         request = f" (request {self.request_id})" if self.request_id else ""
         return f"HTTP {self.status}{kind}: {text}{request}"
 
