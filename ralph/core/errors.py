@@ -70,6 +70,8 @@ class StreamTransient(AgentError):  # noqa: N818 - the specification's name
     error_type: str | None = None
     error_code: str | None = None
     request_id: str | None = None
+    status: int | None = None
+    """The status that a server other than the API's own named inside its error."""
 
     def __str__(self) -> str:
         return _stream_text(self.message, self.error_type, self.request_id)
@@ -83,6 +85,8 @@ class StreamParse(AgentError):  # noqa: N818 - the specification's name
     error_type: str | None = None
     error_code: str | None = None
     request_id: str | None = None
+    status: int | None = None
+    """The status that an `error` event stands for; None where nothing tells."""
 
     def __str__(self) -> str:
         return _stream_text(self.message, self.error_type, self.request_id)
