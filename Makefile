@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test check format bench soak
+.PHONY: demo test check format bench soak nemesis
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -19,6 +19,11 @@ format:
 # Thousands of broken turns of the real program: about four minutes. SOAK="--seed 7", SOAK="--cuts", ...
 soak:
 	$(PYTHON) quickstart.py soak $(SOAK)
+
+# Five hundred SIGKILLs and every failing call to the disk: about five minutes. NEMESIS="--seed 7", ...
+nemesis:
+	$(PYTHON) quickstart.py nemesis $(NEMESIS)
+	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/cli/test_disk.py -k whichever
 
 bench:
 	$(PYTHON) quickstart.py --version >/dev/null

@@ -5,6 +5,7 @@
     python3 quickstart.py test       set up, and pass the tests
     python3 quickstart.py check      set up, and lint and type-check
     python3 quickstart.py soak       set up, and play thousands of broken turns (minutes)
+    python3 quickstart.py nemesis    set up, and kill hundreds of runs and resume them (minutes)
     python3 quickstart.py run "..."  set up, and run any other ralph command
 
 The environment is made once, with uv where the machine has it, and made anew when pyproject.toml changes.
@@ -24,10 +25,11 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 OLDEST_PYTHON = (3, 11)
 
-# `test`, `soak` and `check` need what developers need; every other word is a ralph command.
+# `test`, `soak`, `nemesis` and `check` need what developers need; every other word is a ralph command.
 DEVELOPER_COMMANDS = {
     "test": [["-m", "pytest"]],
     "soak": [["-m", "tests.soak"]],
+    "nemesis": [["-m", "tests.nemesis"]],
     "check": [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."], ["-m", "mypy"]],
 }
 

@@ -22,7 +22,7 @@ from ralph.core.conversation import (
 from ralph.core.errors import AgentError, HttpError
 from ralph.core.events import AnswerAccepted, Event, Notice, RunEnded, UserMessageCommitted
 from ralph.core.hints import hints_for
-from ralph.core.next_step import Continue, End, RunTools, TurnState, next_step
+from ralph.core.next_step import CONTINUE, Continue, End, RunTools, TurnState, next_step
 from ralph.core.outcome import Outcome
 from ralph.core.session import assistant_entry, ended_entry, result_entry, user_entry
 from ralph.core.tally import Tally
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from ralph.core.backoff import RetryPolicy
     from ralph.core.session import Session
     from ralph.ports import Client, Clock, Events, Journal, Toolbox, Waiter
-
-CONTINUE = (
-    "Your answer was cut off at its length limit. Go on exactly where it stopped, without repeating it."
-)
 
 
 @dataclass(frozen=True)
@@ -95,6 +91,7 @@ class Run:
         self._api_s = 0.0
         self._call_ids = set(session.call_ids) if session else set()
         self._answer = session.answer if session else None
+        self._turn_state = session.turn_state if session else TurnState()
         self._turn: ToolTurn | None = None
         self._session = session
         self.conversation = _resumed(session, task.shape) if session else Conversation.start(task.shape)
@@ -115,7 +112,8 @@ class Run:
             ending = _Ending(Outcome.IO_ERROR, error=str(error))
         except Interrupted as stop:
             failure = stop.__cause__ if isinstance(stop.__cause__, AgentError) else None
-            ending = _Ending(stop.outcome, error=str(stop), cause=failure, signal_number=stop.signal_number)
+            text = f"{stop}, after: {failure}" if failure is not None else str(stop)
+            ending = _Ending(stop.outcome, error=text, cause=failure, signal_number=stop.signal_number)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
             ending = _Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
         return self._sealed(self._ended(ending, self._clock.now_s() - started_s))
@@ -145,8 +143,8 @@ class Run:
             self.emit(UserMessageCommitted(message.content))
 
     def _turns(self) -> _Ending:
-        state = TurnState()
         self._begin()
+        state = self._turn_state
         while True:
             answer, self._answer = self._answer or self._ask(), None
             state, step = next_step(state, answer)
@@ -167,6 +165,7 @@ class Run:
         """Add the prompt, where there is one. What an earlier run left pending is finished before."""
         if self._task.prompt is None:
             return
+        self._turn_state = TurnState()
         if self._answer is not None:
             if self._answer.calls:
                 self._run_tools(self._answer)

@@ -20,10 +20,18 @@ if TYPE_CHECKING:
 
 
 class Interrupted(BaseException):
-    """A signal asked ralph to stop. Raised by the `Waiter`, once per signal, never by a signal handler.
+    """Somebody asked ralph to stop, by a signal or by a time limit. Raised by the `Waiter`.
 
-    A BaseException, so that no `except Exception` on the way can swallow it.
+    A BaseException, so that no `except Exception` on the way can swallow it. Where an API error came before it, that
+    is its `__cause__`.
     """
+
+    outcome: Outcome
+    signal_number = 0
+
+
+class SignalReceived(Interrupted):
+    """Raised once per signal, never by a signal handler."""
 
     outcome = Outcome.INTERRUPTED
 
@@ -33,16 +41,9 @@ class Interrupted(BaseException):
 
 
 class TimeIsUp(Interrupted):
-    """The run's time limit has passed, or what comes next would outlast it. Stops things as a signal does.
-
-    Raised by the `Waiter` at most once, and never after a signal.
-    """
+    """The run's time limit has passed, or what comes next would outlast it. Raised once, and never after a signal."""
 
     outcome = Outcome.TIMED_OUT
-
-    def __init__(self, why: str) -> None:
-        BaseException.__init__(self, why)
-        self.signal_number = 0
 
 
 class JournalError(Exception):
@@ -97,7 +98,7 @@ class Waiter(Protocol):
         """The mailbox's next item, or `TIMED_OUT` when `now_s()` passes `until_s` (None: wait for ever).
 
         An item that is there wins over a deadline that has passed. `waiting_for` is what a heartbeat says.
-        Raises `Interrupted` once for each signal that came, also for one that came before the call, and
+        Raises `SignalReceived` once for each signal that came, also for one that came before the call, and
         `TimeIsUp` once when the run's time limit passes.
         """
         ...

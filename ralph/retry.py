@@ -28,9 +28,10 @@ def send_with_retry(
     """The answer to `body`. Raises the last `AgentError` when it is permanent or the policy gives up.
 
     A chain opens with its first retry and is closed by exactly one RetryRecovered or RetryExhausted, also
-    when a signal ends it.
+    when a signal or the time limit ends it; the error before that is then the cause of what is raised.
     """
     waited_s = 0.0
+    last_error: AgentError | None = None
     for attempt in count(1):
         retries = attempt - 1
         try:
@@ -44,18 +45,20 @@ def send_with_retry(
                 if retries:
                     events.emit(RetryExhausted(retries, waited_s, str(error)))
                 if decision.outlasts_run:
-                    raise TimeIsUp(f"{decision.reason}, after: {error}") from error
+                    raise TimeIsUp(decision.reason) from error
                 raise
             events.emit(_scheduled(error, attempt, decision, policy))
             try:
                 waiter.sleep(decision.seconds, waiting_for=f"retry {attempt} of {policy.max_retries}")
-            except Interrupted:
-                events.emit(RetryExhausted(retries, waited_s, f"interrupted while waiting after: {error}"))
-                raise
+            except Interrupted as stop:
+                events.emit(RetryExhausted(retries, waited_s, f"{stop}, after: {error}"))
+                raise stop from error
             waited_s += decision.seconds
-        except Interrupted:
+            last_error = error
+        except Interrupted as stop:
+            stop.__cause__ = stop.__cause__ or last_error
             if retries:
-                events.emit(RetryExhausted(retries, waited_s, "interrupted"))
+                events.emit(RetryExhausted(retries, waited_s, f"{stop}, after: {stop.__cause__}"))
             raise
         else:
             if retries:

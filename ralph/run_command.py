@@ -101,7 +101,12 @@ class RunCommand:
         self._session = OpenSession(self._session_id, NoJournal())
         self._clock = SystemClock()
         self._waiter = InboxWaiter(self._clock)
-        self._heartbeats = Heartbeats(self, self._clock, ClockSettings().heartbeat_s)
+        self._heartbeats = Heartbeats(
+            self,
+            self._clock,
+            ClockSettings().heartbeat_s,
+            shows_deltas=options.output.include_partial,
+        )
         self._waiter.heartbeats = self._heartbeats
         self._waiter.on_first_stop = self._say_that_it_stops
         self._redactor = Redactor(known_secrets(environment))
@@ -113,7 +118,7 @@ class RunCommand:
             has_color="NO_COLOR" not in environment and os.isatty(2),
             is_one_terminal=os.isatty(1) and os.isatty(2),
         )
-        self._journal_has_failed = False
+        self._takes_notes = True
         self._retention = SessionSettings()
         self._started_s = self._clock.now_s()
 
@@ -122,9 +127,16 @@ class RunCommand:
         try:
             ended = self._outcome()
             self._remove_old_journals()
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
+            with suppress(OSError):
+                os.write(2, f"ralph: {self._redactor.redact_all(describe_bug(error))}\n".encode())
+            return Outcome.INTERNAL_ERROR.exit_code()
+        else:
+            return ended.exit_code
         finally:
             restore_signals()
-        return ended.exit_code
 
     def emit(self, event: Event) -> None:
         self._heartbeats.saw(event)
@@ -136,13 +148,13 @@ class RunCommand:
     def _note(self, event: Event) -> None:
         """What is no part of the conversation, but of the story. Raises JournalError, the first time it cannot."""
         fields = None if isinstance(event, Heartbeat) else system_fields(event)
-        if fields is None or self._journal_has_failed:
+        if fields is None or not self._takes_notes:
             return
         try:
             shown = {name: self._shown(value) for name, value in fields.items()}
             self._session.journal.append(event_entry(shown), sync=False)
         except JournalError:
-            self._journal_has_failed = True
+            self._takes_notes = False
             raise
 
     def _shown(self, value: object) -> object:
@@ -205,7 +217,6 @@ class RunCommand:
             cwd = self._directory()
         except FileNotFoundError:
             return self._ended(Outcome.IO_ERROR, "the working directory is gone; change to one that exists")
-        prompt, notices = self._prompt()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
         around = Surroundings(settings, self._environment, cwd, self._waiter, self._clock, self)
@@ -214,6 +225,7 @@ class RunCommand:
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
         if settings.limits.max_time_s is not None:
             self._waiter.run_ends_s = self._started_s + settings.limits.max_time_s
+        prompt, notices = self._prompt()  # after the limit is known: whoever pipes it in may take for ever
         return self._run_task(around, prompt, (*settings.warnings, *notices))
 
     def _run_task(self, around: Surroundings, prompt: str | None, notices: tuple[str, ...]) -> RunEnded:
@@ -240,6 +252,7 @@ class RunCommand:
         finally:
             client.close()
             toolbox.close()
+            self._takes_notes = False  # a signal may still come while the result is delivered
             self._session.journal.close()
 
     def _open_session(self, around: Surroundings) -> None:

@@ -129,7 +129,7 @@ def _old(options: SessionOptions, new_id: str, store: SessionStore, cwd: Path, n
 
 def _found(options: SessionOptions, store: SessionStore, cwd: Path) -> Path:
     if options.resume is None:
-        last = store.last_of(cwd)
+        last = store.last_to_go_on(cwd)
         if last is None:
             raise UsageError(f"there is no session of {cwd} to go on with")
         return last

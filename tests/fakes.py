@@ -10,7 +10,7 @@ from ralph.core.journal_lines import Record, line_of, read_lines
 from ralph.core.session import run_entry, session_entry
 from ralph.core.stream import answer_from_message
 from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
-from ralph.ports import TIMED_OUT, Interrupted
+from ralph.ports import TIMED_OUT, SignalReceived
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -83,7 +83,7 @@ class FakeWaiter:
     def _move_to(self, moment_s: float) -> None:
         if self.interrupt_at_s is not None and moment_s >= self.interrupt_at_s:
             self.clock.seconds = self.interrupt_at_s
-            raise Interrupted(15)
+            raise SignalReceived(15)
         self.clock.seconds = max(self.clock.seconds, moment_s)
 
 

@@ -11,12 +11,12 @@ from ralph.core.backoff import standard
 from ralph.core.conversation import NOT_RUN, RequestShape
 from ralph.core.errors import HttpError, StreamParse
 from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded, UserMessageCommitted
-from ralph.core.next_step import MOST_PAUSES
+from ralph.core.next_step import CONTINUE, MOST_PAUSES
 from ralph.core.outcome import Outcome
 from ralph.core.session import replay
 from ralph.core.usage import TokenUsage
-from ralph.loop import CONTINUE, Run, Task
-from ralph.ports import Interrupted, TimeIsUp
+from ralph.loop import Run, Task
+from ralph.ports import SignalReceived, TimeIsUp
 from ralph.tool_turn import INTERRUPTED
 from tests.conversation_rules import conversation_problems
 from tests.fakes import (
@@ -157,7 +157,7 @@ def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
         (HttpError(401, None, ""), Outcome.AUTH),
         (HttpError(413, None, ""), Outcome.LIMIT_REACHED),
         (StreamParse("odd"), Outcome.API_REJECTED),
-        (Interrupted(2), Outcome.INTERRUPTED),
+        (SignalReceived(2), Outcome.INTERRUPTED),
         (TimeIsUp("over"), Outcome.TIMED_OUT),
     ],
     ids=str,
@@ -199,7 +199,7 @@ def test_api_time_leaves_the_waits_out() -> None:
 def test_a_signal_inside_a_tool_keeps_what_was_done_and_says_what_is_unknown() -> None:
     def interrupted_at_the_second(calls) -> None:
         if calls[0].id == "b":
-            raise Interrupted(15)
+            raise SignalReceived(15)
 
     played = Played(answer(call("a"), call("b", "Touch"), call("c")), on_run=interrupted_at_the_second)
     assert played.ended.outcome is Outcome.INTERRUPTED
@@ -224,7 +224,8 @@ def test_a_bug_keeps_what_was_done_and_paid_so_far() -> None:
 def test_a_signal_in_the_first_wait_counts_no_retry_that_was_not_made() -> None:
     played = Played(HttpError(529, None, ""), interrupt_at_s=0.5)
     assert (played.ended.retries, played.ended.waited_s) == (0, 0)
-    assert played.ended.errors == ("stopped by SIGTERM",)
+    assert played.ended.errors == ("stopped by SIGTERM, after: HTTP 529: (empty body)",)
+    assert played.ended.api_error_status == 529
 
 
 def test_a_server_that_numbers_its_calls_anew_gets_unique_ids_back() -> None:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from ralph.core.conversation import RequestShape, assistant_message, recover_conversation, user_message
 from ralph.core.errors import StreamParse
 from ralph.core.models import MODELS, facts_of
+from ralph.core.next_step import CONTINUE
 from ralph.core.redaction import Redactor
 from ralph.core.stream import StreamAssembler
 from ralph.core.tool_calls import ToolOutput, ToolResult
 from ralph.effects.clock import SystemClock
 from ralph.effects.tools.definitions import READ
 from ralph.effects.waiter import InboxWaiter
-from ralph.loop import CONTINUE, Run
+from ralph.loop import Run
 from ralph.settings import load_settings
 from ralph.wiring import Surroundings, build_task, build_toolbox
 from tests.core.test_conversation import ASSISTANT, IDS, USER, conversation, sent

@@ -170,6 +170,20 @@ def test_a_completed_answer_that_was_not_sealed_is_the_result() -> None:
     assert (again.ended.outcome, again.ended.result) == (Outcome.COMPLETED, "All done.")
 
 
+def test_text_that_was_cut_before_a_failure_is_in_the_result_after_it() -> None:
+    half = answer(text("The first half, "), stop_reason="max_tokens")
+    failed = Life(half, HttpError(529, None, ""), prompt="the task")
+    again = Life(answer(text("the second.")), journal=failed.journal)
+    assert again.ended.result == "The first half, the second."
+
+
+def test_a_prompt_begins_a_turn_of_its_own() -> None:
+    half = answer(text("The first half, "), stop_reason="max_tokens")
+    failed = Life(half, HttpError(529, None, ""), prompt="the task")
+    again = Life(DONE, journal=failed.journal, prompt="forget it")
+    assert again.ended.result == "All done."
+
+
 def test_a_call_that_was_malformed_is_not_run_after_a_kill_either() -> None:
     whole = Life(answer(text("x"), call("t", "Touch"), stop_reason="max_tokens"), DONE, prompt="the task")
     assert whole.toolbox.ran == []

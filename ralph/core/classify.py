@@ -36,21 +36,18 @@ class FailureKind(enum.Enum):
     CONTEXT_OVERFLOW = "context_overflow"
 
 
-# 408 and 409 pass with time, as the official client holds too; the rest of 4xx does not.
-TRANSIENT_STATUSES = frozenset({408, 409, 429})
-
-PERMANENT_STREAM_ERRORS = frozenset(
+PERMANENT_KINDS = frozenset(
     {
-        "invalid_request_error",
-        "authentication_error",
-        "permission_error",
-        "not_found_error",
-        "request_too_large",
-        "billing_error",
-        "exceed_context_size_error",
+        FailureKind.USAGE_LIMIT,
+        FailureKind.PROTOCOL,
+        FailureKind.AUTH,
+        FailureKind.BILLING,
+        FailureKind.INVALID_REQUEST,
+        FailureKind.NOT_FOUND,
+        FailureKind.CONTEXT_OVERFLOW,
     }
 )
-"""In-stream `error.type`s that asking again cannot mend. Everything else, absent ones included, is transient."""
+"""Asking again cannot mend these."""
 
 TRANSIENT_CAUSES = frozenset(
     {
@@ -73,21 +70,20 @@ OVERFLOW_CODES = frozenset({"context_length_exceeded"})
 DECISIVE_CODES = SPEND_LIMIT_CODES | OVERFLOW_CODES
 """Error codes that decide, whatever the status or the type beside them."""
 
-TYPE_OF_STATUS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    422: "invalid_request_error",
-    429: "rate_limit_error",
-    500: "api_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
+STATUS_OF_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "exceed_context_size_error": 413,  # llama.cpp
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
 }
-"""What the API calls an error of this status: servers with other names still number their errors by it."""
+"""What the API answers with beside each `error.type`: inside a stream the type stands for the status."""
 
 # Anthropic (with and without counts), its Bedrock form, llama.cpp, vLLM/OpenAI.
 _OVERFLOW_TEXT = re.compile(
@@ -100,29 +96,13 @@ _SPEND_LIMIT_TEXT = re.compile(
     r"you have reached your (specified )?(workspace )?api usage limits", re.IGNORECASE
 )
 
-_KIND_OF_TYPE = {
-    "rate_limit_error": FailureKind.RATE_LIMIT,
-    "overloaded_error": FailureKind.OVERLOADED,
-    "timeout_error": FailureKind.TIMEOUT,
-    "api_error": FailureKind.SERVER,
-    "invalid_request_error": FailureKind.INVALID_REQUEST,
-    "authentication_error": FailureKind.AUTH,
-    "permission_error": FailureKind.AUTH,
-    "billing_error": FailureKind.BILLING,
-    "not_found_error": FailureKind.NOT_FOUND,
-    "request_too_large": FailureKind.CONTEXT_OVERFLOW,
-    "exceed_context_size_error": FailureKind.CONTEXT_OVERFLOW,  # llama.cpp
-}
-
-API_ERROR_TYPES = frozenset(_KIND_OF_TYPE)
-"""The `error.type`s whose meaning is known; llama.cpp's own one included."""
-
 _KIND_OF_STATUS = {
     401: FailureKind.AUTH,
     402: FailureKind.BILLING,
     403: FailureKind.AUTH,
     404: FailureKind.NOT_FOUND,
     407: FailureKind.AUTH,
+    # These two pass with time, as the official client holds too; the rest of 4xx does not.
     408: FailureKind.TIMEOUT,
     409: FailureKind.SERVER,
     413: FailureKind.CONTEXT_OVERFLOW,
@@ -152,17 +132,39 @@ def classify_error(error: AgentError) -> ErrorClass:
 def failure_kind(error: AgentError) -> FailureKind:
     match error:
         case HttpError():
-            return _kind_of_http(error)
+            return kind_of(error.status, error.error_type, error.error_code, _text(error))
+        case StreamTransient() | StreamParse() if error.error_type or error.error_code or error.status:
+            status = status_meant(error.error_type, error.status)
+            return kind_of(status, error.error_type, error.error_code, error.message)
         case StreamTransient():
-            return _KIND_OF_TYPE.get(error.error_type or "", FailureKind.STREAM)
-        case StreamParse():
-            return _kind_of_rejected_stream(error)
+            return FailureKind.STREAM
         case Api(cause=NetworkCause.TIMEOUT):
             return FailureKind.TIMEOUT
         case Api():
             return FailureKind.NETWORK
         case _:
             return FailureKind.PROTOCOL
+
+
+def status_meant(error_type: str | None, status: int | None) -> int | None:
+    """Inside a stream: the type decides; one that is not the API's gives way to a status that stands beside it."""
+    return STATUS_OF_TYPE.get(error_type or "", status)
+
+
+def kind_of(status: int | None, error_type: str | None, error_code: str | None, text: str) -> FailureKind:
+    """One rule for every error that a server reports. None: nothing tells what status it would have."""
+    if error_code in SPEND_LIMIT_CODES:
+        return FailureKind.USAGE_LIMIT
+    if error_code in OVERFLOW_CODES or error_type == "exceed_context_size_error":
+        return FailureKind.CONTEXT_OVERFLOW
+    # A spend limit set by the user comes as 400 and one of the tier as 429, both told by text alone.
+    if status in (400, 429) and _SPEND_LIMIT_TEXT.search(text):
+        return FailureKind.USAGE_LIMIT
+    if status == 400 and _LOW_CREDIT_TEXT.search(text):
+        return FailureKind.BILLING
+    if status == 400 and _OVERFLOW_TEXT.search(text):
+        return FailureKind.CONTEXT_OVERFLOW
+    return FailureKind.STREAM if status is None else _kind_of_status(status)
 
 
 def outcome_of(error: AgentError) -> Outcome:
@@ -172,7 +174,7 @@ def outcome_of(error: AgentError) -> Outcome:
     kind = failure_kind(error)
     if kind is FailureKind.CONTEXT_OVERFLOW:
         return Outcome.LIMIT_REACHED
-    if kind is FailureKind.BILLING and is_low_credit(error):
+    if is_low_credit(error):
         return Outcome.API_REJECTED
     if kind in (FailureKind.AUTH, FailureKind.USAGE_LIMIT, FailureKind.BILLING):
         return Outcome.AUTH
@@ -181,48 +183,31 @@ def outcome_of(error: AgentError) -> Outcome:
 
 def is_low_credit(error: AgentError) -> bool:
     """Low credit comes as a plain 400 with nothing but its text to tell it."""
-    return (
-        isinstance(error, HttpError) and error.status == 400 and bool(_LOW_CREDIT_TEXT.search(_text(error)))
-    )
+    match error:
+        case HttpError():
+            status: int | None = error.status
+        case StreamParse():
+            status = status_meant(error.error_type, error.status)
+        case _:
+            return False
+    return status == 400 and failure_kind(error) is FailureKind.BILLING
 
 
 def _is_transient_status(error: HttpError) -> bool:
-    if _kind_of_http(error) in (FailureKind.USAGE_LIMIT, FailureKind.CONTEXT_OVERFLOW):
+    kind = failure_kind(error)
+    if kind in (FailureKind.USAGE_LIMIT, FailureKind.CONTEXT_OVERFLOW):
         return False
     if error.should_retry is not None:
         return error.should_retry
-    return error.status in TRANSIENT_STATUSES or error.status >= 500
+    return kind not in PERMANENT_KINDS
 
 
-def _kind_of_http(error: HttpError) -> FailureKind:
-    text = _text(error)
-    if error.error_code in SPEND_LIMIT_CODES:
-        return FailureKind.USAGE_LIMIT
-    if error.error_code in OVERFLOW_CODES or error.error_type == "exceed_context_size_error":
-        return FailureKind.CONTEXT_OVERFLOW
-    if 400 <= error.status < 500:
-        # A spend limit set by the user comes as 400 and one of the tier as 429, both told by text alone.
-        if error.status in (400, 429) and _SPEND_LIMIT_TEXT.search(text):
-            return FailureKind.USAGE_LIMIT
-        if error.status == 400 and _LOW_CREDIT_TEXT.search(text):
-            return FailureKind.BILLING
-        if error.status == 400 and _OVERFLOW_TEXT.search(text):
-            return FailureKind.CONTEXT_OVERFLOW
-    if error.status in _KIND_OF_STATUS:
-        return _KIND_OF_STATUS[error.status]
-    if error.status >= 500:
+def _kind_of_status(status: int) -> FailureKind:
+    if status in _KIND_OF_STATUS:
+        return _KIND_OF_STATUS[status]
+    if status >= 500:
         return FailureKind.SERVER
-    return FailureKind.INVALID_REQUEST if error.status >= 400 else FailureKind.PROTOCOL
-
-
-def _kind_of_rejected_stream(error: StreamParse) -> FailureKind:
-    if error.error_code in SPEND_LIMIT_CODES:
-        return FailureKind.USAGE_LIMIT
-    if error.error_code in OVERFLOW_CODES:
-        return FailureKind.CONTEXT_OVERFLOW
-    if error.error_type == "invalid_request_error" and _OVERFLOW_TEXT.search(error.message):
-        return FailureKind.CONTEXT_OVERFLOW
-    return _KIND_OF_TYPE.get(error.error_type or "", FailureKind.PROTOCOL)
+    return FailureKind.INVALID_REQUEST if status >= 400 else FailureKind.PROTOCOL
 
 
 def _text(error: HttpError) -> str:

@@ -24,6 +24,9 @@ class ClockLimits:
     """One answer from beginning to end."""
 
 
+ERROR_BODY_S = 5.0
+
+
 @dataclass(frozen=True)
 class Deadline:
     clock: str
@@ -52,6 +55,13 @@ class ResponseClocks:
 
     def got_progress(self, now_s: float) -> None:
         self._progress_s = now_s
+
+    def error_body(self, now_s: float) -> Deadline:
+        """An error's status is what counts: its body is waited for a moment, within the response's own time."""
+        ends_s = now_s + ERROR_BODY_S
+        if self._limits.response_s > 0:
+            ends_s = min(ends_s, self._started_s + self._limits.response_s)
+        return Deadline("error body", ends_s, ERROR_BODY_S)
 
     def next_deadline(self) -> Deadline | None:
         """The clock that fires first; None when all that could are off."""

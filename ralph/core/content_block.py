@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.answer import MalformedCall
 from ralph.core.errors import StreamParse
+from ralph.core.strict_json import strict_json
 from ralph.core.tool_calls import ToolCall
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class OpenBlock:
         value: Any = {} if placeholder is None else placeholder
         try:
             if self.raw_input.strip():
-                value = json.loads(self.raw_input)
+                value = strict_json(self.raw_input)
             elif value:  # it came whole, in no deltas
                 self.raw_input = json.dumps(value)
             _check_strict(value)

@@ -56,9 +56,12 @@ def is_loopback(url: str) -> bool:
     from ipaddress import ip_address  # noqa: PLC0415 - most hosts are names
 
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
         return False
+    # Servers say "listening on 0.0.0.0", and people copy it.
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped.is_loopback or mapped.is_unspecified
 
 
 def _host(url: str) -> str:

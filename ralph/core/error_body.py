@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.classify import API_ERROR_TYPES, DECISIVE_CODES, PERMANENT_STREAM_ERRORS, TYPE_OF_STATUS
+from ralph.core.classify import DECISIVE_CODES, PERMANENT_KINDS, kind_of, status_meant
 from ralph.core.errors import StreamParse, StreamTransient
 
 if TYPE_CHECKING:
@@ -22,13 +22,11 @@ def stream_error(event: dict[str, Any]) -> AgentError:
     It goes by its `error.type`; where the API has no such type, by the status that stands in its `code`.
     """
     fields = error_fields(event)
-    error_type = fields.type
-    if error_type not in API_ERROR_TYPES:
-        error_type = TYPE_OF_STATUS.get(fields.status or 0, error_type)
-    is_permanent = error_type in PERMANENT_STREAM_ERRORS or fields.code in DECISIVE_CODES
-    kind = StreamParse if is_permanent else StreamTransient
+    status = status_meant(fields.type, fields.status)
     message = fields.message or str(event.get("error") or "the server reported an error without a message")
-    return kind(message, error_type, fields.code, fields.request_id)
+    is_permanent = kind_of(status, fields.type, fields.code, message) in PERMANENT_KINDS
+    error = StreamParse if is_permanent else StreamTransient
+    return error(message, fields.type, fields.code, fields.request_id, fields.status)
 
 
 @dataclass(frozen=True)
@@ -85,4 +83,6 @@ def _sentence(value: object, depth: int = 3) -> str | None:
 
 
 def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return (
+        value if isinstance(value, str) and value not in {"", "None"} else None
+    )  # "None": a Python server's null

@@ -54,7 +54,10 @@ class HttpError(AgentError):
 
     def __str__(self) -> str:
         kind = f" {self.error_type}" if self.error_type else ""
-        text = self.message or " ".join(self.body.split())[:200] or "(empty body)"
+        shown = "".join(
+            character for character in self.body[:4096] if character.isprintable() or character.isspace()
+        )
+        text = self.message or " ".join(shown.split())[:200] or "(empty body)"
         request = f" (request {self.request_id})" if self.request_id else ""
         return f"HTTP {self.status}{kind}: {text}{request}"
 
@@ -67,6 +70,8 @@ class StreamTransient(AgentError):  # noqa: N818 - the specification's name
     error_type: str | None = None
     error_code: str | None = None
     request_id: str | None = None
+    status: int | None = None
+    """The status that a server other than the API's own named inside its error."""
 
     def __str__(self) -> str:
         return _stream_text(self.message, self.error_type, self.request_id)
@@ -80,6 +85,8 @@ class StreamParse(AgentError):  # noqa: N818 - the specification's name
     error_type: str | None = None
     error_code: str | None = None
     request_id: str | None = None
+    status: int | None = None
+    """The status that an `error` event stands for; None where nothing tells."""
 
     def __str__(self) -> str:
         return _stream_text(self.message, self.error_type, self.request_id)

@@ -80,19 +80,21 @@ def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None
             records.append(_read(line, seq))
         except JournalDamage as damage:
             return tuple(records), damage
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return tuple(records), JournalDamage(seq + 1, "is no record")
     return tuple(records), None
 
 
 def _read(line: bytes, seq: int) -> Record:
     if not _is_whole(line):
         raise JournalDamage(seq + 1, "does not match its checksum")
-    fields = json.loads(line)
-    del fields["crc"]
-    if fields.pop("seq") != seq:
+    try:
+        fields = json.loads(line)
+        del fields["crc"]
+        number, kind = fields.pop("seq"), fields.pop("kind")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise JournalDamage(seq + 1, "is no record") from None
+    if number != seq:
         raise JournalDamage(seq + 1, "is out of order")
-    return Record(seq, fields.pop("kind"), fields)
+    return Record(seq, kind, fields)
 
 
 def _is_whole(line: bytes) -> bool:

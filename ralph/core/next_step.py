@@ -13,6 +13,11 @@ from ralph.core.outcome import Outcome
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
 
+CONTINUE = (
+    "Your answer was cut off at its length limit. Go on exactly where it stopped, without repeating it."
+)
+"""What the model is told after `Continue`."""
+
 MOST_CONTINUATIONS = 3
 """Answers in a row that `max_tokens` may cut before the run ends."""
 MOST_PAUSES = 10

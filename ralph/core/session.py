@@ -13,6 +13,7 @@ from ralph.core.answer import Answer, MalformedCall
 from ralph.core.conversation import Conversation, RequestShape, assistant_message, user_message
 from ralph.core.errors import AgentError
 from ralph.core.journal_lines import FORMAT
+from ralph.core.next_step import CONTINUE, TurnState, next_step
 from ralph.core.outcome import Outcome
 from ralph.core.tool_calls import FileChange, ToolCall, ToolResult
 
@@ -146,6 +147,8 @@ class Session:
     """Of that answer's calls, those that have one."""
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
     """Of that answer's calls, those that were about to run."""
+    turn_state: TurnState = field(default_factory=TurnState)
+    """What answers before that one, or before the next one, left behind."""
     ended: Mapping[str, Any] | None = None
     """How the last run ended; None: it was killed, or is still running."""
     call_ids: frozenset[str] = frozenset()
@@ -178,6 +181,7 @@ class _Replay:
         self._answer: Answer | None = None
         self._results: dict[str, ToolResult] = {}
         self._intents: dict[str, FileChange | None] = {}
+        self._turn_state = TurnState()
         self._ended: Mapping[str, Any] | None = None
         self._call_ids: set[str] = set()
 
@@ -193,7 +197,9 @@ class _Replay:
                 message = user_message(fields["content"])
                 grown = self._conversation.amended(message) if fields.get("amends") else None
                 self._conversation = grown or self._conversation.plus(message)
-                self._forget_answer()
+                self._close_answer()
+                if message.content[-1].get("text") != CONTINUE:  # a prompt begins a turn of its own
+                    self._turn_state = TurnState()
             case "assistant":
                 self._take_answer(fields)
             case "tool_intent":
@@ -216,6 +222,7 @@ class _Replay:
             self._answer,
             self._results,
             self._intents,
+            self._turn_state,
             self._ended,
             frozenset(self._call_ids),
         )
@@ -247,7 +254,7 @@ class _Replay:
             malformed.get(name) or ToolCall(name, blocks[name]["name"], blocks[name]["input"])
             for name in fields["calls"]
         )
-        self._forget_answer()
+        self._close_answer()
         self._answer = Answer(message, calls, request_id=fields["request_id"])
 
     def _take_result(self, fields: Mapping[str, Any]) -> None:
@@ -256,9 +263,12 @@ class _Replay:
         if all(name in self._results for name in asked):
             blocks = [self._results[name].as_block() for name in asked]
             self._conversation = self._conversation.plus(user_message(blocks))
-            self._forget_answer()
+            self._close_answer()
 
-    def _forget_answer(self) -> None:
+    def _close_answer(self) -> None:
+        """Something follows it: what it means for the turn is the past now."""
+        if self._answer is not None:
+            self._turn_state, _ = next_step(self._turn_state, self._answer)
         self._answer = None
         self._results = {}
         self._intents = {}

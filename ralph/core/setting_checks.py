@@ -21,8 +21,9 @@ MAX_SECONDS = 31_536_000
 """A year. Python's own waits overflow at some 292 of them, and no run is meant to wait that long."""
 _SHOWN_CHARS = 60
 _DURATION = re.compile(
-    r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s?)?", re.ASCII
+    "".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,9}})?)\s*{unit}\s*)?" for unit in "dhms"), re.ASCII | re.IGNORECASE
 )
+_SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,9})?", re.ASCII)
 
 
 def text(value: object) -> str:
@@ -82,14 +83,21 @@ def positive_seconds(value: object) -> float:
 
 
 def duration(value: object) -> float:
-    """A number of seconds, or a text such as `90`, `45s`, `30m`, `1h30m`, `2d`: what people call a time limit."""
+    """A number of seconds, or a text such as `90`, `45s`, `30m`, `1h 30m`, `2d`: what people call a time limit."""
     if not isinstance(value, str):
         return positive_seconds(value)
-    parts = _DURATION.fullmatch(value.strip().lower())
-    if parts is None or not value.strip():
+    text = value.strip()
+    parts = _DURATION.fullmatch(text)
+    if _SECONDS.fullmatch(text):
+        in_seconds = float(text)
+    elif text and parts is not None:
+        units = zip(parts.groups(default="0"), (86_400, 3_600, 60, 1), strict=True)
+        in_seconds = sum(float(number) * unit_s for number, unit_s in units)
+    else:
         raise ValueError(f"must be a time such as 90s, 30m or 1h30m, not {_shown(value)}")
-    units = zip(parts.groups(default="0"), (86_400, 3_600, 60, 1), strict=True)
-    return positive_seconds(sum(float(number) * unit_s for number, unit_s in units))
+    if not 0 < in_seconds <= MAX_SECONDS:
+        raise ValueError(f"must be more than nothing and at most a year, not {_shown(value)}")
+    return in_seconds
 
 
 def seconds_or_none(value: object) -> float:

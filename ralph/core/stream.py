@@ -37,6 +37,7 @@ class StreamAssembler:
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
         self._blocks: list[OpenBlock] = []
+        self._call_ids: set[str] = set()
         self._saw_delta = False
         self._damaged_text = False
         self.is_complete = False
@@ -109,8 +110,10 @@ class StreamAssembler:
         if index != len(self._blocks) or isinstance(index, bool):
             raise StreamParse(f"content_block_start has index {index!r}, expected {len(self._blocks)}")
         block = OpenBlock(dict(_dict(event, "content_block")))
-        if block.is_client_call and any(b.block.get("id") == block.block["id"] for b in self._blocks):
-            raise StreamParse(f"tool_use id {block.block['id']!r} came twice in one answer")
+        if block.is_client_call:
+            if block.block["id"] in self._call_ids:
+                raise StreamParse(f"tool_use id {block.block['id']!r} came twice in one answer")
+            self._call_ids.add(block.block["id"])
         self._blocks.append(block)
 
     def _extend_block(self, event: dict[str, Any]) -> None:
@@ -185,7 +188,9 @@ _AFTER_START = frozenset(
 )
 
 
-def answer_from_message(message: dict[str, Any], request_id: str | None = None) -> Answer:
+def answer_from_message(
+    message: dict[str, Any], request_id: str | None = None, *, has_invalid_utf8: bool = False
+) -> Answer:
     """The answer of a server that ignored `stream` and sent the whole message as JSON."""
     assembler = StreamAssembler()
     content = message.get("content")
@@ -193,7 +198,8 @@ def answer_from_message(message: dict[str, Any], request_id: str | None = None) 
         raise StreamParse("a JSON message without a content list")
     assembler.feed({"type": "message_start", "message": {**message, "content": []}})
     for index, block in enumerate(content):
-        assembler.feed({"type": "content_block_start", "index": index, "content_block": block})
+        begin = {"type": "content_block_start", "index": index, "content_block": block}
+        assembler.feed(begin, has_invalid_utf8=has_invalid_utf8)
         assembler.feed({"type": "content_block_stop", "index": index})
     assembler.feed({"type": "message_delta", "delta": {}})
     assembler.feed({"type": "message_stop"})

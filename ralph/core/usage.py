@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+# No answer has so many tokens; a larger number is a mistake, and arithmetic with huge ones raises.
+_NONSENSE = 10**12
+
+
 @dataclass(frozen=True)
 class TokenUsage:
     """Token counts of one answer, or a sum of them.
@@ -98,4 +102,4 @@ def cost_usd(model: str, tokens: TokenUsage) -> float | None:
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _NONSENSE else 0

@@ -51,12 +51,11 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
     """A 2xx of some other kind, a captive portal's page for one: what it is, and how it begins."""
     text = redact(body.decode("utf-8", "replace"))
+    kind = redact(content_type)[:100] or "no content type"
     title = _TITLE.search(text)
     page = f', page title "{" ".join(title[1].split())[:100]}"' if title else ""
     start = " ".join(text.split())[:200]
-    return StreamParse(
-        f"{host} answered with {content_type or 'no content type'}{page}, not an event stream: {start}"
-    )
+    return StreamParse(f"{host} answered with {kind}{page}, not an event stream: {start}")
 
 
 def _error_fields(text: str) -> ErrorFields:

@@ -13,6 +13,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ralph.effects.content_encoding import decoded_body
+
 if TYPE_CHECKING:
     import httpx
 
@@ -137,7 +139,7 @@ class Exchange:
     def _read_body(self, response: httpx.Response) -> None:
         """To its end, unless the exchange is aborted or more follows a complete answer than can be called a rest."""
         rest_bytes = 0
-        for chunk in response.iter_bytes():
+        for chunk in decoded_body(response):
             if self._unwanted.is_set():
                 rest_bytes += len(chunk)
                 # A socket that was shut down still gives what a server goes on to send.
@@ -146,6 +148,8 @@ class Exchange:
             else:
                 self._read_ahead.acquire()
                 self._mailbox.put(chunk)
+        if _holds_more_than_its_answer(response) and self._wire.open_socket is not None:
+            _shut_down(self._wire.open_socket)
         self._has_ended.set()
         self._mailbox.put(End())
 
@@ -162,6 +166,21 @@ class Exchange:
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             # A tunnel asked of a proxy is no connection yet: TLS with the server comes after it.
             self._mailbox.put(Connected())
+
+
+def _holds_more_than_its_answer(response: httpx.Response) -> bool:
+    """Whether bytes came behind the answer's end: on this connection they would pass for the next answer.
+
+    Only the HTTP library's own state knows. Where that cannot be looked at, the connection is not used again.
+    """
+    stream: Any = response.stream
+    try:
+        while not hasattr(stream, "_connection"):
+            stream = stream._httpcore_stream if hasattr(stream, "_httpcore_stream") else stream._stream  # noqa: SLF001 - as said
+        trailing: bytes = stream._connection._h11_state.trailing_data[0]  # noqa: SLF001 - as said
+    except AttributeError:
+        return True
+    return bool(trailing)
 
 
 def _keep_honest(sock: socket.socket) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import urllib.request
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -26,7 +27,13 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
         # One request at a time; a second connection only while an old one is being given up.
         limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
     )
-    return httpx.Client(transport=transport, timeout=None, follow_redirects=False, trust_env=False)  # noqa: S113 - see above
+    return httpx.Client(
+        transport=transport,
+        timeout=None,  # noqa: S113 - see above
+        follow_redirects=False,
+        trust_env=False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none is kept, so none is sent
+    )
 
 
 class _Transport(httpx.HTTPTransport):

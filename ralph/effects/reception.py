@@ -5,7 +5,7 @@ Everything that can come instead of a whole answer leaves as one of the five err
 
 from __future__ import annotations
 
-import json
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
@@ -13,10 +13,11 @@ import httpx_sse
 
 from ralph.core.clocks import CatchUp, Deadline, ResponseClocks
 from ralph.core.error_body import stream_error
-from ralph.core.errors import AgentError, Api, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.core.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.core.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
 from ralph.core.stream import StreamAssembler, answer_from_message
 from ralph.core.stream_bytes import StreamBytes
+from ralph.core.strict_json import strict_json
 from ralph.core.usage import tokens_of
 from ralph.effects.error_answers import http_error, not_a_stream, request_id_of
 from ralph.effects.exchange import Connected, End, Exchange, Failed, Head
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from ralph.ports import Clock, Events
 
 ERROR_BODY_BYTES = 64 * 1024
-# As the request limit of the API; a whole message sent as JSON is not larger.
-JSON_BODY_BYTES = 32 * 1024 * 1024
+# A whole message sent as JSON has the same text in fewer bytes.
+JSON_BODY_BYTES = 8 * 1024 * 1024
 # A single event larger than this is no event: it would be held in memory whole.
 EVENT_BYTES = 8 * 1024 * 1024
-# An error's status is what counts; its body is not waited for longer than this.
-ERROR_BODY_S = 10.0
+# All of an answer: the longest that models give is a third of it, in deltas of a word each.
+ANSWER_BYTES = 64 * 1024 * 1024
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -62,18 +63,26 @@ class Reception:
         self._catch_up = CatchUp()
         self._bytes = StreamBytes()
         self._bytes_since_event = 0
+        self._answer_bytes = 0
 
     def receive(self) -> Answer:
         head = self._head()
         if not 200 <= head.status < 300:
-            raise http_error(
-                head.status, head.headers, self._error_body(), self._clock.utc_now(), self._redact
-            )
+            raise self._http_error(head)
         request_id = request_id_of(head.headers)
-        content_type = head.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type == "text/event-stream":
+        # Some gateways send it twice, joined by a comma.
+        content_type = re.split("[;,]", head.headers.get("content-type", ""))[0].strip()
+        if content_type.lower() == "text/event-stream":
             return self._stream_answer(request_id)
         return self._answer_of_other_type(content_type, request_id)
+
+    def _http_error(self, head: Head) -> HttpError:
+        """The status is known: whoever is stopped while the body comes still hears of it."""
+        try:
+            body = self._error_body()
+        except Interrupted as stop:
+            raise stop from http_error(head.status, head.headers, b"", self._clock.utc_now(), self._redact)
+        return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
 
     def _head(self) -> Head:
         """Wait for the status line. What fails up to there is `Api`: there was no answer at all."""
@@ -125,6 +134,9 @@ class Reception:
             item = self._next_of_body("the answer to go on")
             if item is None:
                 return
+            self._answer_bytes += len(item)
+            if self._answer_bytes > ANSWER_BYTES:
+                raise StreamParse(f"the answer is larger than {ANSWER_BYTES >> 20} MiB")
             self._bytes_since_event += len(item)
             if self._bytes_since_event > EVENT_BYTES:
                 raise StreamParse(f"one stream event is larger than {EVENT_BYTES >> 20} MiB")
@@ -160,7 +172,7 @@ class Reception:
 
     def _event(self, data: str) -> dict[str, Any]:
         try:
-            event = json.loads(data)
+            event = strict_json(data)
         except (ValueError, RecursionError) as error:
             raise Json(str(error), self._excerpt(data)) from error
         if not isinstance(event, dict) or not isinstance(event.get("type", ""), str):
@@ -173,7 +185,7 @@ class Reception:
 
     def _error_body(self) -> bytes:
         """The first bytes of an error's body. The status has been seen: what fails here changes nothing."""
-        limit = Deadline("error body", self._clock.now_s() + ERROR_BODY_S, ERROR_BODY_S)
+        limit = self._clocks.error_body(self._clock.now_s())
         body = b""
         while len(body) < ERROR_BODY_BYTES:
             item = self._next(limit, "the body of an error")
@@ -191,8 +203,9 @@ class Reception:
                 break
         if not body.strip():
             raise StreamTransient("the answer was empty")
+        text = body.decode("utf-8", "replace")
         try:
-            value = json.loads(body)
+            value = strict_json(text)
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict) and value.get("error"):
@@ -200,7 +213,8 @@ class Reception:
         if isinstance(value, dict) and value.get("type") == "message":
             self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))
             try:
-                return answer_from_message(value, request_id)
+                has_invalid_utf8 = "\ufffd" in text and b"\xef\xbf\xbd" not in body
+                return answer_from_message(value, request_id, has_invalid_utf8=has_invalid_utf8)
             except AgentError as error:
                 raise _redacted(error, self._redact) from error.__cause__
         raise not_a_stream(self._host, content_type, bytes(body[:ERROR_BODY_BYTES]), self._redact)

@@ -13,14 +13,15 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ralph.core.events import SHOWABLE, Event, Heartbeat, StreamReceived
-from ralph.ports import TIMED_OUT, Clock, Events, Interrupted, Mailbox, TimeIsUp
+from ralph.ports import TIMED_OUT, Clock, Events, Interrupted, Mailbox, SignalReceived, TimeIsUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-# A timed wait of the interpreter counts on a clock that stops in suspend: look again this often.
-_LONGEST_SLICE_S = 1.0
+# A timed wait of the interpreter counts on a clock that stops in suspend, and it does not see a signal that comes
+# in the very moment before it: look again this often.
+_LONGEST_SLICE_S = 0.2
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -85,7 +86,7 @@ class InboxWaiter:
 
     def _stop_if_asked(self) -> None:
         if self._signals:
-            self._stop(Interrupted(self._signals.popleft()))
+            self._stop(SignalReceived(self._signals.popleft()))
         if self.time_left_s() <= 0:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
@@ -111,16 +112,20 @@ class InboxWaiter:
 class Heartbeats:
     """Says what is being waited for when nothing has been shown for `interval_s` (0: never)."""
 
-    def __init__(self, events: Events, clock: Clock, interval_s: float) -> None:
+    def __init__(
+        self, events: Events, clock: Clock, interval_s: float, *, shows_deltas: bool = False
+    ) -> None:
+        """`shows_deltas`: text is shown as it comes; else a line at a time."""
         self._events = events
         self._clock = clock
+        self._shows_deltas = shows_deltas
         self.interval_s = interval_s
         self._last_sign_s = clock.now_s()
         self._last_beat_s = self._last_sign_s
 
     def saw(self, event: Event) -> None:
         """An event went out; one that a reader can see counts as a sign of life. Pings do not."""
-        if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and _shows_text(event.event)):
+        if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and self._shows(event.event)):
             self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
     def beat(self, waiting_for: str) -> None:
@@ -130,10 +135,12 @@ class Heartbeats:
             self._last_beat_s = now_s
             self._events.emit(Heartbeat(waiting_for, now_s - self._last_sign_s))
 
-
-def _shows_text(event: dict[str, Any]) -> bool:
-    delta = event.get("delta")
-    return event.get("type") == "content_block_delta" and isinstance(delta, dict) and bool(delta.get("text"))
+    def _shows(self, event: dict[str, Any]) -> bool:
+        delta = event.get("delta")
+        if event.get("type") != "content_block_delta" or not isinstance(delta, dict):
+            return False
+        text = str(delta.get("text") or "")
+        return bool(text) if self._shows_deltas else "\n" in text
 
 
 def catch_stop_signals(waiter: InboxWaiter) -> Callable[[], None]:

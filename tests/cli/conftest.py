@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import signal
     import socket
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from ralph.mock_api import Playable
 
@@ -94,7 +94,16 @@ def ralph(tmp_path: Path) -> Ralph:
     work.mkdir()
     home = tmp_path / "home"
     home.mkdir()
-    return Ralph(work, {"PATH": os.environ["PATH"], "HOME": str(home), "ANTHROPIC_API_KEY": KEY})
+    return Ralph(
+        work,
+        {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "ANTHROPIC_API_KEY": KEY,
+            # The tree that these tests belong to, whatever is installed.
+            "PYTHONPATH": str(Path(__file__).parent.parent.parent),
+        },
+    )
 
 
 @pytest.fixture

@@ -29,6 +29,26 @@ def test_a12_json_that_does_not_parse_is_shown_redacted_and_not_asked_again_exit
     assert "oops [redacted]" in ran.last_line
 
 
+@pytest.mark.parametrize("number", ["9" * 4200, "-1", "1e3", '"many"', "null", "[1]"])
+@pytest.mark.parametrize("output", ["text", "json", "stream-json"])
+def test_a15_counts_that_no_answer_can_have_are_no_crash_exits_0(ralph, answer_with, number, output) -> None:
+    start = {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 12321}}}
+    body = sse(start, *text_block(0, "ok"), *end()).replace(b"12321", number.encode())
+    answer_with(http_answer(body))
+    ran = ralph("hi", "--output-format", output)
+    assert (ran.code, "Traceback" in ran.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("depth", [90, 99, 101, 500, 900, 5000])
+def test_a12_deep_json_is_read_or_refused_and_never_a_crash_exits_0_or_69(ralph, answer_with, depth) -> None:
+    start = {"type": "message_start", "message": {"id": "m1", "deep": 12321}}
+    deep = b"[" * (depth - 2) + b"]" * (depth - 2)
+    answer_with(http_answer(sse(start, *text_block(0, "ok"), *end()).replace(b"12321", deep)))
+    ran = ralph("hi", "--output-format", "stream-json", "--include-partial-messages")
+    assert ran.code == (0 if depth <= 100 else 69)
+    assert len(ran.objects) > 1
+
+
 def test_a13_a_captive_portal_is_shown_by_type_title_and_text_exits_69(ralph, serve) -> None:
     page = "<html><title>Please log in</title><body>Hotel Wi-Fi</body></html>"
     code, requests, stderr = run_with(ralph, serve, Fault(status=200, body=page, content_type="text/html"))

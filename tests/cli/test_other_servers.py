@@ -225,15 +225,15 @@ PASSING_STREAM_ERRORS = {
         {"error": {"message": "CUDA out of memory", "type": "server_error"}},
         "server_error: CUDA out of memory",
     ),
-    "a status as code": ({"error": {"message": "slow down", "code": 429}}, "rate_limit_error: slow down"),
+    "a status as code": ({"error": {"message": "slow down", "code": 429}}, "slow down"),
     "LiteLLM": (
         {"error": {"message": "upstream died", "type": "None", "code": "500"}},
-        "api_error: upstream died",
+        "upstream died",
     ),
     "text": ({"error": "the runner has crashed"}, "the runner has crashed"),
     "vLLM": (
         {"object": "error", "message": "engine dead", "type": "EngineError", "code": 500},
-        "api_error: engine dead",
+        "EngineError: engine dead",
     ),
 }
 

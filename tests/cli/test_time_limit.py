@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+
+import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.cli.slow_servers import flood
@@ -46,6 +49,32 @@ def test_a_wait_that_would_outlast_the_time_limit_is_not_begun_exits_124(ralph, 
     assert "leaves no time to wait 50s, after: HTTP 529" in ran.last_line
     assert ran.result["api_error_status"] == 529
     assert "[retry]" not in ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["go"]], ids=["prompt", "beside the prompt"])
+def test_a_time_limit_ends_the_wait_for_a_pipe_exits_124(ralph, serve, arguments) -> None:
+    server = serve(Turn("never"))
+    process = ralph.start(*arguments, "--max-time", "1", stdin=subprocess.PIPE)
+    process.stdin.write(b"x")
+    process.stdin.flush()
+    started_s = time.monotonic()
+    assert process.wait(timeout=20) == 124
+    assert time.monotonic() - started_s < 2.5
+    assert server.requests == ()
+    process.communicate()
+
+
+def test_the_error_before_a_time_limit_is_told_too_exits_124(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Fault(status=529), Step(Turn("never"), Fault(stall_before_headers_s=60)))
+    ran = ralph("hi", "--max-time", "1.2s", "--output-format", "json")
+    assert ran.code == 124
+    assert ran.result["api_error_status"] == 529
+    assert "is used up, after: HTTP 529" in ran.last_line
+    assert (
+        "[retry] Failed after 1 retries: the time limit (--max-time) is used up, after: HTTP 529"
+        in ran.stderr
+    )
 
 
 def test_a_run_within_its_time_limit_does_not_notice_it(ralph, serve) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from ralph.core.classify import (
-    PERMANENT_STREAM_ERRORS,
     ErrorClass,
     FailureKind,
     classify_error,
@@ -59,7 +58,23 @@ def test_stream_errors_that_may_pass_are_transient_unknown_and_absent_types_too(
     assert classify_error(error) is T
 
 
-@pytest.mark.parametrize("error_type", sorted(PERMANENT_STREAM_ERRORS))
+PERMANENT_TYPES = [
+    *("invalid_request_error", "authentication_error", "permission_error", "not_found_error"),
+    *("request_too_large", "billing_error", "exceed_context_size_error"),
+]
+
+
+@pytest.mark.parametrize("status", [400, 405, 407, 415, 429, 451, 500, 501])
+def test_an_error_inside_a_stream_means_what_its_status_would_mean(status: int) -> None:
+    error = stream_error({"error": {"message": "m", "type": "ForeignError", "code": status}})
+    assert (classify_error(error), failure_kind(error)) == (
+        classify_error(http(status)),
+        failure_kind(http(status)),
+    )
+    assert error.error_type == "ForeignError"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("error_type", PERMANENT_TYPES)
 def test_stream_errors_that_reject_the_request_are_permanent(error_type: str) -> None:
     error = stream_error({"type": "error", "error": {"type": error_type, "message": "m"}})
     assert isinstance(error, StreamParse)
@@ -140,7 +155,7 @@ IN_STREAM_BY_STATUS = [
     (413, FailureKind.CONTEXT_OVERFLOW, P),
     (429, FailureKind.RATE_LIMIT, T),
     (500, FailureKind.SERVER, T),
-    (502, FailureKind.STREAM, T),
+    (502, FailureKind.SERVER, T),
     (503, FailureKind.OVERLOADED, T),
     (504, FailureKind.TIMEOUT, T),
     (7, FailureKind.STREAM, T),

@@ -94,6 +94,8 @@ def test_milliseconds_become_seconds(text: str, in_seconds: float) -> None:
         ("1h30m", 5400),
         ("2d", 172_800),
         ("1d1h1m1s", 90_061),
+        ("1h 30m", 5400),
+        ("1.5 h", 5400),
     ],
 )
 def test_durations_are_read_as_people_write_them(text: str, in_seconds: float) -> None:
@@ -101,7 +103,7 @@ def test_durations_are_read_as_people_write_them(text: str, in_seconds: float) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "soon", "5x", "-5", "30m1h", "1h 30m", "nan", "1e3", "٣m", "h", "0m"]
+    "text", ["", " ", "soon", "5x", "-5", "30m1h", "1h30", "100000h", "nan", "1e3", "٣m", "h", "0m"]
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be"):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
+import pytest
 from freezegun import freeze_time
 
 from ralph.core.retry_after import server_wish_s
+from ralph.effects import clock as clock_module
 from ralph.effects.clock import SystemClock
 
 
@@ -15,6 +18,15 @@ def test_a_servers_date_is_measured_against_the_wall_clock() -> None:
         now = SystemClock().utc_now()
         assert now == datetime(2026, 11, 21, 12, tzinfo=UTC)
         assert server_wish_s({"retry-after": "Sat, 21 Nov 2026 12:01:30 GMT"}, now) == 90
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux counts sleep")
+def test_a11_durations_count_the_time_that_the_machine_sleeps() -> None:
+    boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert boot <= SystemClock().now_s() < boot + 5
+    if boot - time.clock_gettime(time.CLOCK_MONOTONIC) > 10:  # it has slept since it was started
+        assert SystemClock().now_s() - time.clock_gettime(time.CLOCK_MONOTONIC) > 9
+    assert clock_module._CLOCK_ID == time.CLOCK_BOOTTIME
 
 
 def test_p12_a_jump_of_the_wall_clock_moves_no_deadline() -> None:

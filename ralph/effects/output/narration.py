@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
+LONGEST_STREAMED_LINE = 4000
+"""Characters of a line that streams; a longer one is shown in parts rather than kept back."""
 _COLORS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2"}
 
 # The argument that says most about a call, by tool.
@@ -40,6 +42,7 @@ class Narration:
         self._is_quiet = is_quiet
         self._has_color = has_color
         self._unfinished: list[str] = []  # fragments of the line that streams, joined once it is whole
+        self._unfinished_chars = 0
         self._streamed = False
 
     def lines(self, event: ev.Event) -> Iterator[str]:
@@ -114,6 +117,9 @@ class Narration:
                 yield "".join(self._unfinished) + end
                 self._unfinished.clear()
             self._unfinished.append(rest)
+            self._unfinished_chars = len(rest) + (0 if ends_of_lines else self._unfinished_chars)
+            if self._unfinished_chars > LONGEST_STREAMED_LINE:
+                yield from self._rest_of_text()
 
     def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
         """Text that did not stream (a whole message as JSON) is said now."""
@@ -134,6 +140,7 @@ class Narration:
     def _rest_of_text(self) -> Iterator[str]:
         rest = "".join(self._unfinished)
         self._unfinished.clear()
+        self._unfinished_chars = 0
         if rest:
             yield rest
 

@@ -52,6 +52,9 @@ class FileJournal:
             _sync_directory(path.parent)
         except OSError as error:
             raise JournalError(path, error) from error
+        except SessionLockedError:  # somebody looked into it in the moment between the two
+            os.close(descriptor)
+            raise JournalError(path, BlockingIOError(errno.EAGAIN, "in use by another process")) from None
         return cls(path, descriptor)
 
     @classmethod

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 SUFFIX = ".jsonl"
+# The first message stands within: before it come the session, the run with the requests' head, and notices.
+_OPENING_BYTES = 512 * 1024
 
 
 class SessionStore:
@@ -81,6 +83,11 @@ class SessionStore:
         """The journal of this directory that was written last."""
         return max(self.of(cwd), key=written_at, default=None)
 
+    def last_to_go_on(self, cwd: Path) -> Path | None:
+        """The same, of those that have a message; where none has, the last one says what is wrong."""
+        newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
+        return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
+
     def only_one(self, prefix: str) -> Path:
         """Raises UsageError unless one id, and one alone, begins so."""
         found = self.starting_with(prefix)
@@ -105,6 +112,15 @@ class SessionStore:
         """Its name for people to recognise, a hash because names repeat."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
         return self.root / f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
+
+
+def _has_message(path: Path) -> bool:
+    """A run that was stopped before its first message left nothing to go on with."""
+    try:
+        with path.open("rb") as file:
+            return b'"kind":"user"' in file.read(_OPENING_BYTES)
+    except OSError:
+        return False
 
 
 def _usual_place(environment: Mapping[str, str]) -> Path | None:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from ralph.core.classify import PERMANENT_STREAM_ERRORS, ErrorClass, FailureKind, classify_error, failure_kind
+from ralph.core.classify import (
+    PERMANENT_KINDS,
+    STATUS_OF_TYPE,
+    ErrorClass,
+    FailureKind,
+    classify_error,
+    failure_kind,
+)
 from ralph.core.errors import AgentError, Json, StreamParse, StreamTransient
 from ralph.core.events import Notice, ResponseDiscarded
 from ralph.core.tool_calls import ToolCall
@@ -100,7 +107,10 @@ def test_a15_an_error_object_with_200_goes_by_its_type(answering, error_type, co
     error = failure(answering(json.dumps(body).encode(), content_type))
     assert isinstance(error, StreamParse | StreamTransient)
     assert (error.error_type, error.message, error.request_id) == (error_type, "no", "req_9")
-    assert isinstance(error, StreamParse) == (error_type in PERMANENT_STREAM_ERRORS)
+    assert isinstance(error, StreamParse) == (failure_kind(error) in PERMANENT_KINDS)
+    assert isinstance(error, StreamParse) == (
+        STATUS_OF_TYPE.get(error_type, 500) in {400, 401, 402, 403, 404, 413}
+    )
 
 
 def test_a15_an_error_object_without_a_type_is_transient(answering) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.core.classify import ErrorClass, FailureKind, classify_error, failure_kind
+from ralph.core.clocks import ERROR_BODY_S, ClockLimits
 from ralph.core.errors import HttpError
 from ralph.effects.reception import ERROR_BODY_BYTES
 from ralph.mock_api import Fault
+from ralph.ports import SignalReceived
 from tests.effects.messages_api.harness import KEY, Rig, await_no_exchange, http_answer, read_request
+
+if TYPE_CHECKING:
+    import socket
 
 
 def failure(client: Rig) -> HttpError:
@@ -54,6 +60,41 @@ def test_a14_a_huge_body_is_cut_at_64_kib_and_not_waited_for(serve, rig) -> None
     assert len(error.body) == ERROR_BODY_BYTES == 65536
     assert time.monotonic() - started_s < 1.5
     assert await_no_exchange(1.0)
+
+
+@pytest.mark.parametrize("waits", [{"response_s": 0.4}, {}])
+def test_a14_a_body_that_never_comes_is_not_waited_for_long(raw_server, rig, waits) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(b"HTTP/1.1 503 Busy\r\ncontent-length: 9\r\n\r\nhalf")
+        sock.recv(1)
+
+    started_s = time.monotonic()
+    error = failure(rig(raw_server(serve), limits=ClockLimits(**waits)))
+    assert (error.status, error.body) == (503, "half")
+    assert time.monotonic() - started_s < (1.5 if waits else ERROR_BODY_S + 1)
+
+
+def test_a_run_that_is_stopped_while_an_errors_body_comes_still_knows_the_status(raw_server, rig) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(b"HTTP/1.1 401 No\r\ncontent-length: 9\r\n\r\nhalf")
+        threading.Timer(0.2, client.waiter.note_signal, [15]).start()  # the status has been seen by then
+        sock.recv(1)
+
+    client = rig(raw_server(serve))
+    with pytest.raises(SignalReceived) as caught:
+        client.send()
+    assert isinstance(caught.value.__cause__, HttpError)
+    assert caught.value.__cause__.status == 401
+
+
+def test_cookies_are_neither_kept_nor_sent(raw_server, rig) -> None:
+    server = raw_server(http_answer(b"", status="503 Busy", headers="set-cookie: a=b; path=/\r\n"))
+    client = rig(server)
+    for _ in range(2):
+        failure(client)
+    assert b"cookie" not in server.requests[1].lower()
 
 
 def test_a14_a_broken_body_does_not_hide_the_status(serve, rig) -> None:

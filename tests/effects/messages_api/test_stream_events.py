@@ -9,7 +9,7 @@ import pytest
 
 from ralph.core.answer import MalformedCall
 from ralph.core.classify import ErrorClass, FailureKind, classify_error, failure_kind
-from ralph.core.errors import AgentError, StreamParse, StreamTransient
+from ralph.core.errors import AgentError, Json, StreamParse, StreamTransient
 from ralph.core.events import ResponseDiscarded, StreamReceived
 from ralph.core.usage import TokenUsage
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Turn, as_events, as_message, encode_events
@@ -118,13 +118,20 @@ def test_a22_a_known_delta_of_an_unknown_block_is_ignored(answering, delta) -> N
     assert answer.content == [{"type": "future_block", "text": "as it came"}]
 
 
-@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN"])
-def test_a22_an_unknown_block_that_could_not_be_sent_back_is_permanent(answering, number) -> None:
-    stream = sse(START, *whole_block(type="future_block", x=[12321]), *end()).replace(b"12321", number)
-    assert isinstance(failure(answering(stream)), StreamParse)
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN", b"[" * 101 + b"]" * 101])
+@pytest.mark.parametrize("place", ["usage", "block", "event"])
+def test_a12_what_is_no_json_or_too_deep_is_permanent_wherever_it_stands(answering, number, place) -> None:
+    start = {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 12321}}}
+    places: dict[str, list[dict[str, Any]]] = {
+        "usage": [start],
+        "block": [START, *whole_block(type="future_block", x=12321)],
+        "event": [START, {"type": "future_event", "x": 12321}],
+    }
+    stream = sse(*places[place], *end()).replace(b"12321", number)
+    assert isinstance(failure(answering(stream)), Json)
 
 
-@pytest.mark.parametrize("value", [b"1e999", b"NaN", b'"\\ud83d"'])
+@pytest.mark.parametrize("value", [b'"\\ud83d"'])
 def test_a_whole_input_is_looked_at_as_strictly_as_one_in_pieces(answering, value) -> None:
     call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": 12321}}
     stream = sse(START, *whole_block(**call), *end("tool_use")).replace(b"12321", value)

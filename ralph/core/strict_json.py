@@ -1,0 +1,48 @@
+"""JSON as the standard has it, and no deeper than anybody means it: the one door for what servers send. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+DEEPEST = 100
+"""Everything behind the door may walk a value by recursion."""
+
+
+def strict_json(text: str) -> Any:
+    """Raises ValueError for what is no JSON (NaN, Infinity and numbers beyond a float included) or too deep."""
+    value = _DECODER.decode(text)
+    # Counting brackets is quick, and hardly any text has so many of them.
+    if text.count("[") + text.count("{") > DEEPEST and _is_deeper(value, DEEPEST):
+        raise ValueError(f"nested deeper than {DEEPEST}")
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Level by level, without recursion."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
