@@ -27,7 +27,8 @@ OLDEST_PYTHON = (3, 11)
 
 # `test`, `soak`, `nemesis` and `check` need what developers need; every other word is a ralph command.
 DEVELOPER_COMMANDS = {
-    "test": [["-m", "pytest"]],
+    # Most tests wait for something: more processes than cores cost nothing.
+    "test": [["-m", "pytest", "-n", "4", "--dist", "worksteal"]],
     "soak": [["-m", "tests.soak"]],
     "nemesis": [["-m", "tests.nemesis"]],
     "check": [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."], ["-m", "mypy"]],
