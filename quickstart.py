@@ -26,7 +26,8 @@ OLDEST_PYTHON = (3, 11)
 
 # `test`, `soak` and `check` need what developers need; every other word is a ralph command.
 DEVELOPER_COMMANDS = {
-    "test": [["-m", "pytest"]],
+    # Most tests wait for something: more processes than cores cost nothing.
+    "test": [["-m", "pytest", "-n", "4", "--dist", "worksteal"]],
     "soak": [["-m", "tests.soak"]],
     "check": [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."], ["-m", "mypy"]],
 }

@@ -28,8 +28,9 @@ def tools(make_tools: Callable[..., Any], tmp_path: Path) -> Any:
 PATHS = ["/proc/self/environ", "/proc/self/../self/environ", "link", "proc/self/environ"]
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/proc/self/mem", f"/proc/{os.getpid()}/environ"])
+@pytest.mark.parametrize("path", [*PATHS, "/proc/self/mem", "/proc/{pid}/environ"])
 def test_the_environment_and_memory_of_processes_are_not_read(tools: Any, path: str) -> None:
+    path = path.format(pid=os.getpid())
     refused = f"{path} shows the environment or memory of a process, and is not read"
     assert tools.error("Read", file_path=path) == refused
     assert tools.error("Grep", pattern="KEY", path=path) == refused
