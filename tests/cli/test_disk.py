@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ import pytest
 from ralph.core.journal_lines import read_lines
 from ralph.core.session import replay
 from ralph.mock_api import Text, ToolUse, Turn
+from tests.cli.conftest import wait_until
 from tests.conversation_rules import conversation_problems
 
 if TYPE_CHECKING:
@@ -160,6 +163,31 @@ def test_p6_without_any_place_for_a_session_nothing_is_spent_exits_74(ralph, ser
     assert ran.result["terminal_reason"] == "io_error"
 
 
+@needs_mounts
+def test_p7_a_signal_ends_a_name_lookup_that_nobody_answers_exits_143(ralph, tmp_path) -> None:
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.9\n")
+    (tmp_path / "nsswitch.conf").write_text("hosts: dns\n")
+    binds = " && ".join(
+        f"mount --bind '{tmp_path}/{name}' /etc/{name}" for name in ("resolv.conf", "nsswitch.conf")
+    )
+    program = f"{binds} && exec {sys.executable} -m ralph hi --base-url http://slow.example.test"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.9", 53))
+        silent.settimeout(10)
+        process = subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", program],
+            cwd=ralph.cwd,
+            env=ralph.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        silent.recv(512)  # the lookup is under way
+        ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
+    assert (ran.code, seconds < 1.5) == (143, True)
+    assert "interrupted (exit 143)" in ran.last_line
+
+
 # --- Each call that writes, syncs or renames fails once
 
 
@@ -235,6 +263,25 @@ def test_p4_whichever_call_to_the_disk_fails_nothing_is_lost_and_nothing_comes_t
     assert codes[0] == 0
     assert len(codes) > 4
     assert 74 in codes
+
+
+@pytest.mark.parametrize("at", [2, 5, 7, 9])
+def test_p7_a_signal_while_the_journal_is_written_ends_the_run_and_seals_it_exits_143(
+    ralph, serve, tmp_path, failing_calls, at
+) -> None:
+    serve(script=play(*WORK))
+    state, count = tmp_path / "state", tmp_path / "count"
+    ralph.environment |= {"RALPH_STATE_DIR": str(state), "LD_PRELOAD": str(failing_calls)}
+    ralph.environment |= {"FAIL_AT": str(at), "FAIL_HOW": "slow", "FAIL_COUNT": str(count)}
+    process = ralph.start("go")
+    wait_until(lambda: count.exists() and count.read_text() == f"{at:08}\n")
+    ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
+    assert (ran.code, seconds < 1.7) == (143, True)
+    [journal] = journals(state)
+    reading = read_lines(journal.read_bytes())
+    assert reading.torn == b""
+    last = reading.records[-1]
+    assert (last.kind, last.fields.get("outcome")) in {("ended", "interrupted"), ("session", None)}
 
 
 # --- Poor surroundings

@@ -1,7 +1,8 @@
 /* Preloaded into ralph: makes the Nth call that writes, syncs or renames a regular file fail, once.
 
    FAIL_AT     which call, from 1; 0: none
-   FAIL_HOW    "error": it fails with ENOSPC; "short": a write takes half of what it was given
+   FAIL_HOW    "error": it fails with ENOSPC; "short": a write takes half of what it was given;
+               "slow": it takes half a second, whatever signal comes
    FAIL_COUNT  a file that holds the number of calls so far
 */
 #define _GNU_SOURCE
@@ -12,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static long calls, fail_at;
-static int is_short;
+static int is_short, is_slow;
 static int count_fd = -1;
 
 __attribute__((constructor)) static void begin(void)
@@ -23,6 +25,7 @@ __attribute__((constructor)) static void begin(void)
     const char *at = getenv("FAIL_AT"), *how = getenv("FAIL_HOW");
     fail_at = at ? atol(at) : 0;
     is_short = how && strcmp(how, "short") == 0;
+    is_slow = how && strcmp(how, "slow") == 0;
     const char *count_file = getenv("FAIL_COUNT");
     if (count_file)
         count_fd = open(count_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -42,6 +45,12 @@ static int fails(void)
     int size = snprintf(text, sizeof text, "%08ld\n", call);
     if (count_fd >= 0 && pwrite(count_fd, text, size, 0) != size)
         abort();
+    if (call == fail_at && is_slow) {
+        struct timespec left = {0, 500000000};
+        while (nanosleep(&left, &left) != 0)
+            ;
+        return 0;
+    }
     return call == fail_at;
 }
 
