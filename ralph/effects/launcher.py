@@ -28,8 +28,9 @@ _FINISH_S = 0.1
 _ASK_S = 0.2
 # SIGKILL is obeyed within milliseconds, but for a process stuck in the kernel: do not wait for that one.
 _KILL_S = 2.0
-# Without a parent-death signal (macOS) the parent is looked at this often.
-_PARENT_CHECK_S = 1.0
+# The parent is looked at this often. Where there is no parent-death signal (macOS) nothing else tells of its end; and
+# where there is one, Python sees a signal that comes in the moment before a blocking wait only when that wait ends.
+_PARENT_CHECK_S = 0.25
 
 
 class _StopRequested(Exception):  # noqa: N818 - it is a request, not an error
@@ -112,9 +113,11 @@ class _Supervisor:
             self._shell_pid = _start(command)
             while self._status is None:
                 self._reap(block=True)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._end_leftovers()
         except _StopRequested:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._stop()
         if self._status is None:
@@ -124,9 +127,9 @@ class _Supervisor:
 
     def _tie_to_parent(self) -> None:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        if not prctl(PR_SET_PDEATHSIG, signal.SIGTERM):
-            signal.signal(signal.SIGALRM, self._check_parent)
-            signal.setitimer(signal.ITIMER_REAL, _PARENT_CHECK_S, _PARENT_CHECK_S)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.signal(signal.SIGALRM, self._check_parent)
+        signal.setitimer(signal.ITIMER_REAL, _PARENT_CHECK_S, _PARENT_CHECK_S)
         if self._is_orphaned():  # it died before the kernel was told to say so
             raise _StopRequested
 
