@@ -102,9 +102,10 @@ class _Supervisor:
         self._grace_s = grace_s
         self._shell_pid = 0
         self._status: int | None = None
+        self._was_asked_to_stop = False
 
     def run(self, command: list[str]) -> int:
-        signal.signal(signal.SIGTERM, _request_stop)
+        signal.signal(signal.SIGTERM, self._request_stop)
         signal.signal(
             signal.SIGCHLD, signal.SIG_DFL
         )  # ignored, as some parents leave it, it would hide the status
@@ -133,9 +134,17 @@ class _Supervisor:
         if self._is_orphaned():  # it died before the kernel was told to say so
             raise _StopRequested
 
-    def _check_parent(self, _number: int, _frame: object) -> None:
-        if self._is_orphaned():
+    def _request_stop(self, _number: int, _frame: object) -> None:
+        """Once. The kernel repeats its signal for each thread of the parent that dies, and a second exception, while
+        the first one is dealt with, would end us and leave the command alone.
+        """
+        if not self._was_asked_to_stop:
+            self._was_asked_to_stop = True
             raise _StopRequested
+
+    def _check_parent(self, number: int, frame: object) -> None:
+        if self._is_orphaned():
+            self._request_stop(number, frame)
 
     def _is_orphaned(self) -> bool:
         return os.getppid() != self._parent_pid
@@ -202,10 +211,6 @@ class _Supervisor:
             os.killpg(self._shell_pid, number)
         except OSError:
             pass
-
-
-def _request_stop(_number: int, _frame: object) -> None:
-    raise _StopRequested
 
 
 def _has_process_tree() -> bool:
