@@ -16,7 +16,7 @@ from ralph.core.tool_calls import ToolOutput, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from anthropic.types import TextBlockParam, ThinkingConfigAdaptiveParam, ToolParam
+    from anthropic.types import TextBlockParam, ToolParam
 
     from ralph.core.tool_calls import Block, ToolDefinition
 
@@ -63,6 +63,10 @@ class RequestShape:
     max_tokens: int | None = None
     """None: the default, or the model's maximum where that is less."""
     effort: str | None = None
+    thinking: str | None = None
+    """The type of thinking to ask for; "none": do not speak of it; None: what the model is known to need."""
+    endpoint: str | None = None
+    """The base URL it is sent to: thinking without a signature means nothing elsewhere. None: not known."""
     recorded_head: bytes | None = None
     """A resumed session's own head: it is sent again to the byte, whatever the other fields would make of it."""
 
@@ -76,9 +80,9 @@ class RequestShape:
             "stream": True,
         }
         facts = facts_of(self.model)
-        if facts is not None and facts.needs_adaptive:
-            adaptive: ThinkingConfigAdaptiveParam = {"type": "adaptive"}
-            fields["thinking"] = adaptive
+        needs = "adaptive" if facts is not None and facts.needs_adaptive else "none"
+        if (thinking := self.thinking or needs) != "none":
+            fields["thinking"] = {"type": thinking}
         if self.effort is not None and (facts is None or facts.takes_effort):
             fields["output_config"] = {"effort": self.effort}
         if self.tools:

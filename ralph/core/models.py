@@ -26,10 +26,10 @@ class Price:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    context_window: int
-    """Tokens of prompt and answer together."""
-    max_output: int
-    """Largest `max_tokens` the API accepts."""
+    context_window: int | None
+    """Tokens of prompt and answer together; None: not known."""
+    max_output: int | None
+    """Largest `max_tokens` the API accepts; None: not known."""
     price: Price | None
     """None: not known."""
     needs_adaptive: bool = False
@@ -102,4 +102,5 @@ def is_claude(model: str) -> bool:
 def max_tokens_for(model: str, wish: int | None) -> int:
     """The `max_tokens` of a request: the wish, else the default, and never over what the model is known for."""
     facts = facts_of(model)
-    return min(wish or DEFAULT_MAX_TOKENS, facts.max_output) if facts else wish or DEFAULT_MAX_TOKENS
+    wished = wish or DEFAULT_MAX_TOKENS
+    return wished if facts is None or facts.max_output is None else min(wished, facts.max_output)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.core.credentials import Credential
+    from ralph.core.target import Target
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 RETRY_POLICIES = ("standard", "patient", "off", "custom")
@@ -96,8 +97,10 @@ class Settings:
     clocks: ClockSettings = ClockSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()
+    targets: tuple[Target, ...] = ()
+    """Who is asked, the first first; `load_settings` gives at least one."""
     credential: Credential | None = None
-    """None: requests carry no key (a local server)."""
+    """Of the environment. None: requests carry no key (a local server)."""
     custom_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Name and value, sent with every request in this order; latin-1."""
     warnings: tuple[str, ...] = ()

@@ -1,0 +1,71 @@
+"""Who can be asked: one model behind one endpoint, with its keys, its limits and its prices. Values only.
+
+Which target is asked when is `core/targets.py`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ralph.core.conversation import RequestShape
+from ralph.core.models import ModelFacts, Price, facts_of
+
+if TYPE_CHECKING:
+    from ralph.core.credentials import Credential
+    from ralph.core.tool_calls import ToolDefinition
+
+THINKING_CHOICES = ("adaptive", "between_tools", "disabled", "none")
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    """What settings, events and people call it."""
+    model: str
+    """The model's id; aliases are resolved."""
+    base_url: str
+    """Without a closing `/` or `/v1`."""
+    credentials: tuple[Credential, ...] = ()
+    """Its keys, in the order they are tried; empty: requests carry none."""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Sent with every request beside the credential; latin-1."""
+    max_tokens: int | None = None
+    """Largest answer in tokens; None: the default, or the model's maximum where that is less."""
+    effort: str | None = None
+    context_window: int | None = None
+    """Tokens; None: what is known of the model."""
+    thinking: str | None = None
+    """One of THINKING_CHOICES; "none": the request does not speak of it; None: what is known of the model."""
+    price: Price | None = None
+    """None: what is known of the model."""
+
+    @property
+    def key_count(self) -> int:
+        """How many ways there are to ask it: without a key there is one too."""
+        return max(1, len(self.credentials))
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """What is known of the model, the user's own words first. None: nothing is."""
+        known = facts_of(self.model)
+        if self.price is None and self.context_window is None:
+            return known
+        facts = known or ModelFacts(context_window=None, max_output=None, price=None)
+        if self.price is not None:
+            facts = replace(facts, price=self.price, long_prompt_price=None)
+        if self.context_window is not None:
+            facts = replace(facts, context_window=self.context_window)
+        return facts
+
+    def shape(self, system: str, tools: tuple[ToolDefinition, ...]) -> RequestShape:
+        """The fixed part of the requests it is sent."""
+        return RequestShape(
+            model=self.model,
+            system=system,
+            tools=tools,
+            max_tokens=self.max_tokens,
+            effort=self.effort,
+            thinking=self.thinking,
+            endpoint=self.base_url,
+        )
