@@ -147,7 +147,8 @@ def run(
     """Do one task: ask the model, run its tools, repeat, until an outcome."""
     del print_, dangerously_skip_permissions, permission_mode, verbose
     from ralph.effects.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
-    from ralph.run_command import RunOptions, run_command  # noqa: PLC0415 - not needed for --help
+    from ralph.run_command import run_command  # noqa: PLC0415 - the same
+    from ralph.run_options import RunOptions  # noqa: PLC0415 - the same
 
     if include_partial_messages and output_format is not opt.OutputFormat.STREAM_JSON:
         raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")

@@ -7,49 +7,49 @@ other rooms' business.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ralph.core.answer import with_unique_call_ids
 from ralph.core.bug_report import describe_bug
 from ralph.core.classify import outcome_of
+from ralph.core.controls import RunControls
 from ralph.core.conversation import (
     Conversation,
-    RequestShape,
     assistant_message,
     recover_conversation,
+    text_blocks,
     user_message,
 )
 from ralph.core.errors import AgentError, HttpError
 from ralph.core.events import AnswerAccepted, Event, Notice, RunEnded, UserMessageCommitted
-from ralph.core.hints import hints_for
+from ralph.core.hints import come_back_hint, hints_for
 from ralph.core.next_step import CONTINUE, Continue, End, RunTools, TurnState, next_step
 from ralph.core.outcome import Outcome
-from ralph.core.session import assistant_entry, ended_entry, result_entry, user_entry
+from ralph.core.session_entries import (
+    assistant_entry,
+    ended_entry,
+    result_entry,
+    target_entry,
+    user_entry,
+)
 from ralph.core.tally import Tally
 from ralph.core.tool_calls import ToolResult
 from ralph.ports import Interrupted, JournalError, WorkingDirectoryGoneError
-from ralph.retry import send_with_retry
+from ralph.retry import CallSite, send_with_retry
 from ralph.tool_turn import ToolTurn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from ralph.core.answer import Answer
     from ralph.core.backoff import RetryPolicy
+    from ralph.core.roster import Roster
     from ralph.core.session import Session
+    from ralph.core.tool_calls import Block
     from ralph.ports import Client, Clock, Events, Journal, Toolbox, Waiter
 
-
-@dataclass(frozen=True)
-class Task:
-    """What to do, and with what: everything that is fixed before the first request."""
-
-    prompt: str | None
-    """None: go on with what the session has pending."""
-    shape: RequestShape
-    policy: RetryPolicy
-    endpoint: str
-    """The base URL, for messages to people."""
-    credential: str
-    """Where the key came from, for messages to people."""
+    Prompt = str | Sequence[Block]
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,12 @@ class _Ending:
 
 
 class Run:
-    """One invocation's loop. `conversation` is valid to resume whenever `run()` has returned."""
+    """One session's loop, task after task. `conversation` is valid to resume whenever `run()` has returned."""
 
     def __init__(
         self,
-        task: Task,
+        roster: Roster,
+        policy: RetryPolicy,
         *,
         client: Client,
         toolbox: Toolbox,
@@ -77,35 +78,43 @@ class Run:
         clock: Clock,
         journal: Journal,
         events: Events,
+        controls: RunControls | None = None,
         session: Session | None = None,
     ) -> None:
-        """`session`: where an earlier run of it has got to; None: a new one, for which the task has a prompt."""
-        self._task = task
-        self._client = client
+        """`session`: where an earlier run of it has got to; None: a new one, whose first task has a prompt."""
+        self._roster = roster
+        self._controls = controls or RunControls()
+        self._site = CallSite(roster, policy, self._controls, client, waiter, clock, self)
         self._toolbox = toolbox
-        self._waiter = waiter
         self._clock = clock
         self._journal = journal
         self._sink = events
-        self._tally = Tally(task.shape.model)
-        self._api_s = 0.0
+        self._tally = Tally()
+        self._recorded_target = roster.first.name
         self._call_ids = set(session.call_ids) if session else set()
         self._answer = session.answer if session else None
         self._turn_state = session.turn_state if session else TurnState()
         self._turn: ToolTurn | None = None
         self._session = session
-        self.conversation = _resumed(session, task.shape) if session else Conversation.start(task.shape)
+        shape = roster.first_shape
+        self.conversation = session.conversation.under(shape) if session else Conversation.start(shape)
 
     def emit(self, event: Event) -> None:
         """An `Events` port of its own: everything that happens in a run is counted on its way out."""
         self._tally.saw(event)
         self._sink.emit(event)
 
-    def run(self) -> RunEnded:
-        """Go on until an outcome. Never raises: what the API, a tool, a signal or a bug does is an outcome."""
+    def run(self, prompt: Prompt | None) -> RunEnded:
+        """Go on until an outcome; None: with what the session has pending. The journal has the run's record.
+
+        Never raises: what the API, a tool, a signal or a bug does is an outcome.
+        """
         started_s = self._clock.now_s()
+        self._tally = Tally()
+        self._roster.forgive()
+        self._recorded_target = self._roster.first.name
         try:
-            ending = self._turns()
+            ending = self._turns(prompt)
         except AgentError as error:
             ending = _Ending(outcome_of(error), error=str(error), cause=error)
         except (JournalError, WorkingDirectoryGoneError) as error:
@@ -142,8 +151,9 @@ class Run:
             self._journal.append(*(result_entry(ToolResult.of_block(block)) for block in results))
             self.emit(UserMessageCommitted(message.content))
 
-    def _turns(self) -> _Ending:
-        self._begin()
+    def _turns(self, prompt: Prompt | None) -> _Ending:
+        if prompt is not None:
+            self._begin(prompt)
         state = self._turn_state
         while True:
             answer, self._answer = self._answer or self._ask(), None
@@ -161,27 +171,26 @@ class Run:
                         self.emit(Notice(step.notice))
                     return _Ending(step.outcome, step.result, answer.stop_reason, step.error)
 
-    def _begin(self) -> None:
-        """Add the prompt, where there is one. What an earlier run left pending is finished before."""
-        if self._task.prompt is None:
-            return
+    def _begin(self, prompt: Prompt) -> None:
+        """Add the prompt. What an earlier run left pending is finished before."""
         self._turn_state = TurnState()
         if self._answer is not None:
             if self._answer.calls:
                 self._run_tools(self._answer)
             self._recover()  # calls that must not run need a result too
             self._answer = None
-        self._say(self._task.prompt)
+        self._say(prompt)
 
-    def _say(self, text: str) -> None:
+    def _say(self, said: Prompt) -> None:
         """A user message of ours. One that nothing has answered yet grows by it: roles alternate."""
         messages = self.conversation.messages
+        blocks = text_blocks(said) if isinstance(said, str) else said
         if messages and messages[-1].role == "user":
-            message = user_message([*messages[-1].content, {"type": "text", "text": text}])
+            message = user_message([*messages[-1].content, *blocks])
             self._journal.append(user_entry(message, amends=True))
             self.conversation = self.conversation.amended(message)
         else:
-            message = user_message(text)
+            message = user_message(blocks)
             self._journal.append(user_entry(message))
             self.conversation = self.conversation.plus(message)
 
@@ -200,21 +209,13 @@ class Run:
     def _ask(self) -> Answer:
         """One accepted answer, committed, with however many attempts the policy allows."""
         self._session = None  # what was pending in it is settled
-        asked_s, waited_s = self._clock.now_s(), self._tally.waited_s
-        try:
-            answer = send_with_retry(
-                self.conversation.request_body(),
-                client=self._client,
-                policy=self._task.policy,
-                waiter=self._waiter,
-                events=self,
-            )
-        finally:
-            self._api_s += self._clock.now_s() - asked_s - (self._tally.waited_s - waited_s)
+        self._take_model_wish()
+        answer = send_with_retry(self.conversation, self._site, self._tally.turns + 1)
         answer = with_unique_call_ids(answer, self._call_ids)
         self._call_ids.update(call.id for call in answer.calls)
+        self._record_target()
         self._journal.append(assistant_entry(answer))
-        message = assistant_message(answer.content)
+        message = assistant_message(answer.content, self._roster.shape.author)
         if message is not None:
             self.conversation = self.conversation.plus(message)
         self.emit(AnswerAccepted(answer.message, answer.request_id))
@@ -222,32 +223,53 @@ class Run:
             self.emit(Notice(warning))
         return answer
 
+    def _take_model_wish(self) -> None:
+        wish = self._controls.take_model_wish()
+        if wish is not None:
+            target = self._roster.prefer(wish)
+            self.emit(Notice(f"from here on with {target.name}"))
+
+    def _record_target(self) -> None:
+        """Whoever goes on with this session goes on with whom has answered, and lets those cool down who do."""
+        target, shape = self._roster.target, self._roster.shape
+        if target.name == self._recorded_target:
+            return
+        now_s, now = self._clock.now_s(), self._clock.utc_now()
+        cooling = {
+            name: (now + timedelta(seconds=end_s - now_s)).isoformat()
+            for name, end_s in self._roster.cooling_s().items()
+            if end_s > now_s
+        }
+        self._journal.append(target_entry(target.name, shape, cooling))
+        self._recorded_target = target.name
+        self.conversation = self.conversation.under(shape)
+
     def _ended(self, ending: _Ending, duration_s: float) -> RunEnded:
-        task, cause = self._task, ending.cause
+        tally, cause = self._tally, ending.cause
         http = cause if isinstance(cause, HttpError) else None
-        hints: tuple[str, ...] = ()
-        if cause is not None:
-            hints = hints_for(
-                cause, model=task.shape.model, endpoint=task.endpoint, credential=task.credential
-            )
+        retry_after_s = http.retry_after if http and ending.outcome is Outcome.API_UNAVAILABLE else None
         return RunEnded(
             outcome=ending.outcome,
             exit_code=ending.outcome.exit_code(ending.signal_number),
             result=ending.result,
             errors=(ending.error,) if ending.error else (),
             stop_reason=ending.stop_reason,
-            num_turns=self._tally.turns,
+            num_turns=tally.turns,
             duration_s=duration_s,
-            api_s=max(0.0, self._api_s),
-            usage=self._tally.usage,
-            retries=self._tally.retries,
-            waited_s=self._tally.waited_s,
+            api_s=tally.api_s,
+            usage=tally.usage,
+            retries=tally.retries,
+            waited_s=tally.waited_s,
             api_error_status=http.status if http else None,
-            retry_after_s=http.retry_after if http and ending.outcome is Outcome.API_UNAVAILABLE else None,
-            hints=hints,
+            retry_after_s=retry_after_s,
+            hints=tuple(self._hints(cause, retry_after_s)),
         )
 
-
-def _resumed(session: Session, shape: RequestShape) -> Conversation:
-    same_model = shape.model == session.shape.model
-    return (session.conversation if same_model else session.conversation.without_thinking()).under(shape)
+    def _hints(self, cause: AgentError | None, retry_after_s: float | None) -> Iterator[str]:
+        target = self._roster.target
+        if retry_after_s:
+            yield come_back_hint(retry_after_s, self._clock.utc_now())
+        if cause is not None:
+            keys = target.credentials
+            source = keys[self._roster.state.route.key].source if keys else "ANTHROPIC_API_KEY is not set"
+            yield from hints_for(cause, model=target.model, endpoint=target.base_url, credential=source)

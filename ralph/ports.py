@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ralph.core.outcome import Outcome
+from ralph.core.usage import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
     from ralph.core.events import Event
-    from ralph.core.session import Entry
+    from ralph.core.session_entries import Entry
+    from ralph.core.target import Target
     from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
 
@@ -28,6 +30,8 @@ class Interrupted(BaseException):
 
     outcome: Outcome
     signal_number = 0
+    tokens = TokenUsage()
+    """What the server had counted of an answer that was under way."""
 
 
 class SignalReceived(Interrupted):
@@ -44,6 +48,25 @@ class TimeIsUp(Interrupted):
     """The run's time limit has passed, or what comes next would outlast it. Raised once, and never after a signal."""
 
     outcome = Outcome.TIMED_OUT
+
+
+class InterruptRequested(Interrupted):
+    """The driver of this run wants the present task ended, as SIGINT would. The process goes on."""
+
+    outcome = Outcome.INTERRUPTED
+    signal_number = signal.SIGINT
+
+    def __init__(self) -> None:
+        super().__init__("interrupted by a control request")
+
+
+class RetryAborted(Interrupted):
+    """The driver of this run does not want to wait for the API any longer. Raised while a chain of retries is open."""
+
+    outcome = Outcome.API_UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__("Retry cancelled")
 
 
 class JournalError(Exception):
@@ -113,8 +136,10 @@ class Waiter(Protocol):
 
 
 class Client(Protocol):
-    def send_message(self, body: RequestBody) -> Answer:
-        """Send one request, once. Raises only `AgentError` (and `Interrupted`); never retries."""
+    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+        """Send one request, once, with the target's key of that index. Raises only `AgentError` (and `Interrupted`);
+        never retries.
+        """
         ...
 
 

@@ -1,95 +1,126 @@
 """The retry loop, whole, on one screen. Nothing below `send_message()` retries, nothing above it does either.
 
-Each call of `send_with_retry` starts with a fresh budget. What is transient and how long to wait are pure
-decisions of `core/classify.py` and `core/backoff.py`; every retry of one chain sends identical bytes.
+Each call of `send_with_retry` starts with a fresh budget. What is transient, how long to wait and whom to ask next
+are pure decisions of `core/classify.py`, `core/backoff.py` and `core/targets.py`; all retries to one target send
+identical bytes.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
+from ralph.core import backoff
 from ralph.core.backoff import GiveUp, RetryPolicy, Wait
-from ralph.core.classify import ErrorClass, classify_error, failure_kind
-from ralph.core.errors import AgentError, HttpError, StreamTransient
-from ralph.core.events import AttemptFailed, Notice, RetryExhausted, RetryRecovered, RetryScheduled
-from ralph.ports import Interrupted, TimeIsUp
+from ralph.core.chain import Chain
+from ralph.core.errors import AgentError
+from ralph.core.events import Notice
+from ralph.core.targets import after_failure, begin, failure_of
+from ralph.core.usage import tokens_of
+from ralph.ports import Interrupted, RetryAborted, TimeIsUp
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
-    from ralph.core.conversation import RequestBody
-    from ralph.ports import Client, Events, Waiter
+    from ralph.core.controls import RunControls
+    from ralph.core.conversation import Conversation
+    from ralph.core.roster import Roster
+    from ralph.core.targets import Decision, Rules, TargetsState
+    from ralph.ports import Client, Clock, Events, Waiter
 
 
-def send_with_retry(
-    body: RequestBody, *, client: Client, policy: RetryPolicy, waiter: Waiter, events: Events
-) -> Answer:
-    """The answer to `body`. Raises the last `AgentError` when it is permanent or the policy gives up.
+@dataclass(frozen=True)
+class CallSite:
+    """What every request of a run goes through."""
 
-    A chain opens with its first retry and is closed by exactly one RetryRecovered or RetryExhausted, also
-    when a signal or the time limit ends it; the error before that is then the cause of what is raised.
+    roster: Roster
+    policy: RetryPolicy
+    controls: RunControls
+    client: Client
+    waiter: Waiter
+    clock: Clock
+    events: Events
+
+
+def send_with_retry(conversation: Conversation, site: CallSite, turn: int) -> Answer:
+    """The next answer. Raises the last `AgentError` when nobody can be asked again or the policy gives up.
+
+    A chain opens with its first retry and is closed by exactly one RetryRecovered or RetryExhausted, also when a
+    signal, an abort or the time limit ends it; the error before that is then the cause of what is raised.
     """
-    waited_s = 0.0
-    last_error: AgentError | None = None
-    for attempt in count(1):
-        retries = attempt - 1
+    chain = Chain(turn, site.clock.now_s())
+    ending = []
+    try:
+        answer = _until_answered(conversation, site, chain)
+        ending = list(chain.answered(site.roster))
+    except Exception as error:
+        ending = list(chain.failed(str(error)))
+        raise
+    except Interrupted as stop:
+        stop.__cause__ = stop.__cause__ or chain.last_error
+        why = str(stop) if isinstance(stop, RetryAborted) else f"{stop}, after: {stop.__cause__}"
+        ending = list(chain.failed(why))
+        raise
+    finally:
+        for event in (*ending, chain.left(site.clock.now_s())):
+            site.events.emit(event)
+    return answer
+
+
+def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) -> Answer:
+    roster, clock, emit = site.roster, site.clock, site.events.emit
+    roster.state = begin(roster.state, roster.rules, clock.now_s())
+    for chain.attempt in count(1):
+        target, before = roster.target, roster.state
+        body = roster.body_for(conversation)
+        sent_s = clock.now_s()
         try:
-            answer = client.send_message(body)
+            answer = site.client.send_message(target, before.route.key, body)
         except AgentError as error:
-            events.emit(AttemptFailed(str(error)))
-            decision = decide(error, attempt, waited_s, policy, waiter.time_left_s())
+            chain.last_error, now_s = error, clock.now_s()
+            policy = site.policy if site.controls.auto_retry else backoff.off()
+            decision, roster.state = decide(
+                error, before, roster.rules, policy, now_s=now_s, time_left_s=site.waiter.time_left_s()
+            )
+            emit(chain.attempt_ended(target, now_s - sent_s, error.tokens, error, decision))
+            if isinstance(decision, Wait):
+                emit(chain.scheduled(error, decision, target, policy.max_retries))
+                chain.is_open = True
+            for change in chain.changes(before, roster, error):
+                emit(change)
             if isinstance(decision, GiveUp):
                 if decision.is_early:
-                    events.emit(Notice(f"giving up: {decision.reason}"))
-                if retries:
-                    events.emit(RetryExhausted(retries, waited_s, str(error)))
+                    emit(Notice(f"giving up: {decision.reason}"))
                 if decision.outlasts_run:
                     raise TimeIsUp(decision.reason) from error
                 raise
-            events.emit(_scheduled(error, attempt, decision, policy))
-            try:
-                waiter.sleep(decision.seconds, waiting_for=f"retry {attempt} of {policy.max_retries}")
-            except Interrupted as stop:
-                events.emit(RetryExhausted(retries, waited_s, f"{stop}, after: {error}"))
-                raise stop from error
-            waited_s += decision.seconds
-            last_error = error
+            if isinstance(decision, Wait):
+                site.waiter.sleep(
+                    decision.seconds, waiting_for=f"retry {chain.retries + 1} of {policy.max_retries}"
+                )
+                chain.retries += 1
+                chain.waited_s += decision.seconds
         except Interrupted as stop:
-            stop.__cause__ = stop.__cause__ or last_error
-            if retries:
-                events.emit(RetryExhausted(retries, waited_s, f"{stop}, after: {stop.__cause__}"))
+            emit(chain.attempt_ended(target, clock.now_s() - sent_s, stop.tokens, stop))
             raise
         else:
-            if retries:
-                events.emit(RetryRecovered(retries, waited_s))
+            emit(chain.attempt_ended(target, clock.now_s() - sent_s, tokens_of(answer.message["usage"])))
             return answer
     raise AssertionError("count() does not end")
 
 
 def decide(
-    error: AgentError, attempt: int, slept_s: float, policy: RetryPolicy, time_left_s: float = math.inf
-) -> Wait | GiveUp:
-    """Retry number `attempt` after this error: how long to wait first, or why not at all. Pure."""
-    if classify_error(error) is ErrorClass.PERMANENT:
-        return GiveUp("asking again cannot help")
-    wish_s = error.retry_after if isinstance(error, HttpError) else None
-    decision = policy.next_wait(attempt, wish_s, slept_s)
+    error: AgentError,
+    state: TargetsState,
+    rules: Rules,
+    policy: RetryPolicy,
+    *,
+    now_s: float,
+    time_left_s: float,
+) -> tuple[Decision, TargetsState]:
+    """What comes after this error: a wait, another target at once, or the end. Pure."""
+    decision, state = after_failure(state, failure_of(error), rules=rules, policy=policy, now_s=now_s)
     if isinstance(decision, Wait) and decision.seconds >= time_left_s:
         reason = f"the time limit (--max-time) leaves no time to wait {decision.seconds:g}s"
-        return GiveUp(reason, is_early=True, outlasts_run=True)
-    return decision
-
-
-def _scheduled(error: AgentError, attempt: int, wait: Wait, policy: RetryPolicy) -> RetryScheduled:
-    return RetryScheduled(
-        attempt=attempt,
-        max_retries=policy.max_retries,
-        wait_s=wait.seconds,
-        status=error.status if isinstance(error, HttpError) else None,
-        error_class=type(error).__name__,
-        kind=failure_kind(error).value,
-        message=str(error),
-        server_wish_s=wait.seconds if wait.from_server else None,
-        restarts_response=isinstance(error, StreamTransient),
-    )
+        return GiveUp(reason, is_early=True, outlasts_run=True), state
+    return decision, state

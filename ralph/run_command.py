@@ -8,78 +8,36 @@ import os
 import signal
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph import __version__
 from ralph.core.bug_report import describe_bug
+from ralph.core.controls import RunControls
 from ralph.core.credentials import known_secrets
-from ralph.core.events import ClockFired, Event, Heartbeat, Notice, RunEnded, RunStarted
+from ralph.core.events import ClockFired, Event, Notice, RunEnded
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
-from ralph.core.session import event_entry, run_entry
+from ralph.core.session_entries import event_entry
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
-from ralph.effects.output.stream_json import system_fields
-from ralph.effects.output.writer import OutputOptions, Writer
+from ralph.effects.output.stream_json import journal_fields
+from ralph.effects.output.writer import Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
-from ralph.effects.sessions.journal import FileJournal, NoJournal
+from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.sessions.retention import remove_old_journals
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
-from ralph.loop import Run
 from ralph.ports import Interrupted, JournalError, TimeIsUp, WorkingDirectoryGoneError
-from ralph.run_session import CannotOpenError, OpenSession, SessionOptions, open_session, prompt_of_resumed
+from ralph.prepared_run import PreparedRun
+from ralph.run_session import CannotOpenError
 from ralph.settings import ClockSettings, SessionSettings, SettingsError, load_settings
-from ralph.wiring import (
-    Surroundings,
-    build_client,
-    build_task,
-    build_toolbox,
-    no_limit_notice,
-    withheld_notice,
-)
+from ralph.wiring import Surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from ralph.core.tool_calls import ToolDefinition
-    from ralph.loop import Task
-    from ralph.settings import Settings
-
-_SHAPING = ("model.name", "model.effort", "model.max_tokens", "tools.allowed", "tools.disallowed")
-_RESUMABLE = frozenset(
-    {Outcome.LIMIT_REACHED, Outcome.API_UNAVAILABLE, Outcome.TIMED_OUT, Outcome.INTERRUPTED}
-)
-"""Ends that nothing is wrong with but the time: another run goes on from there."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What the command line said. None: not given."""
-
-    prompt: str | None = None
-    prompt_file: str | None = None
-    directory: str | None = None
-    writable: tuple[str, ...] = ()
-    """Directories besides the working directory that file tools may write beneath. Absolute."""
-    config_file: str | None = None
-    session: SessionOptions = field(default_factory=SessionOptions)
-    system_prompt: str | None = None
-    append_system_prompt: str | None = None
-    output: OutputOptions = field(default_factory=OutputOptions)
-    settings: Mapping[str, object] = field(default_factory=dict)
-    """Flags under their settings' names (`model.name`)."""
-    reads_stdin: bool = True
-    """False: the prompt is all there is, whatever standard input holds."""
-    speed: float = 1.0
-    """Waits of the retry policy are divided by it: for demonstrations."""
-
-    @property
-    def shapes_requests(self) -> bool:
-        """It says something about the part of a request that a resumed session else keeps as it was."""
-        own = self.system_prompt is not None or self.append_system_prompt is not None
-        return own or any(self.settings.get(name) is not None for name in _SHAPING)
+    from ralph.run_options import RunOptions
 
 
 def run_command(options: RunOptions) -> int:
@@ -98,7 +56,8 @@ class RunCommand:
         """Sees every event too (the demo's summary)."""
         self._environment = environment
         self._session_id = options.session.session_id or str(uuid.uuid4())
-        self._session = OpenSession(self._session_id, NoJournal())
+        self._prepared: PreparedRun | None = None
+        self._controls = RunControls()
         self._clock = SystemClock()
         self._waiter = InboxWaiter(self._clock)
         self._heartbeats = Heartbeats(
@@ -125,16 +84,17 @@ class RunCommand:
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
         try:
-            ended = self._outcome()
+            code = self._one_task()
             self._remove_old_journals()
         except UsageError:
+            self._close()
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
             with suppress(OSError):
                 os.write(2, f"ralph: {self._redactor.redact_all(describe_bug(error))}\n".encode())
             return Outcome.INTERNAL_ERROR.exit_code()
         else:
-            return ended.exit_code
+            return code
         finally:
             restore_signals()
 
@@ -147,12 +107,12 @@ class RunCommand:
 
     def _note(self, event: Event) -> None:
         """What is no part of the conversation, but of the story. Raises JournalError, the first time it cannot."""
-        fields = None if isinstance(event, Heartbeat) else system_fields(event)
-        if fields is None or not self._takes_notes:
+        fields = journal_fields(event)
+        if fields is None or not self._takes_notes or self._prepared is None:
             return
         try:
             shown = {name: self._shown(value) for name, value in fields.items()}
-            self._session.journal.append(event_entry(shown), sync=False)
+            self._prepared.session.journal.append(event_entry(shown), sync=False)
         except JournalError:
             self._takes_notes = False
             raise
@@ -162,7 +122,7 @@ class RunCommand:
 
     def _remove_old_journals(self) -> None:
         """Once everybody has what they wait for."""
-        journal = self._session.journal
+        journal = self._prepared.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
             remove_old_journals(journal.path, self._retention, self._clock)
 
@@ -173,36 +133,56 @@ class RunCommand:
             name = signal.Signals(stop.signal_number).name
             self.emit(Notice(f"{name}: stopping what runs; once more stops at once"))
 
-    def _outcome(self) -> RunEnded:
+    def _one_task(self) -> int:
+        """The prompt is the task; there is one result."""
+        ended = self._ended_by(self._work_prompt)
+        self._close()
+        return self._delivered(self._told(ended)).exit_code
+
+    def _work_prompt(self) -> RunEnded:
+        around = self._surroundings()
+        # After the limit is known: whoever pipes it in may take for ever.
+        prompt, notices = self._prompt()
+        prepared, more_notices = self._prepare(around)
+        first_prompt = prepared.first_prompt(prompt)
+        prepared.begin()
+        prepared.announce((*around.settings.warnings, *notices, *more_notices))
+        return prepared.work(first_prompt)
+
+    def _ended_by(self, work: Callable[[], RunEnded]) -> RunEnded:
+        """However it ends. Raises UsageError alone."""
         try:
-            ended = self._run()
+            return work()
         except SettingsError as error:
             if error.from_flag:
                 raise UsageError(str(error)) from error
             # A key in the wrong place is a setting's wrong value: it must not be repeated.
-            ended = self._ended(Outcome.CONFIG, self._redactor.redact_all(str(error)))
+            return self._ended(Outcome.CONFIG, self._redactor.redact_all(str(error)))
         except CannotOpenError as error:
-            ended = self._ended(error.outcome, str(error))
+            return self._ended(error.outcome, str(error))
         except (JournalError, WorkingDirectoryGoneError) as error:
-            ended = self._ended(Outcome.IO_ERROR, str(error))
+            return self._ended(Outcome.IO_ERROR, str(error))
         except PromptError as error:
             raise UsageError(str(error)) from error
         except Interrupted as interrupted:
-            ended = self._ended(interrupted.outcome, str(interrupted), interrupted.signal_number)
+            return self._ended(interrupted.outcome, str(interrupted), interrupted.signal_number)
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
-            ended = self._ended(Outcome.INTERNAL_ERROR, describe_bug(error))
-        return self._written(ended)
+            return self._ended(Outcome.INTERNAL_ERROR, describe_bug(error))
 
-    def _written(self, ended: RunEnded) -> RunEnded:
-        """Write the result everywhere it belongs. Where that fails the outcome becomes io_error."""
+    def _told(self, ended: RunEnded) -> RunEnded:
+        """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error."""
         try:
             self._writer.write_result_file(ended)
         except OSError as error:
             name = self.options.output.result_file
             ended = _io_error(ended, f"cannot write the result file {name}: {error.strerror}")
         self.emit(ended)
+        return ended
+
+    def _delivered(self, ended: RunEnded) -> RunEnded:
+        """What is written has been read, or never will be. Where it cannot be, the outcome becomes io_error."""
         failure = self._writer.deliver(self._waiter, self._clock)
         if failure is not None:
             ended = _io_error(ended, f"cannot write to standard output: {failure.strerror}")
@@ -212,77 +192,31 @@ class RunCommand:
         self._writer.conclude(ended, self._waiter, self._clock)
         return ended
 
-    def _run(self) -> RunEnded:
-        try:
-            cwd = self._directory()
-        except FileNotFoundError:
-            return self._ended(Outcome.IO_ERROR, "the working directory is gone; change to one that exists")
+    def _surroundings(self) -> Surroundings:
+        """The settings, and what follows from them for everybody."""
+        cwd = self._directory()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
         around = Surroundings(settings, self._environment, cwd, self._waiter, self._clock, self)
         self._redactor = Redactor(around.secrets)
         self._writer.redact = self._redactor.redact
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
+        self._retention = settings.sessions
         if settings.limits.max_time_s is not None:
             self._waiter.run_ends_s = self._started_s + settings.limits.max_time_s
-        prompt, notices = self._prompt()  # after the limit is known: whoever pipes it in may take for ever
-        return self._run_task(around, prompt, (*settings.warnings, *notices))
+        return around
 
-    def _run_task(self, around: Surroundings, prompt: str | None, notices: tuple[str, ...]) -> RunEnded:
-        toolbox = build_toolbox(around, self._redactor, self.options.writable)
-        client = build_client(around, self._redactor)
-        try:
-            self._open_session(around)
-            task, more_notices = self._task(around, prompt, tuple(toolbox.definitions))
-            self.emit(_started(around.settings, task.shape.model, str(around.cwd), toolbox.definitions))
-            more_notices = (*more_notices, *withheld_notice(around), *no_limit_notice(around.settings))
-            for notice in (*notices, *self._session.notices, *more_notices):
-                self.emit(Notice(notice))
-            run = Run(
-                task,
-                client=client,
-                toolbox=toolbox,
-                waiter=self._waiter,
-                clock=self._clock,
-                journal=self._session.journal,
-                events=self,
-                session=self._session.old,
-            )
-            return self._with_way_back(run.run())
-        finally:
-            client.close()
-            toolbox.close()
-            self._takes_notes = False  # a signal may still come while the result is delivered
-            self._session.journal.close()
+    def _prepare(self, around: Surroundings) -> tuple[PreparedRun, tuple[str, ...]]:
+        """With the session open. Also notices about what of the wishes did not fit."""
+        prepared = PreparedRun(self.options, around, self._redactor, self._controls, self._session_id)
+        self._prepared = prepared
+        self._writer.session_id = prepared.session.id
+        return prepared, prepared.prepare()
 
-    def _open_session(self, around: Surroundings) -> None:
-        now = self._clock.utc_now()
-        options = self.options.session
-        self._session = open_session(options, self._session_id, around.cwd, self._environment, now)
-        self._writer.session_id = self._session.id
-        self._retention = around.settings.sessions
-
-    def _task(
-        self, around: Surroundings, prompt: str | None, tools: tuple[ToolDefinition, ...]
-    ) -> tuple[Task, tuple[str, ...]]:
-        options, old = self.options, self._session.old
-        task, notices = build_task(
-            around,
-            prompt if old is None else prompt_of_resumed(old, prompt),
-            tools,
-            own_system_prompt=options.system_prompt,
-            appended_system_prompt=options.append_system_prompt,
-            speed=options.speed,
-        )
-        if old is not None and not options.shapes_requests:
-            task = replace(task, shape=old.shape)
-        self._session.journal.append(run_entry(task.shape, self._clock.utc_now().isoformat(), os.getpid()))
-        return task, notices
-
-    def _with_way_back(self, ended: RunEnded) -> RunEnded:
-        if ended.outcome not in _RESUMABLE or not self.options.session.is_kept:
-            return ended
-        return replace(ended, hints=(*ended.hints, f"go on with: ralph --resume {self._session.id[:8]}"))
+    def _close(self) -> None:
+        self._takes_notes = False  # a signal may still come while the result is delivered
+        if self._prepared is not None:
+            self._prepared.close()
 
     def _prompt(self) -> tuple[str | None, tuple[str, ...]]:
         """The task, and notices about where it came from. None: a session is to go on without one."""
@@ -303,7 +237,11 @@ class RunCommand:
                 os.chdir(self.options.directory)
             except OSError as error:
                 raise UsageError(f"cannot work in {self.options.directory}: {error.strerror}") from error
-        return Path.cwd()
+        try:
+            return Path.cwd()
+        except FileNotFoundError:
+            gone = "the working directory is gone; change to one that exists"
+            raise CannotOpenError(Outcome.IO_ERROR, gone) from None
 
     def _ended(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
         """A run that ended before its loop began, or by a bug."""
@@ -318,11 +256,6 @@ class RunCommand:
             api_s=0.0,
             usage=RunUsage(),
         )
-
-
-def _started(settings: Settings, model: str, cwd: str, tools: Sequence[ToolDefinition]) -> RunStarted:
-    source = settings.credential.source if settings.credential else "none"
-    return RunStarted(cwd, model, tuple(tool.name for tool in tools), source)
 
 
 def _io_error(ended: RunEnded, error: str) -> RunEnded:

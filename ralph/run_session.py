@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING
 from ralph import __version__
 from ralph.core.journal_lines import JournalDamage, read_lines
 from ralph.core.outcome import Outcome, UsageError
-from ralph.core.session import (
-    NewerFormatError,
-    NoMessageError,
-    Session,
-    SessionError,
-    fork_entries,
-    last_run,
-    replay,
-    session_entry,
-)
+from ralph.core.session import NewerFormatError, NoMessageError, Session, SessionError, last_run, replay
+from ralph.core.session_entries import fork_entries, session_entry
 from ralph.effects.sessions.journal import FileJournal, NoJournal, SessionLockedError
 from ralph.effects.sessions.store import SessionStore
 from ralph.ports import JournalError

@@ -25,6 +25,7 @@ from ralph.core.setting_tables import (
     Settings,
     ToolsSettings,
 )
+from ralph.core.target import Target
 from ralph.effects.settings_files import (
     SettingsFileError,
     flattened,
@@ -102,6 +103,8 @@ KEYS = (
     Key("retry.max_retries", must_be.whole(0)),
     Key("retry.base_delay_s", must_be.seconds),
     Key("retry.max_delay_s", must_be.seconds_or_none),
+    Key("retry.strategy", must_be.one_of("fallback", "round_robin")),
+    Key("retry.revert", must_be.one_of("cooldown-expiry", "never")),
     Key("limits.max_time_s", must_be.duration, "--max-time"),
     *(Key(f"clocks.{clock.name}", must_be.seconds) for clock in fields(ClockSettings)),
     Key("sessions.keep_days", must_be.whole(0)),
@@ -163,6 +166,7 @@ def load_settings(
         **tables,
         credential=_credential(environment),
         custom_headers=_from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines) or (),
+        targets=(_implicit(tables["model"], environment),),
         origins=MappingProxyType({key.name: _given_or_default(given, key.name).origin for key in KEYS}),
     )
     return replace(settings, warnings=_key_warnings(settings))
@@ -314,6 +318,19 @@ def _credential(environment: Mapping[str, str]) -> Credential | None:
     if token is not None:
         return Credential("authorization", f"Bearer {token}", "ANTHROPIC_AUTH_TOKEN")
     return None
+
+
+def _implicit(model: ModelSettings, environment: Mapping[str, str]) -> Target:
+    credential = _credential(environment)
+    return Target(
+        model.name,
+        model.name,
+        model.base_url,
+        (credential,) if credential else (),
+        _from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines) or (),
+        model.max_tokens,
+        model.effort,
+    )
 
 
 def _key_warnings(settings: Settings) -> tuple[str, ...]:

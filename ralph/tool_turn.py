@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ralph.core.answer import MalformedCall
 from ralph.core.events import ToolFinished, ToolStarted
-from ralph.core.session import intent_entry, result_entry
+from ralph.core.session_entries import intent_entry, result_entry
 from ralph.core.tool_arguments import check_arguments
 from ralph.core.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
 from ralph.ports import Interrupted, WorkingDirectoryGoneError

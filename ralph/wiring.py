@@ -1,31 +1,32 @@
-"""Build what a run needs from the settings: the tools, the client, the task. One function each, no decisions."""
+"""Build what a run needs from the settings: tools, clients, whom to ask. One function each, no decisions."""
 
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core import backoff
-from ralph.core.conversation import RequestShape
 from ralph.core.credentials import child_environment, known_secrets
-from ralph.core.models import facts_of
+from ralph.core.roster import Roster
 from ralph.core.system_prompt import PromptParts, system_prompt
 from ralph.effects.project_instructions import read_project_instructions
-from ralph.loop import Task
-from ralph.settings import SettingsError, is_loopback
+from ralph.settings import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.core.backoff import RetryPolicy
     from ralph.core.redaction import Redactor
+    from ralph.core.session import Session
+    from ralph.core.target import Target
     from ralph.core.tool_calls import ToolDefinition
-    from ralph.effects.messages_api import MessagesApi
+    from ralph.effects.target_clients import TargetClients
     from ralph.effects.tools import LocalToolbox
     from ralph.ports import Clock, Events, Waiter
+    from ralph.run_options import RunOptions
     from ralph.settings import RetrySettings, Settings
 
 
@@ -77,72 +78,74 @@ def build_toolbox(around: Surroundings, redactor: Redactor, writable: Sequence[s
         raise SettingsError(problem, from_flag=True) from error
 
 
-def build_client(around: Surroundings, redactor: Redactor) -> MessagesApi:
+def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
     """Raises SettingsError for a CA file, an endpoint or a proxy that cannot be used."""
     # Late, because they cost most of the start-up time and nothing before needs them.
-    from ralph.effects.http_client import build_http_client  # noqa: PLC0415
-    from ralph.effects.messages_api import Endpoint, MessagesApi  # noqa: PLC0415
+    from ralph.effects.target_clients import Connecting, TargetClients  # noqa: PLC0415
 
-    settings, model = around.settings, around.settings.model
-    ca_file = str(model.ca_file) if model.ca_file is not None else None
+    settings = around.settings
+    ca_file = str(settings.model.ca_file) if settings.model.ca_file is not None else None
+    clients = TargetClients(
+        Connecting(
+            ca_file,
+            limits=settings.clocks,
+            waiter=around.waiter,
+            clock=around.clock,
+            events=around.events,
+            redact=redactor.redact_all,
+        )
+    )
     try:
-        http = build_http_client(model.base_url, ca_file, is_loopback=is_loopback(model.base_url))
+        clients.prepare(settings.targets[0])
     except OSError as error:
         raise SettingsError(f"cannot use the CA file {ca_file}: {error.strerror or error}") from error
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    credential = settings.credential
-    own = ((credential.header, credential.value),) if credential else ()
-    return MessagesApi(
-        Endpoint(model.base_url, own + settings.custom_headers),
-        http,
-        limits=settings.clocks,
-        waiter=around.waiter,
-        clock=around.clock,
-        events=around.events,
-        redact=redactor.redact_all,
-    )
+    return clients
 
 
-def build_task(
-    around: Surroundings,
-    prompt: str | None,
-    tools: tuple[ToolDefinition, ...],
-    *,
-    own_system_prompt: str | None = None,
-    appended_system_prompt: str | None = None,
-    speed: float = 1.0,
-) -> tuple[Task, tuple[str, ...]]:
-    """The task, and notices about what of the wishes did not fit."""
+def build_roster(
+    around: Surroundings, tools: tuple[ToolDefinition, ...], options: RunOptions, old: Session | None
+) -> tuple[Roster, tuple[str, ...]]:
+    """Whom the run can ask, and notices about what of the wishes did not fit.
+
+    A session that is gone on with keeps its requests as they were, unless the command line shapes them anew.
+    """
     settings = around.settings
     parts = PromptParts(
         cwd=str(around.cwd),
         platform=platform.system(),
-        replacement=own_system_prompt,
-        appendix=appended_system_prompt,
+        replacement=options.system_prompt,
+        appendix=options.append_system_prompt,
         instructions=read_project_instructions(around.cwd),
     )
-    shape = RequestShape(
-        model=settings.model.name,
+    targets = settings.targets
+    keeps = old is not None and not options.shapes_requests
+    is_implicit = settings.origins.get("targets", "default") == "default"
+    if old is not None and keeps and is_implicit:
+        targets = _of_the_session(targets, old)
+    roster = Roster(
+        targets,
         system=system_prompt(parts),
         tools=tools,
-        max_tokens=settings.model.max_tokens,
-        effort=settings.model.effort,
-    )
-    policy = retry_policy(settings.retry)
-    task = Task(
-        prompt=prompt,
-        shape=shape,
-        policy=policy if speed == 1.0 else backoff.sped_up(policy, speed),
-        endpoint=settings.model.base_url,
-        credential=settings.credential.source if settings.credential else "ANTHROPIC_API_KEY is not set",
+        strategy=settings.retry.strategy,
+        returns=settings.retry.revert == "cooldown-expiry",
+        recorded=old.shapes if old is not None and keeps else {},
+        can_grow=is_implicit,
     )
     cut = [
         f"{instructions.path} was cut: only 32 KB of project instructions are read"
         for instructions in parts.instructions
         if instructions.was_cut
     ]
-    return task, (*cut, *_effort_notice(settings))
+    return roster, (*cut, *_effort_notices(targets))
+
+
+def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
+    """The implicit target asks for the model that the session's last run was about."""
+    model = old.shapes[old.first].model
+    first = replace(targets[0], name=model, model=model)
+    return (first, *(target for target in targets[1:] if target.model != model))
 
 
 def no_limit_notice(settings: Settings) -> tuple[str, ...]:
@@ -162,8 +165,13 @@ def withheld_notice(around: Surroundings) -> tuple[str, ...]:
     return (f"kept from tools, as they look like credentials: {listed} (--pass-env NAME lets one through)",)
 
 
+def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
+    """The policy that the settings ask for, its waits divided by `speed`."""
+    policy = retry_policy(retry)
+    return policy if speed == 1.0 else backoff.sped_up(policy, speed)
+
+
 def retry_policy(retry: RetrySettings) -> RetryPolicy:
-    """The policy that the settings ask for."""
     if not retry.enabled:
         return backoff.off()
     match retry.policy:
@@ -177,10 +185,8 @@ def retry_policy(retry: RetrySettings) -> RetryPolicy:
             return backoff.standard()
 
 
-def _effort_notice(settings: Settings) -> tuple[str, ...]:
+def _effort_notices(targets: Sequence[Target]) -> Iterator[str]:
     """What was asked for and is not sent, because the model is known to refuse it."""
-    model = settings.model
-    facts = facts_of(model.name)
-    if model.effort is None or facts is None or facts.takes_effort:
-        return ()
-    return (f"{model.name} takes no effort setting; it is left out",)
+    for target in targets:
+        if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
+            yield f"{target.model} takes no effort setting; it is left out"

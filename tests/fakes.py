@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ralph.core.journal_lines import Record, line_of, read_lines
-from ralph.core.session import run_entry, session_entry
+from ralph.core.roster import Roster
+from ralph.core.session_entries import run_entry, session_entry
 from ralph.core.stream import answer_from_message
+from ralph.core.target import Target
 from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 from ralph.ports import TIMED_OUT, SignalReceived
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from ralph.core.conversation import RequestBody, RequestShape
     from ralph.core.errors import AgentError
     from ralph.core.events import Event
-    from ralph.core.session import Entry
+    from ralph.core.session_entries import Entry
 
 T = TypeVar("T")
 
@@ -122,14 +124,17 @@ class FakeJournal:
 
 
 class ScriptedClient:
-    """Plays answers and errors in order; keeps the bodies it was sent."""
+    """Plays answers and errors in order; keeps the bodies it was sent, and whom they were for."""
 
     def __init__(self, script: Iterable[Answer | AgentError | BaseException]) -> None:
         self._script = list(script)
         self.bodies: list[bytes] = []
+        self.asked: list[tuple[str, int]] = []
+        """Target and key of each call."""
 
-    def send_message(self, body: RequestBody) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
         self.bodies.append(b"".join(body))
+        self.asked.append((target.name, key))
         step = self._script.pop(0)
         if isinstance(step, BaseException):
             raise step
@@ -143,6 +148,12 @@ ECHO = ToolDefinition(
     is_read_only=True,
 )
 TOUCH = ToolDefinition("Touch", "Has an effect.", {"type": "object", "properties": {}})
+
+
+def roster_of(*models: str, system: str = "system", **options: Any) -> Roster:
+    """Targets that are called like their models, without keys."""
+    targets = [Target(model, model, "http://127.0.0.1:1") for model in models or ("claude-sonnet-5-5",)]
+    return Roster(targets, system=system, tools=(ECHO, TOUCH), **options)
 
 
 class FakeToolbox:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.conversation import RequestShape, user_message
-from ralph.core.events import Notice, RetryRecovered, RetryScheduled, RunEnded
+from ralph.core.events import AttemptEnded, Notice, RetryRecovered, RetryScheduled, RunEnded, TurnAsked
 from ralph.core.journal_lines import line_of
+from ralph.core.models import facts_of
 from ralph.core.outcome import Outcome
-from ralph.core.session import (
+from ralph.core.session_entries import (
     assistant_entry,
     ended_entry,
     event_entry,
@@ -20,7 +21,7 @@ from ralph.core.session import (
 )
 from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.core.usage import RunUsage, TokenUsage
-from ralph.effects.output.stream_json import system_fields
+from ralph.effects.output.stream_json import journal_fields
 from tests.fakes import FakeJournal, answer, call, text
 
 if TYPE_CHECKING:
@@ -62,13 +63,13 @@ class Told(FakeJournal):
         return self
 
     def event(self, event: Event) -> Told:
-        fields = system_fields(event)
+        fields = journal_fields(event)
         assert fields is not None
         self.append(event_entry(fields))
         return self
 
     def ends(self, outcome: Outcome = Outcome.COMPLETED, *errors: str, turns: int = 2) -> Told:
-        usage = RunUsage().plus(MODEL, TokenUsage(1000, 100))
+        usage = RunUsage().plus(MODEL, TokenUsage(1000, 100), facts_of(MODEL))
         self.append(
             ended_entry(RunEnded(outcome, outcome.exit_code(), None, errors, None, turns, 12.34, 9.0, usage))
         )
@@ -79,7 +80,10 @@ class Told(FakeJournal):
         return b"".join(map(line_of, self.records))
 
 
-RETRY = RetryScheduled(1, 4, 2.0, 529, "HttpError", "overloaded", "HTTP 529 overloaded_error: Overloaded")
+OVERLOADED = "HTTP 529 overloaded_error: Overloaded"
+FAILED = AttemptEnded(2, 1, MODEL, MODEL, 0.5, TokenUsage(), None, 529, "overloaded", OVERLOADED, wait_s=2.0)
+RETRY = RetryScheduled(1, 4, 2.0, 529, "HttpError", "overloaded", OVERLOADED, turn=2, target=MODEL)
+ANSWERED = AttemptEnded(2, 2, MODEL, MODEL, 1.25, TokenUsage(1000, 50), facts_of(MODEL))
 
 
 def completed() -> Told:
@@ -95,8 +99,11 @@ def completed() -> Told:
         .result("c1", "one\ntwo\nthree\nfour\nfive\nsix\nExit code 1", is_error=True)
         .starts("c2", "Read")
         .result("c2", "1\tx = 1")
+        .event(FAILED)
         .event(RETRY)
-        .event(RetryRecovered(1, 2.0))
+        .event(ANSWERED)
+        .event(RetryRecovered(1, 2.0, 2, 2))
+        .event(TurnAsked(2, 2, 3.75))
         .event(Notice("a notice"))
         .answers(text("All done."))
         .ends()

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.core.backoff import standard
-from ralph.core.conversation import NOT_RUN, RequestShape
-from ralph.core.errors import HttpError, StreamParse
-from ralph.core.events import AnswerAccepted, Notice, ResponseDiscarded, RunEnded, UserMessageCommitted
+from ralph.core.conversation import NOT_RUN
+from ralph.core.errors import HttpError, StreamParse, StreamTransient
+from ralph.core.events import AnswerAccepted, Notice, RunEnded, UserMessageCommitted
 from ralph.core.next_step import CONTINUE, MOST_PAUSES
 from ralph.core.outcome import Outcome
 from ralph.core.session import replay
 from ralph.core.usage import TokenUsage
-from ralph.loop import Run, Task
+from ralph.loop import Run
 from ralph.ports import SignalReceived, TimeIsUp
 from ralph.tool_turn import INTERRUPTED
 from tests.conversation_rules import conversation_problems
 from tests.fakes import (
-    ECHO,
-    TOUCH,
     FakeJournal,
     FakeToolbox,
     FakeWaiter,
@@ -29,6 +27,7 @@ from tests.fakes import (
     ScriptedClient,
     answer,
     call,
+    roster_of,
     text,
 )
 
@@ -39,21 +38,16 @@ if TYPE_CHECKING:
 class Played:
     """A whole run against a script of answers and errors."""
 
-    def __init__(self, *script: Answer | BaseException, on_run=None, interrupt_at_s=None) -> None:
+    def __init__(self, *script: Answer | BaseException, on_run=None, interrupt_at_s=None, models=()) -> None:
         self.client = ScriptedClient(script)
         self.events = RecordingEvents()
         self.toolbox = FakeToolbox(on_run)
         waiter = FakeWaiter(interrupt_at_s=interrupt_at_s)
-        task = Task(
-            "the task",
-            RequestShape("claude-sonnet-5-5", "system", (ECHO, TOUCH)),
-            standard(),
-            "http://127.0.0.1:1",
-            "ANTHROPIC_API_KEY",
-        )
-        self.journal = FakeJournal.of_run(task.shape)
+        self.roster = roster_of(*models)
+        self.journal = FakeJournal.of_run(self.roster.first_shape)
         self.run = Run(
-            task,
+            self.roster,
+            standard(),
             client=self.client,
             toolbox=self.toolbox,
             waiter=waiter,
@@ -61,7 +55,7 @@ class Played:
             journal=self.journal,
             events=self.events,
         )
-        self.ended: RunEnded = self.run.run()
+        self.ended: RunEnded = self.run.run("the task")
         assert conversation_problems(self.run.conversation.messages) == []
         again = replay(self.journal.records)
         assert again.conversation.request_body() == self.run.conversation.request_body(), "to the byte"
@@ -241,13 +235,17 @@ def test_a_failed_answer_leaves_no_trace_in_the_conversation() -> None:
 
 
 def test_what_the_server_counted_of_a_discarded_answer_is_billed() -> None:
-    played = Played(DONE)
-    before = played.ended.usage.tokens.prompt
-    played.run.emit(ResponseDiscarded("msg_x", TokenUsage(input=50)))
-    assert played.run._tally.usage.tokens.prompt == before + 50
+    before = Played(DONE).ended.usage.tokens.prompt
+    broken = StreamTransient("cut")
+    broken.tokens = TokenUsage(input=50)
+    assert Played(broken, DONE).ended.usage.tokens.prompt == before + 50
+
+
+def test_what_the_server_counted_when_a_signal_came_is_billed() -> None:
+    stop = SignalReceived(2)
+    stop.tokens = TokenUsage(input=50)
+    assert Played(stop).ended.usage.tokens.prompt == 50
 
 
 def test_a_dollar_sign_never_stands_before_a_guess() -> None:
-    run = Played(DONE).run
-    run._tally.usage = run._tally.usage.plus("mystery-model", TokenUsage(input=1))
-    assert run._tally.usage.cost_usd is None
+    assert Played(DONE, models=("mystery-model",)).ended.usage.cost_usd is None

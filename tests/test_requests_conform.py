@@ -22,8 +22,9 @@ from ralph.effects.clock import SystemClock
 from ralph.effects.tools.definitions import READ
 from ralph.effects.waiter import InboxWaiter
 from ralph.loop import Run
+from ralph.run_options import RunOptions
 from ralph.settings import load_settings
-from ralph.wiring import Surroundings, build_task, build_toolbox
+from ralph.wiring import Surroundings, build_roster, build_toolbox, run_policy
 from tests.core.test_conversation import ASSISTANT, IDS, USER, conversation, sent
 from tests.effects.messages_api.streams import streams
 from tests.fakes import FakeJournal, RecordingEvents, ScriptedClient, answer, call, text
@@ -54,9 +55,10 @@ class Sent:
         )
         toolbox = build_toolbox(around, Redactor(around.secrets))
         client = ScriptedClient(script)
-        task, _ = build_task(around, "the task", tuple(toolbox.definitions), **(prompts or {}))
+        roster, _ = build_roster(around, tuple(toolbox.definitions), RunOptions(**(prompts or {})), None)
         self.run = Run(
-            task,
+            roster,
+            run_policy(around.settings.retry, 1.0),
             client=client,
             toolbox=toolbox,
             waiter=waiter,
@@ -65,7 +67,7 @@ class Sent:
             events=events,
         )
         try:
-            self.ended = self.run.run()
+            self.ended = self.run.run("the task")
         finally:
             toolbox.close()
         self.bodies: list[dict[str, Any]] = [json.loads(body) for body in client.bodies]
@@ -173,9 +175,9 @@ def test_continuations_of_cut_answers_conform(run) -> None:
 @pytest.mark.parametrize(
     "prompts",
     [
-        {"own_system_prompt": "Be terse."},
-        {"appended_system_prompt": "And rhyme."},
-        {"own_system_prompt": " ", "appended_system_prompt": " "},
+        {"system_prompt": "Be terse."},
+        {"append_system_prompt": "And rhyme."},
+        {"system_prompt": " ", "append_system_prompt": " "},
     ],
 )
 def test_system_prompts_of_every_origin_conform(run, tmp_path, prompts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +11,13 @@ from ralph.core.backoff import off
 from ralph.core.conversation import NOT_RUN, RequestShape
 from ralph.core.errors import HttpError
 from ralph.core.outcome import Outcome
-from ralph.core.session import Session, SessionError, replay, run_entry
+from ralph.core.reading import Reading
+from ralph.core.roster import Roster
+from ralph.core.session import Session, SessionError, replay
+from ralph.core.session_entries import run_entry
+from ralph.core.target import Target
 from ralph.core.tool_calls import FileChange, ToolDefinition, ToolOutput
-from ralph.loop import Run, Task
+from ralph.loop import Run
 from ralph.tool_turn import INTERRUPTED
 from tests.conversation_rules import conversation_problems
 from tests.fakes import (
@@ -30,10 +35,15 @@ from tests.fakes import (
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
+    from ralph.core.conversation import Conversation
 
 WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
 CHANGE = FileChange("/work/a", None, "after")
 SHAPE = RequestShape("claude-sonnet-5-5", "system", (ECHO, TOUCH, WRITE))
+
+
+def _sent(conversation: Conversation, shape: RequestShape) -> bytes:
+    return b"".join(Reading(shape).of(conversation).request_body())
 
 
 class Life:
@@ -57,8 +67,10 @@ class Life:
         if journal:
             journal.append(run_entry(shape, "later", 2))
         waiter = FakeWaiter()
+        target = Target(shape.model, shape.model, "http://127.0.0.1:1")
         self.run = Run(
-            Task(prompt, shape, off(), "http://127.0.0.1:1", "none"),
+            Roster([target], recorded={target.name: shape}),
+            off(),
             client=self.client,
             toolbox=self.toolbox,
             waiter=waiter,
@@ -67,11 +79,10 @@ class Life:
             events=RecordingEvents(),
             session=self.session,
         )
-        self.ended = self.run.run()
+        self.ended = self.run.run(prompt)
         assert conversation_problems(self.run.conversation.messages) == []
-        assert (
-            replay(self.journal.records).conversation.request_body() == self.run.conversation.request_body()
-        )
+        again = replay(self.journal.records)
+        assert _sent(again.conversation, shape) == _sent(self.run.conversation, shape)
 
     @property
     def results(self) -> dict[str, str]:
@@ -199,8 +210,11 @@ def test_another_model_is_not_shown_what_this_one_thought() -> None:
     first = Life(answer(thought, text("Half.")), prompt="the task")
     other = RequestShape("other-model", "system", SHAPE.tools)
     again = Life(DONE, journal=first.journal, prompt="go on", shape=other)
-    assert [block["type"] for block in again.run.conversation.messages[1].content] == ["text"]
-    assert b"other-model" in again.client.bodies[0]
+    [body] = again.client.bodies
+    assert b"other-model" in body
+    assert [block["type"] for block in json.loads(body)["messages"][1]["content"]] == ["text"]
+    back = Life(DONE, journal=first.journal, prompt="and on", shape=SHAPE)
+    assert b'"thinking":"hm"' in back.client.bodies[0], "its own thoughts are readable again"
     assert "thinking" in str(first.journal.records), "the journal keeps it"
 
 

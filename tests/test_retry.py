@@ -10,16 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.core.backoff import RetryPolicy, Wait, off, patient, standard
+from ralph.core.classify import ErrorClass, classify_error
+from ralph.core.controls import RunControls
+from ralph.core.conversation import Conversation, user_message
 from ralph.core.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
-from ralph.core.events import AttemptFailed, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.core.events import AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled, TurnAsked
 from ralph.ports import Interrupted, SignalReceived, TimeIsUp
-from ralph.retry import send_with_retry
-from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, text
+from ralph.retry import CallSite, send_with_retry
+from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, roster_of, text
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
+    from ralph.core.events import Event
+    from ralph.core.roster import Roster
 
 HELLO = answer(text("hello"))
+CONVERSATION = Conversation.start(roster_of().first_shape).plus(user_message("hi"))
 
 
 class Try:
@@ -31,16 +37,33 @@ class Try:
         policy: RetryPolicy | None = None,
         interrupt_at_s: float | None = None,
         run_ends_s: float = math.inf,
+        roster: Roster | None = None,
     ) -> None:
         self.client = ScriptedClient(script)
         self.waiter = FakeWaiter(interrupt_at_s=interrupt_at_s, run_ends_s=run_ends_s)
         self.events = RecordingEvents()
+        self.controls = RunControls()
+        self.roster = roster or roster_of()
         self.policy = policy or standard()
-
-    def send(self) -> Answer:
-        return send_with_retry(
-            (b"bo", b"dy"), client=self.client, policy=self.policy, waiter=self.waiter, events=self.events
+        self.site = CallSite(
+            self.roster,
+            self.policy,
+            self.controls,
+            self.client,
+            self.waiter,
+            self.waiter.clock,
+            self.events,
         )
+
+    def send(self, turn: int = 1) -> Answer:
+        return send_with_retry(CONVERSATION, self.site, turn)
+
+    def told(self) -> list[Event]:
+        """Without what the journal alone keeps."""
+        return [event for event in self.events.events if not isinstance(event, AttemptEnded | TurnAsked)]
+
+    def errors(self) -> list[str]:
+        return [event.error for event in self.events.of(AttemptEnded) if event.error is not None]
 
 
 def overloaded(retry_after: float | None = None) -> HttpError:
@@ -50,7 +73,7 @@ def overloaded(retry_after: float | None = None) -> HttpError:
 def test_a_first_answer_that_is_good_opens_no_chain() -> None:
     attempt = Try(HELLO)
     assert attempt.send() is HELLO
-    assert attempt.events.events == []
+    assert attempt.told() == []
     assert attempt.waiter.sleeps == []
 
 
@@ -58,10 +81,12 @@ def test_five_calls_at_most_with_identical_bytes_and_the_waits_of_the_schedule()
     attempt = Try(*[overloaded()] * 5)
     with pytest.raises(HttpError):
         attempt.send()
-    assert attempt.client.bodies == [b"body"] * 5
+    [body] = set(attempt.client.bodies)
+    assert body == b"".join(attempt.roster.body_for(CONVERSATION))
+    assert len(attempt.client.bodies) == 5
     assert attempt.waiter.sleeps == [2, 4, 8, 16]
     assert [e.attempt for e in attempt.events.of(RetryScheduled)] == [1, 2, 3, 4]
-    assert len(attempt.events.of(AttemptFailed)) == 5
+    assert len(attempt.errors()) == 5
     (end,) = attempt.events.of(RetryExhausted)
     assert (end.retries, end.total_wait_s) == (4, 30)
 
@@ -69,7 +94,7 @@ def test_five_calls_at_most_with_identical_bytes_and_the_waits_of_the_schedule()
 def test_recovery_closes_the_chain_once_with_what_it_took() -> None:
     attempt = Try(overloaded(), StreamTransient("cut"), HELLO)
     assert attempt.send() is HELLO
-    assert attempt.events.of(RetryRecovered) == [RetryRecovered(2, 6)]
+    assert attempt.events.of(RetryRecovered) == [RetryRecovered(2, 6, turn=1, attempt=3)]
     assert attempt.events.of(RetryExhausted) == []
     assert [e.restarts_response for e in attempt.events.of(RetryScheduled)] == [False, True]
 
@@ -97,7 +122,8 @@ def test_a_permanent_error_is_asked_once_and_opens_no_chain(error: AgentError) -
     with pytest.raises(AgentError):
         attempt.send()
     assert len(attempt.client.bodies) == 1
-    assert [type(e) for e in attempt.events.events] == [AttemptFailed]
+    assert attempt.errors() == [str(error)]
+    assert attempt.told() == []
 
 
 def test_a_permanent_error_after_retries_closes_the_chain_as_exhausted() -> None:
@@ -136,7 +162,7 @@ def test_a_signal_during_the_first_request_opens_no_chain() -> None:
     attempt = Try(SignalReceived(2))
     with pytest.raises(Interrupted):
         attempt.send()
-    assert attempt.events.events == []
+    assert attempt.told() == []
 
 
 @pytest.mark.parametrize(
@@ -177,12 +203,13 @@ ERRORS = st.one_of(
 def test_requests_and_waits_are_exactly_what_the_pure_policy_says(
     errors: list[AgentError], policy: RetryPolicy
 ) -> None:
-    from ralph.retry import decide
-
     attempt = Try(*errors, HELLO, policy=policy)
     expected: list[float] = []
     for error in errors:
-        decision = decide(error, len(expected) + 1, sum(expected), policy)
+        if classify_error(error) is ErrorClass.PERMANENT:
+            break
+        wish_s = error.retry_after if isinstance(error, HttpError) else None
+        decision = policy.next_wait(len(expected) + 1, wish_s, sum(expected))
         if not isinstance(decision, Wait):
             break
         expected.append(decision.seconds)

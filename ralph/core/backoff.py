@@ -5,7 +5,7 @@ Retries are counted from 1. All times are seconds. No jitter: one client is no t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class RetryPolicy:
     name: str
     max_retries: int
     next_wait: Callable[[int, float | None, float], Wait | GiveUp]
+    outlasts_outages: bool = False
+    """No rule about several targets makes its waits shorter."""
 
 
 def standard() -> RetryPolicy:
@@ -77,7 +79,7 @@ def patient() -> RetryPolicy:
             return GiveUp(reason, is_early=True)
         return GiveUp(f"the budget of {PATIENT_BUDGET_S:g}s of waiting is used up")
 
-    return RetryPolicy("patient", PATIENT_MAX_RETRIES, next_wait)
+    return RetryPolicy("patient", PATIENT_MAX_RETRIES, next_wait, outlasts_outages=True)
 
 
 def off() -> RetryPolicy:
@@ -110,4 +112,4 @@ def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
             return decision
         return Wait(decision.seconds / factor, decision.from_server)
 
-    return RetryPolicy(policy.name, policy.max_retries, next_wait)
+    return replace(policy, next_wait=next_wait)

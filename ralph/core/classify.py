@@ -183,14 +183,23 @@ def outcome_of(error: AgentError) -> Outcome:
 
 def is_low_credit(error: AgentError) -> bool:
     """Low credit comes as a plain 400 with nothing but its text to tell it."""
+    return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
+
+
+def is_bad_key(error: AgentError) -> bool:
+    """The key itself is refused (401): another one may be taken."""
+    return _status_of(error) == 401
+
+
+def _status_of(error: AgentError) -> int | None:
+    """Of the answer, or the one that an error inside a stream stands for."""
     match error:
         case HttpError():
-            status: int | None = error.status
+            return error.status
         case StreamParse():
-            status = status_meant(error.error_type, error.status)
+            return status_meant(error.error_type, error.status)
         case _:
-            return False
-    return status == 400 and failure_kind(error) is FailureKind.BILLING
+            return None
 
 
 def _is_transient_status(error: HttpError) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ralph.core.models import facts_of, is_claude, max_tokens_for
 from ralph.core.tool_calls import ToolOutput, ToolResult
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Role = Literal["user", "assistant"]
 
 _OPENS_MESSAGES = b',"messages":['
-_THINKING = frozenset({"thinking", "redacted_thinking"})
+THINKING = frozenset({"thinking", "redacted_thinking"})
 _CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
 # Every message's bytes end with its last block, its content list and itself.
 _MESSAGE_TAIL = b"}]}"
@@ -36,6 +36,14 @@ _ALWAYS_LOOSE = 14
 NOT_RUN = "This call was not run: the run ended first. Check the state of things before you repeat it."
 
 
+class Author(NamedTuple):
+    """Who wrote an assistant message."""
+
+    model: str
+    endpoint: str | None = None
+    """The base URL; None: not known."""
+
+
 @dataclass(frozen=True)
 class Message:
     """One committed message. `body` is its JSON on the wire, made once."""
@@ -43,10 +51,16 @@ class Message:
     role: Role
     content: tuple[Block, ...]
     body: bytes
+    author: Author | None = None
+    """Of an assistant message; None: not known."""
 
     @property
     def tool_use_ids(self) -> tuple[str, ...]:
         return tuple(block["id"] for block in self.content if block.get("type") == "tool_use")
+
+    @property
+    def thinks(self) -> bool:
+        return any(block.get("type") in THINKING for block in self.content)
 
     @property
     def tool_result_ids(self) -> tuple[str, ...]:
@@ -69,6 +83,11 @@ class RequestShape:
     """The base URL it is sent to: thinking without a signature means nothing elsewhere. None: not known."""
     recorded_head: bytes | None = None
     """A resumed session's own head: it is sent again to the byte, whatever the other fields would make of it."""
+
+    @property
+    def author(self) -> Author:
+        """Of what is answered to it."""
+        return Author(self.model, self.endpoint)
 
     def head(self) -> bytes:
         """Everything up to the messages, without the closing brace."""
@@ -114,6 +133,8 @@ class Conversation:
     head: bytes
     marks_cache: bool
     messages: tuple[Message, ...] = ()
+    thinkers: frozenset[Author] = frozenset()
+    """Whose thinking is in it."""
     _packed: RequestBody = ()
     """The bodies of the first `_packed_messages` messages, a comma behind each."""
     _packed_messages: int = 0
@@ -125,6 +146,8 @@ class Conversation:
         return cls(shape.head() + _OPENS_MESSAGES, is_claude(shape.model))
 
     def plus(self, message: Message) -> Conversation:
+        if message.author is not None and message.author not in self.thinkers and message.thinks:
+            return replace(self, thinkers=self.thinkers | {message.author}).plus(message)
         messages = (*self.messages, message)
         loose_bytes = self._loose_bytes + len(message.body)
         newest = messages[max(self._packed_messages, len(messages) - _ALWAYS_LOOSE) :]
@@ -145,16 +168,8 @@ class Conversation:
         """The same messages behind another head."""
         return replace(self, head=shape.head() + _OPENS_MESSAGES, marks_cache=is_claude(shape.model))
 
-    def without_thinking(self) -> Conversation:
-        """For a model that cannot read what another one thought. The journal keeps it."""
-        changed = Conversation(self.head, self.marks_cache)
-        for message in self.messages:
-            kept = [block for block in message.content if block.get("type") not in _THINKING]
-            if len(kept) == len(message.content):
-                changed = changed.plus(message)
-            elif kept:
-                changed = changed.plus(_message(message.role, kept))
-        return changed
+    def is_under(self, shape: RequestShape) -> bool:
+        return self.head == shape.head() + _OPENS_MESSAGES
 
     def amended(self, message: Message) -> Conversation:
         """With `message` in the place of the last one, which nothing has answered yet."""
@@ -179,15 +194,17 @@ class Conversation:
         return (self.head, *self._packed, b",".join(bodies) + b"]}")
 
 
+def text_blocks(text: str) -> list[Block]:
+    return [{"type": "text", "text": text}]
+
+
 def user_message(content: str | Iterable[Block]) -> Message:
-    """A user message; text blocks without text are left out, as the API refuses them."""
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return _message("user", blocks)
+    return make_message("user", text_blocks(content) if isinstance(content, str) else content)
 
 
-def assistant_message(content: Iterable[Block]) -> Message | None:
+def assistant_message(content: Iterable[Block], author: Author | None = None) -> Message | None:
     """The answer as it goes back to the API; None when nothing of it can be sent (an empty answer)."""
-    message = _message("assistant", content)
+    message = make_message("assistant", content, author)
     return message if message.content else None
 
 
@@ -236,9 +253,10 @@ def to_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def _message(role: Role, content: Iterable[Block]) -> Message:
+def make_message(role: Role, content: Iterable[Block], author: Author | None = None) -> Message:
+    """Text blocks without text are left out, as the API refuses them."""
     kept = tuple(block for block in content if not _is_empty_text(block))
-    return Message(role, kept, to_json({"role": role, "content": kept}))
+    return Message(role, kept, to_json({"role": role, "content": kept}), author)
 
 
 def _is_empty_text(block: Block) -> bool:
@@ -246,7 +264,7 @@ def _is_empty_text(block: Block) -> bool:
 
 
 def _results_message(call_ids: Iterable[str], done: Mapping[str, Block]) -> Message:
-    return _message("user", [_result_for(call_id, done) for call_id in call_ids])
+    return make_message("user", [_result_for(call_id, done) for call_id in call_ids])
 
 
 def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
@@ -261,4 +279,4 @@ def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[
     ):
         return message
     rest = [block for block in message.content if block.get("type") != "tool_result"]
-    return _message("user", [*(_result_for(call_id, done) for call_id in asked), *rest])
+    return make_message("user", [*(_result_for(call_id, done) for call_id in asked), *rest])

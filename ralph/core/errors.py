@@ -15,6 +15,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from ralph.core.usage import TokenUsage
+
 
 class NetworkCause(enum.Enum):
     """Why no answer came, in words of our own: core knows neither httpx nor ssl."""
@@ -33,6 +35,9 @@ class NetworkCause(enum.Enum):
 
 class AgentError(Exception):
     """Anything `send_message()` can raise. Catch this, never its children, to retry."""
+
+    tokens = TokenUsage()
+    """What the server had counted of the answer that broke off: thrown away, but billed."""
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ralph.core.models import ModelFacts
     from ralph.core.outcome import Outcome
     from ralph.core.tool_calls import Block, ToolCall, ToolResult
     from ralph.core.usage import RunUsage, TokenUsage
@@ -21,6 +22,8 @@ class RunStarted:
     tools: tuple[str, ...]
     api_key_source: str
     """Where the credential came from: a variable's name, or "none"."""
+    targets: tuple[str, ...] = ()
+    """Everybody who can be asked, the first first; empty where there is only one."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,36 @@ class UserMessageCommitted:
 
 
 @dataclass(frozen=True)
-class AttemptFailed:
-    """One `send_message()` ended in an error. Shown at every attempt, also when nothing is retried."""
+class AttemptEnded:
+    """One `send_message()` is over, with an answer or an error. An error is shown, also when nothing is retried."""
 
-    text: str
+    turn: int
+    """1-based, within the run."""
+    attempt: int
+    """1-based, within the turn's use of the call site: retries and other targets alike."""
+    target: str
+    model: str
+    latency_s: float
+    tokens: TokenUsage
+    """What the server counted; of a broken answer, as far as it got."""
+    facts: ModelFacts | None = None
+    """What is known of the target's model, its price above all."""
+    status: int | None = None
+    """Of an HTTP answer that was an error."""
+    kind: str | None = None
+    """A `FailureKind`, or "interrupted"; None: it was answered."""
+    error: str | None = None
+    wait_s: float = 0.0
+    """Seconds that are slept before the next attempt."""
+
+
+@dataclass(frozen=True)
+class TurnAsked:
+    """One use of the call site is over: how many attempts it took, and how long, waits included."""
+
+    turn: int
+    attempts: int
+    took_s: float
 
 
 @dataclass(frozen=True)
@@ -81,12 +110,18 @@ class RetryScheduled:
     """Set when the server's wish decided the wait."""
     restarts_response: bool = False
     """A broken stream is asked again from the beginning."""
+    turn: int = 1
+    target: str = ""
+    """Whom the error came from."""
 
 
 @dataclass(frozen=True)
 class RetryRecovered:
     retries: int
     total_wait_s: float
+    turn: int = 1
+    attempt: int = 1
+    """The one that was answered, counted as in `AttemptEnded`; so in the next four events."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +129,38 @@ class RetryExhausted:
     retries: int
     total_wait_s: float
     error: str
+    turn: int = 1
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class ModelFallback:
+    """Another target is asked now."""
+
+    from_target: str
+    to_target: str
+    reason: str
+    """The `FailureKind` of the error that made it so."""
+    turn: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class ModelFallbackSucceeded:
+    """The first answer of a target that is not the first."""
+
+    target: str
+    turn: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class ModelFallbackRecovered:
+    """The first target answers again."""
+
+    target: str
+    turn: int
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -101,8 +168,6 @@ class ResponseDiscarded:
     """A partial answer was thrown away; whatever was streamed of it does not count."""
 
     message_id: str
-    tokens: TokenUsage
-    """What the server had counted of it: thrown away, but billed."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +219,14 @@ Event = (
     | ToolStarted
     | ToolFinished
     | UserMessageCommitted
-    | AttemptFailed
+    | AttemptEnded
+    | TurnAsked
     | RetryScheduled
     | RetryRecovered
     | RetryExhausted
+    | ModelFallback
+    | ModelFallbackSucceeded
+    | ModelFallbackRecovered
     | ResponseDiscarded
     | ClockFired
     | Heartbeat
@@ -165,5 +234,5 @@ Event = (
     | RunEnded
 )
 
-SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptFailed, RetryScheduled, Notice)
+SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
 """Events after which a reader has just seen a sign of life. (Text deltas count too; see `Heartbeats`.)"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ralph.core.classify import FailureKind, failure_kind, is_low_credit
@@ -9,8 +11,12 @@ from ralph.core.errors import Api, HttpError, NetworkCause, StreamParse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from ralph.core.errors import AgentError
+
+# A calendar ends in the year 9999, and a header may name any number.
+_LONGEST_AHEAD_S = 10 * 365 * 86400.0
 
 _NETWORK_HINTS = {
     NetworkCause.REFUSED: "Nothing listens at {endpoint}. Is the server running, and is the port right?",
@@ -27,6 +33,19 @@ _NETWORK_HINTS = {
 def hints_for(error: AgentError, *, model: str, endpoint: str, credential: str) -> tuple[str, ...]:
     """Sentences for the person who reads the failure. `credential` names where the key came from."""
     return tuple(_hints(error, model, endpoint, credential))
+
+
+def come_back_hint(retry_after_s: float, now: datetime) -> str:
+    """`now` is aware; the moment is told in its zone."""
+    moment = now + timedelta(seconds=min(retry_after_s, _LONGEST_AHEAD_S))
+    return f"The server asks to be left alone for {_duration(retry_after_s)}: come back after {moment:%Y-%m-%d %H:%M %Z}."
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest_s = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "min"), (rest_s, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number) or "0 s"
 
 
 def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A session as its journal tells it: the records a run writes, and the state they lead back to. Pure.
+"""A session as its journal tells it: the state that its records lead back to. Pure.
 
 The records, in the order of one turn: `assistant` (whole), then for each call `tool_intent` and `tool_result`. When
 every call has its result, the results are the next user message; no record repeats them.
@@ -20,12 +20,7 @@ from ralph.core.tool_calls import FileChange, ToolCall, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ralph.core.conversation import Message
-    from ralph.core.events import RunEnded
     from ralph.core.journal_lines import Record
-
-Entry = tuple[str, dict[str, Any]]
-"""A record's kind and fields, before it has a number."""
 
 
 class SessionError(Exception):
@@ -38,26 +33,6 @@ class NewerFormatError(SessionError):
 
 class NoMessageError(SessionError):
     """Its run was killed before it had anything to go on with."""
-
-
-def session_entry(
-    session_id: str, cwd: str, created_at: str, version: str, forked_from: str | None = None
-) -> Entry:
-    fields: dict[str, Any] = {
-        "format": FORMAT,
-        "ralph": version,
-        "id": session_id,
-        "cwd": cwd,
-        "created_at": created_at,
-    }
-    return "session", fields if forked_from is None else {**fields, "forked_from": forked_from}
-
-
-def fork_entries(records: Iterable[Record], session_id: str, created_at: str, version: str) -> list[Entry]:
-    """A new session that begins with everything of an old one."""
-    opening, *rest = records
-    first = session_entry(session_id, opening.fields["cwd"], created_at, version, opening.fields["id"])
-    return [first, *((record.kind, dict(record.fields)) for record in rest)]
 
 
 def refuse_newer(opening: Mapping[str, Any]) -> None:
@@ -74,62 +49,6 @@ def last_run(records: Iterable[Record]) -> Mapping[str, Any] | None:
     return runs[-1] if runs else None
 
 
-def run_entry(shape: RequestShape, started_at: str, process_id: int) -> Entry:
-    """`head` is every request's beginning, kept whole: what a model is sent must not change under it."""
-    return "run", {
-        "started_at": started_at,
-        "pid": process_id,
-        "model": shape.model,
-        "head": shape.head().decode() + "}",
-    }
-
-
-def user_entry(message: Message, *, amends: bool = False) -> Entry:
-    """`amends`: it takes the place of the last user message, which nothing has answered yet."""
-    fields: dict[str, Any] = {"content": list(message.content)}
-    return "user", {**fields, "amends": True} if amends else fields
-
-
-def assistant_entry(answer: Answer) -> Entry:
-    malformed = {call.id: [call.raw, call.reason] for call in answer.calls if isinstance(call, MalformedCall)}
-    runnable = [call.id for call in answer.calls]
-    return "assistant", {
-        "message": answer.message,
-        "request_id": answer.request_id,
-        "calls": runnable,
-        "malformed": malformed,
-    }
-
-
-def intent_entry(call: ToolCall, change: FileChange | None) -> Entry:
-    fields: dict[str, Any] = {"id": call.id, "name": call.name}
-    if change is not None:
-        fields["change"] = {"path": change.path, "before": change.before, "after": change.after}
-    return "tool_intent", fields
-
-
-def result_entry(result: ToolResult) -> Entry:
-    """The block as the API gets it."""
-    return "tool_result", result.as_block()
-
-
-def event_entry(fields: Mapping[str, Any]) -> Entry:
-    """One of `stream-json`'s, in a room of its own: its `kind` is not the record's."""
-    return "event", {"event": dict(fields)}
-
-
-def ended_entry(ended: RunEnded) -> Entry:
-    return "ended", {
-        "outcome": ended.outcome.value,
-        "exit_code": ended.exit_code,
-        "result": ended.result,
-        "errors": list(ended.errors),
-        "num_turns": ended.num_turns,
-        "duration_s": round(ended.duration_s, 3),
-        "cost_usd": ended.usage.cost_usd,
-    }
-
-
 @dataclass(frozen=True)
 class Session:
     """Where a journal has got to."""
@@ -138,9 +57,9 @@ class Session:
     cwd: str
     created_at: str
     shape: RequestShape
-    """Of the last run: its model, and the head of its requests."""
+    """Of the target that answered last: its model, and the head of its requests."""
     conversation: Conversation
-    """All committed messages, under the head of the last run."""
+    """All committed messages, under that head; `core/reading.py` tells what of them that model is sent."""
     answer: Answer | None = None
     """The last message, where the model has it and nothing has followed it yet."""
     results: Mapping[str, ToolResult] = field(default_factory=dict)
@@ -153,6 +72,14 @@ class Session:
     """How the last run ended; None: it was killed, or is still running."""
     call_ids: frozenset[str] = frozenset()
     """Every call's id so far."""
+    target: str = ""
+    """The name of that target."""
+    first: str = ""
+    """The name of the last run's first target."""
+    shapes: Mapping[str, RequestShape] = field(default_factory=dict)
+    """What each target was sent, by name, in the last run that asked it."""
+    cooling: Mapping[str, str] = field(default_factory=dict)
+    """Of the last run: whose cooldown ends when, RFC 3339."""
 
     @property
     def is_completed(self) -> bool:
@@ -177,6 +104,10 @@ class _Replay:
     def __init__(self) -> None:
         self._opening: Mapping[str, Any] = {}
         self._shape: RequestShape | None = None
+        self._target = ""
+        self._first = ""
+        self._shapes: dict[str, RequestShape] = {}
+        self._cooling: Mapping[str, str] = {}
         self._conversation = Conversation(b"", marks_cache=False)
         self._answer: Answer | None = None
         self._results: dict[str, ToolResult] = {}
@@ -193,6 +124,9 @@ class _Replay:
                 self._open(fields)
             case "run":
                 self._begin_run(fields)
+            case "target":
+                self._cooling = fields["cooling"]
+                self._ask(fields)
             case "user":
                 message = user_message(fields["content"])
                 grown = self._conversation.amended(message) if fields.get("amends") else None
@@ -225,6 +159,10 @@ class _Replay:
             self._turn_state,
             self._ended,
             frozenset(self._call_ids),
+            self._target,
+            self._first,
+            self._shapes,
+            self._cooling,
         )
 
     def _open(self, fields: Mapping[str, Any]) -> None:
@@ -232,16 +170,24 @@ class _Replay:
         self._opening = fields
 
     def _begin_run(self, fields: Mapping[str, Any]) -> None:
-        shape = RequestShape(fields["model"], "", (), recorded_head=fields["head"].encode()[:-1])
-        if self._shape is not None and shape.model != self._shape.model:
-            self._conversation = self._conversation.without_thinking()
-        self._conversation = self._conversation.under(shape)
-        self._shape = shape
+        self._cooling = {}
+        self._ask(fields)
+        self._first = self._target
         self._ended = None
+
+    def _ask(self, fields: Mapping[str, Any]) -> None:
+        """Another target, or the same one with another head. Format 1 names neither target nor endpoint."""
+        head = fields["head"].encode()[:-1]
+        self._shape = RequestShape(
+            fields["model"], "", (), endpoint=fields.get("endpoint"), recorded_head=head
+        )
+        self._target = fields.get("target") or self._shape.model
+        self._shapes[self._target] = self._shape
+        self._conversation = self._conversation.under(self._shape)
 
     def _take_answer(self, fields: Mapping[str, Any]) -> None:
         message = fields["message"]
-        committed = assistant_message(message["content"])
+        committed = assistant_message(message["content"], self._shape.author if self._shape else None)
         if committed is not None:
             self._conversation = self._conversation.plus(committed)
             self._call_ids.update(committed.tool_use_ids)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ralph.core.models import facts_of
 from ralph.core.outcome import Outcome
+from ralph.core.reading import Reading
 from ralph.core.session import SessionError, refuse_newer, replay
 from ralph.core.usage import RunUsage, tokens_of
 
@@ -65,14 +67,24 @@ class RunHistory:
 
     @cached_property
     def cost_usd(self) -> float | None:
-        """None: not known. Without an end: what the answers cost; ones that broke off are not counted yet."""
+        """None: not known. Without an end: what the attempts cost, whatever became of them."""
         if self.ended is not None:
             cost: float | None = self.ended["cost_usd"]
             return cost
+        attempts = [
+            record.fields["event"]["cost_usd"]
+            for record in self.records
+            if record.kind == "event" and record.fields["event"].get("subtype") == "attempt"
+        ]
+        return _sum_of_known(attempts) if attempts else self._cost_of_answers()
+
+    def _cost_of_answers(self) -> float | None:
+        """Format 1 has no records of attempts; answers that broke off are not counted there."""
         usage = RunUsage()
         for record in self.records:
             if record.kind == "assistant":
-                usage = usage.plus(self.model, tokens_of(record.fields["message"]["usage"]))
+                tokens = tokens_of(record.fields["message"]["usage"])
+                usage = usage.plus(self.model, tokens, facts_of(self.model))
         return usage.cost_usd
 
     @cached_property
@@ -113,9 +125,7 @@ class SessionHistory:
     @property
     def cost_usd(self) -> float | None:
         """None as soon as one run's is not known."""
-        costs = [run.cost_usd for run in self.own_runs]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
+        return _sum_of_known([run.cost_usd for run in self.own_runs])
 
     @property
     def task(self) -> str:
@@ -178,7 +188,13 @@ def messages_of(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The conversation as the API gets it, none before the first message. Raises SessionError like `replay`."""
     if not any(record.kind == "user" for record in records):
         return []
-    return [json.loads(message.body) for message in replay(records).conversation.messages]
+    session = replay(records)
+    return [json.loads(message.body) for message in Reading(session.shape).of(session.conversation).messages]
+
+
+def _sum_of_known(costs: Sequence[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
 
 
 def _is_copied(opening: Mapping[str, Any], run: Mapping[str, Any]) -> bool:

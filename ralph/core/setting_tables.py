@@ -51,6 +51,8 @@ class RetrySettings:
     """Seconds before the first retry, doubled for each further one; 0: retry at once."""
     max_delay_s: float = 300
     """A wait over so many seconds ends the chain; 0 or less: no maximum."""
+    strategy: str = "fallback"
+    revert: str = "cooldown-expiry"
 
 
 @dataclass(frozen=True)

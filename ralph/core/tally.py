@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from ralph.core.events import AnswerAccepted, Event, ResponseDiscarded, RetryExhausted, RetryRecovered
-from ralph.core.usage import RunUsage, tokens_of
+from ralph.core.events import AttemptEnded, Event, RetryExhausted, RetryRecovered
+from ralph.core.usage import RunUsage, TokenUsage
 
 
 class Tally:
-    """Show it every event; read the sums. `model` is what discarded answers are billed to."""
+    """Show it every event; read the sums."""
 
-    def __init__(self, model: str) -> None:
-        self._model = model
+    def __init__(self) -> None:
         self.usage = RunUsage()
         self.retries = 0
         self.waited_s = 0.0
+        self.api_s = 0.0
+        """Seconds inside `send_message()`."""
         self.turns = 0
 
     def saw(self, event: Event) -> None:
         match event:
-            case AnswerAccepted():
-                self.usage = self.usage.plus(self._model, tokens_of(event.message["usage"]))
-            case ResponseDiscarded():
-                # Thrown away, but the server bills it.
-                self.usage = self.usage.plus(self._model, event.tokens)
+            case AttemptEnded():
+                # A broken answer is billed too, as far as the server had counted it.
+                if event.tokens != TokenUsage():
+                    self.usage = self.usage.plus(event.model, event.tokens, event.facts)
+                self.api_s += event.latency_s
             case RetryRecovered() | RetryExhausted():
                 # Every chain is closed by one of them, with what it really took.
                 self.retries += event.retries

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.models import facts_of
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ralph.core.models import ModelFacts
 
 
 # No answer has so many tokens; a larger number is a mistake, and arithmetic with huge ones raises.
@@ -47,6 +47,8 @@ class TokenUsage:
 class ModelUsage:
     tokens: TokenUsage
     cost_usd: float | None
+    facts: ModelFacts | None = None
+    """Of the target that counted last."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,12 @@ class RunUsage:
 
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
-    def plus(self, model: str, tokens: TokenUsage) -> RunUsage:
-        cost = cost_usd(model, tokens)
+    def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
+        """`facts`: what is known of the target that was asked, its price above all."""
+        cost = cost_usd(facts, tokens)
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
         total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
-        return RunUsage({**self.by_model, model: ModelUsage(before.tokens + tokens, total)})
+        return RunUsage({**self.by_model, model: ModelUsage(before.tokens + tokens, total, facts)})
 
     @property
     def tokens(self) -> TokenUsage:
@@ -84,9 +87,10 @@ def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
     )
 
 
-def cost_usd(model: str, tokens: TokenUsage) -> float | None:
-    """Price of one answer in USD; None where the model's price is not known."""
-    facts = facts_of(model)
+def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
+    """Price of one answer in USD; None where the price is not known. What counts nothing costs nothing."""
+    if tokens == TokenUsage():
+        return 0.0
     price = facts.price_for(tokens.prompt) if facts else None
     if price is None:
         return None

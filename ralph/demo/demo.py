@@ -20,7 +20,8 @@ from ralph.core.events import Event, RetryScheduled, RunEnded, ToolFinished
 from ralph.core.outcome import Outcome
 from ralph.demo.script import DemoScript
 from ralph.mock_api import MockApi
-from ralph.run_command import RunCommand, RunOptions
+from ralph.run_command import RunCommand
+from ralph.run_options import RunOptions
 from ralph.run_session import SessionOptions
 
 TASK = "A test of this project fails. Find out why, fix the code (not the test), run the tests, and commit."

@@ -124,7 +124,8 @@ class Reception:
             answer = assembler.answer(request_id)
         except (AgentError, Interrupted) as error:
             if assembler.message_id is not None:
-                self._events.emit(ResponseDiscarded(assembler.message_id, tokens_of(assembler.usage)))
+                self._events.emit(ResponseDiscarded(assembler.message_id))
+            error.tokens = tokens_of(assembler.usage)
             raise _redacted(error, self._redact) from error.__cause__
         return answer
 

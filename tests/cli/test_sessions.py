@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -42,8 +43,11 @@ def test_a_completed_session_is_listed_shown_and_exported(ralph, session) -> Non
     assert len(line.stdout) <= 81
     shown = ralph("sessions", "show")
     assert shown.code == 0
-    assert "> look at it\nI look.\n[tool] Bash: echo found; exit 3\n  failed:\n  | found\n" in shown.stdout
-    assert "Hello there.\n[ralph] completed [2 turns, " in shown.stdout
+    story = re.sub(r"\[turn (\d)\] (\S+) answered in [\d.]+s: .*, \$[\d.]+\n", r"(\1 by \2)\n", shown.stdout)
+    model = "claude-sonnet-5-5"
+    looked = f"(1 by {model})\nI look.\n[tool] Bash: echo found; exit 3\n  failed:\n  | found\n"
+    assert f"> look at it\n{looked}" in story
+    assert f"(2 by {model})\nHello there.\n[ralph] completed [2 turns, " in story
     assert f'go on with: ralph --resume {session.stem[:8]} "what' in shown.stdout
     assert "\x1b" not in shown.stdout
     exported = ralph("sessions", "export", session.stem[:6])
@@ -68,8 +72,11 @@ def test_a_run_that_failed_is_told_with_its_retries(ralph, serve) -> None:
     assert ralph("try it").code == 75
     assert listed(ralph)[0]["outcome"] == "api_unavailable"
     shown = ralph("sessions", "show").stdout
-    assert shown.count("[error] HTTP 529") == 4, "the fifth is how the run ended"
-    assert "[retry] Attempt 4/4: 529 — waiting 0.08s\n[retry] Failed after 4 retries: HTTP 529" in shown
+    assert shown.count("[error] HTTP 529") == 5
+    last = shown.index("[retry] Attempt 4/4: 529 — waiting 0.08s\n[error] HTTP 529")
+    assert (
+        last < shown.index("[retry] Failed after 4 retries: HTTP 529") < shown.index("[turn 1] 5 attempts in")
+    )
     assert "[ralph] api_unavailable (exit 75): HTTP 529" in shown
     assert shown.endswith(f"[ralph] go on with: ralph --resume {only_journal(ralph).stem[:8]}\n")
 

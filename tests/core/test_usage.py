@@ -22,18 +22,22 @@ MILLION = 1_000_000
     ],
 )
 def test_each_kind_of_token_has_its_price(tokens: TokenUsage, usd: float) -> None:
-    assert cost_usd("claude-opus-5-5", tokens) == pytest.approx(usd)
+    assert cost_usd(facts_of("claude-opus-5-5"), tokens) == pytest.approx(usd)
 
 
 @pytest.mark.parametrize(("prompt", "usd"), [(100_000, 0.01), (100_001, 0.0500005)])
 def test_a_long_prompt_prices_the_whole_request(prompt: int, usd: float) -> None:
-    assert cost_usd("claude-haiku-5-5", TokenUsage(input=prompt)) == pytest.approx(usd)
+    assert cost_usd(facts_of("claude-haiku-5-5"), TokenUsage(input=prompt)) == pytest.approx(usd)
 
 
 def test_an_unknown_price_is_none_and_stays_none_in_the_sum() -> None:
-    assert cost_usd("qwen3", TokenUsage(input=1)) is None
-    assert cost_usd("claude-fable-5-2", TokenUsage(input=1)) is None
-    mixed = RunUsage().plus("claude-opus-5-5", TokenUsage(input=1)).plus("qwen3", TokenUsage(input=2))
+    assert cost_usd(facts_of("qwen3"), TokenUsage(input=1)) is None
+    assert cost_usd(facts_of("claude-fable-5-2"), TokenUsage(input=1)) is None
+    mixed = (
+        RunUsage()
+        .plus("claude-opus-5-5", TokenUsage(input=1), facts_of("claude-opus-5-5"))
+        .plus("qwen3", TokenUsage(input=2), facts_of("qwen3"))
+    )
     assert mixed.cost_usd is None
     assert mixed.tokens.input == 3
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.core.events import ClockFired, Heartbeat, Notice, ResponseDiscarded, StreamReceived
-from ralph.core.usage import TokenUsage
 from ralph.effects.clock import SystemClock
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.ports import TIMED_OUT, Interrupted, TimeIsUp
@@ -232,7 +231,7 @@ def test_something_showable_starts_the_interval_again(event) -> None:
         text_delta("half a line, kept back until it is whole"),
         StreamReceived({"type": "content_block_delta", "delta": None}),
         ClockFired("connect", 10),
-        ResponseDiscarded("m1", TokenUsage()),
+        ResponseDiscarded("m1"),
         Heartbeat("x", 1),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ralph.core.journal_lines import read_lines
+from ralph.core.reading import Reading
 from ralph.core.session import replay
 
 JOURNALS = Path(__file__).parent
@@ -16,9 +17,10 @@ EXPECTED = JOURNALS / "expected.json"
 def summary_of(journal: bytes) -> dict[str, Any]:
     """Where a journal has got to: the request to the byte, and what is pending in it."""
     session = replay(read_lines(journal).records)
+    sent = Reading(session.shape).of(session.conversation)
     return {
-        "request_sha256": hashlib.sha256(b"".join(session.conversation.request_body())).hexdigest(),
-        "roles": "".join(message.role[0] for message in session.conversation.messages),
+        "request_sha256": hashlib.sha256(b"".join(sent.request_body())).hexdigest(),
+        "roles": "".join(message.role[0] for message in sent.messages),
         "outcome": session.ended["outcome"] if session.ended else None,
         "calls": len(session.call_ids),
         "pending": [call.id for call in session.answer.calls] if session.answer else None,

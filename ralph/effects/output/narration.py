@@ -44,11 +44,13 @@ class Narration:
         self._unfinished: list[str] = []  # fragments of the line that streams, joined once it is whole
         self._unfinished_chars = 0
         self._streamed = False
+        self._names_targets = False  # where there is one only, its name tells nothing
 
     def lines(self, event: ev.Event) -> Iterator[str]:
-        if isinstance(event, ev.AttemptFailed):
-            yield from self._rest_of_text()
-            yield self.color("red", f"[error] {one_line(event.text)}")
+        if isinstance(event, ev.RunStarted):
+            self._names_targets = bool(event.targets)
+        if isinstance(event, ev.AttemptEnded):
+            yield from self._attempt(event)
         elif isinstance(event, ev.RunEnded):
             yield from self._rest_of_text()
             yield from self._ended(event)
@@ -64,6 +66,13 @@ class Narration:
             yield from self._rest_of_text()
             yield from self._one_liners(event)
 
+    def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
+        """Of a stop by somebody else's will the outcome tells."""
+        if event.error is not None and event.kind != "interrupted":
+            yield from self._rest_of_text()
+            who = f"{event.target}: " if self._names_targets else ""
+            yield self.color("red", f"[error] {who}{one_line(event.error)}")
+
     def color(self, name: str, text: str) -> str:
         """The one place that colours: ANSI codes for a terminal, the plain text elsewhere."""
         shown = plain(text)
@@ -73,26 +82,38 @@ class Narration:
         match event:
             case ev.RunStarted():
                 yield self.color("dim", f"[ralph] {event.model} in {event.cwd}")
+                if event.targets:
+                    yield self.color("dim", f"[target] in this order: {', '.join(event.targets)}")
             case ev.ToolStarted():
                 yield self.color("blue", f"[tool] {describe_call(event.call)}")
             case ev.ToolFinished() if event.result.output.is_error:
                 yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
+            case ev.ClockFired():
+                fired = f"[clock] {event.clock} clock fired after {_seconds(event.after_s)}s"
+                yield self.color("yellow", fired)
+            case ev.Heartbeat():
+                yield self.color("dim", f"[wait] {event.since_s:.0f}s for {event.waiting_for}")
+            case ev.Notice():
+                yield self.color("yellow", f"[notice] {one_line(event.text)}")
+            case _:
+                yield from self._of_a_chain(event)
+
+    def _of_a_chain(self, event: ev.Event) -> Iterator[str]:
+        match event:
             case ev.RetryScheduled():
                 yield from self._retry(event)
             case ev.RetryRecovered():
                 yield self.color("green", f"[retry] Recovered after {event.retries} retries")
             case ev.RetryExhausted():
-                yield self.color(
-                    "red", f"[retry] Failed after {event.retries} retries: {one_line(event.error)}"
-                )
-            case ev.ClockFired():
-                yield self.color(
-                    "yellow", f"[clock] {event.clock} clock fired after {_seconds(event.after_s)}s"
-                )
-            case ev.Heartbeat():
-                yield self.color("dim", f"[wait] {event.since_s:.0f}s for {event.waiting_for}")
-            case ev.Notice():
-                yield self.color("yellow", f"[notice] {one_line(event.text)}")
+                failed = f"[retry] Failed after {event.retries} retries: {one_line(event.error)}"
+                yield self.color("red", failed)
+            case ev.ModelFallback():
+                moved = f"[target] {event.from_target} -> {event.to_target} ({event.reason})"
+                yield self.color("yellow", moved)
+            case ev.ModelFallbackSucceeded():
+                yield self.color("green", f"[target] {event.target} answers")
+            case ev.ModelFallbackRecovered():
+                yield self.color("green", f"[target] back on {event.target}")
 
     def _retry(self, event: ev.RetryScheduled) -> Iterator[str]:
         status = event.status if event.status is not None else event.error_class

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.models import facts_of
 from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         "session_id": session_id,
         "total_cost_usd": _rounded(ended.usage.cost_usd),
         "usage": _usage(ended.usage.tokens),
-        "modelUsage": {model: _model_usage(model, used) for model, used in ended.usage.by_model.items()},
+        "modelUsage": {model: _model_usage(used) for model, used in ended.usage.by_model.items()},
         "permission_denials": [],
         "retries": ended.retries,
         "waited_s": ended.waited_s,
@@ -62,8 +61,8 @@ def _usage(tokens: TokenUsage) -> dict[str, int]:
     }
 
 
-def _model_usage(model: str, used: ModelUsage) -> dict[str, Any]:
-    facts = facts_of(model)
+def _model_usage(used: ModelUsage) -> dict[str, Any]:
+    facts = used.facts
     return {
         "inputTokens": used.tokens.input,
         "outputTokens": used.tokens.output,

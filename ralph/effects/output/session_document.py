@@ -13,7 +13,7 @@ from ralph.core.session_history import DAMAGED, KILLED, RUNNING, messages_of
 from ralph.core.session_story import Called, Happened, OtherBlock, Prompted, Said, story_of
 from ralph.effects.output.narration import Narration, plain
 from ralph.effects.output.session_text import event_of, no_result, result_text
-from ralph.effects.output.session_words import cost_text, counted, ending
+from ralph.effects.output.session_words import attempts_line, cost_text, counted, ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -140,8 +140,9 @@ def _call(called: Called, outcome: str) -> Iterator[str]:
 def _event(fields: Mapping[str, Any]) -> Iterator[str]:
     event = event_of(fields)
     lines = [] if event is None else list(Narration(is_quiet=False, has_color=False).lines(event))
-    if fields.get("subtype") == "api_retry":
-        lines.insert(0, f"[error] {fields['message']}")
+    about_attempts = attempts_line(fields)
+    if about_attempts is not None:
+        lines.insert(0, about_attempts)
     yield from _fenced("\n".join(lines) or json.dumps(dict(fields), ensure_ascii=False))
 
 

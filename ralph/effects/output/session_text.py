@@ -11,9 +11,8 @@ from ralph.core import events as ev
 from ralph.core.outcome import Outcome
 from ralph.core.session_history import DAMAGED, KILLED, RUNNING
 from ralph.core.session_story import Called, Happened, OtherBlock, Prompted, Said, story_of
-from ralph.core.usage import TokenUsage
 from ralph.effects.output.narration import LONGEST_SUMMARY, Narration, describe_call, one_line, plain
-from ralph.effects.output.session_words import cost_text, counted, ending, local_time
+from ralph.effects.output.session_words import attempts_line, cost_text, counted, ending, local_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -115,8 +114,11 @@ class SessionText:
             yield self._color("dim", f"  | {line}")
 
     def _event(self, fields: Mapping[str, Any]) -> Iterator[str]:
-        if fields.get("subtype") == "api_retry":
-            yield from self._narration.lines(ev.AttemptFailed(str(fields["message"])))
+        about_attempts = attempts_line(fields)
+        if about_attempts is not None:
+            error = fields.get("error") if fields.get("kind") != "interrupted" else None
+            yield self._color("red" if error else "dim", about_attempts)
+            return
         if fields.get("subtype") == "response_discarded":
             yield self._color("yellow", "[discarded] an answer broke off and does not count")
             return
@@ -142,8 +144,16 @@ def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
             return ev.RetryRecovered(fields["retries"], fields["total_wait_s"])
         case "retry_exhausted":
             return ev.RetryExhausted(fields["retries"], fields["total_wait_s"], fields["error"])
+        case "model_fallback":
+            return ev.ModelFallback(
+                fields["from"], fields["to"], fields["reason"], fields["turn"], fields["attempt"]
+            )
+        case "model_fallback_succeeded":
+            return ev.ModelFallbackSucceeded(fields["target"], fields["turn"], fields["attempt"])
+        case "model_fallback_recovered":
+            return ev.ModelFallbackRecovered(fields["target"], fields["turn"], fields["attempt"])
         case "response_discarded":
-            return ev.ResponseDiscarded(fields["message_id"], TokenUsage())
+            return ev.ResponseDiscarded(fields["message_id"])
         case "clock_fired":
             return ev.ClockFired(fields["clock"], fields["after_s"])
         case "notice":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ralph.core.usage import TokenUsage
 from ralph.effects.output.narration import one_line
 
 if TYPE_CHECKING:
@@ -27,6 +28,28 @@ def local_time(moment: str) -> str:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def attempts_line(fields: Mapping[str, Any]) -> str | None:
+    """A line about an attempt, or about all of a turn; None for other events, and where there is nothing to tell."""
+    match fields.get("subtype"):
+        case "attempt" if fields["kind"] == "interrupted":
+            return (
+                f"[turn {fields['turn']}] {fields['target']} was interrupted after {fields['latency_s']:.1f}s"
+            )
+        case "attempt" if fields["error"] is not None:
+            took = f"{fields['target']}, {fields['latency_s']:.1f}s"
+            return f"[error] {one_line(fields['error'])} ({took})"
+        case "attempt":
+            tokens = TokenUsage(**fields["tokens"])
+            counts = f"{tokens.prompt:,} tokens in, {tokens.output:,} out, {cost_text(fields['cost_usd'])}"
+            took = f"{fields['latency_s']:.1f}s"
+            return f"[turn {fields['turn']}] {fields['target']} answered in {took}: {counts}"
+        case "turn_asked" if fields["attempts"] > 1:
+            return f"[turn {fields['turn']}] {fields['attempts']} attempts in {fields['took_s']:.1f}s"
+        case "api_retry" if "turn" not in fields:  # format 1 has no records of attempts
+            return f"[error] {one_line(fields['message'])}"
+    return None
 
 
 def ending(ended: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ralph.core.session import Entry
+    from ralph.core.session_entries import Entry
 
 # macOS has no fdatasync.
 _sync = getattr(os, "fdatasync", os.fsync)

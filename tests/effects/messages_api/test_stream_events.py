@@ -51,8 +51,8 @@ def test_a16_a_rejection_inside_the_stream_is_permanent_and_redacted(answering) 
 
 def test_what_was_thrown_away_is_counted(answering) -> None:
     client = answering(sse(START, *text_block(0, "half")))
-    failure(client)
-    assert client.events.of(ResponseDiscarded) == [ResponseDiscarded("m1", TokenUsage(input=3))]
+    assert failure(client).tokens == TokenUsage(input=3)
+    assert client.events.of(ResponseDiscarded) == [ResponseDiscarded("m1")]
 
 
 @pytest.mark.parametrize("line_ending", ["\n", "\r\n", "\r"])

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.core.backoff import GiveUp, RetryPolicy, custom, off, standard
-from ralph.core.conversation import RequestShape
 from ralph.core.events import AnswerAccepted, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.core.outcome import Outcome
 from ralph.effects.waiter import InboxWaiter
-from ralph.loop import Run, Task
+from ralph.loop import Run
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.conversation_rules import conversation_problems
 from tests.effects.messages_api.harness import Rig, compact_stream, http_answer, limits, read_request, reset
-from tests.fakes import ECHO, TOUCH, FakeJournal, FakeToolbox
+from tests.fakes import FakeJournal, FakeToolbox, roster_of
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
+    from ralph.core.answer import Answer
+    from ralph.core.conversation import RequestBody
     from ralph.core.events import RunEnded
+    from ralph.core.target import Target
+    from ralph.effects.messages_api import MessagesApi
     from ralph.ports import Clock
 
 
@@ -38,23 +41,33 @@ class SleeplessWaiter(InboxWaiter):
         self.sleeps.append(seconds)
 
 
+class OneTarget:
+    """A `Client` that knows one endpoint."""
+
+    def __init__(self, api: MessagesApi) -> None:
+        self._api = api
+
+    def send_message(self, _target: Target, _key: int, body: RequestBody) -> Answer:
+        return self._api.send_message(body)
+
+
 class WholeRun:
     """`Run` with a real client; its tools only count."""
 
     def __init__(self, rig: Rig, policy: RetryPolicy) -> None:
         self.toolbox = FakeToolbox()
         self.events = rig.events
-        task = Task("go", RequestShape("claude-test", "system", (ECHO, TOUCH)), policy, rig.base_url, "none")
         self.run = Run(
-            task,
-            client=rig.api,
+            roster_of("claude-test"),
+            policy,
+            client=OneTarget(rig.api),
             toolbox=self.toolbox,
             waiter=rig.waiter,
             clock=rig.clock,
             journal=FakeJournal(),
             events=rig.events,
         )
-        self.ended: RunEnded = self.run.run()
+        self.ended: RunEnded = self.run.run("go")
         assert conversation_problems(self.run.conversation.messages) == []
 
 

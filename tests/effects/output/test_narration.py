@@ -20,6 +20,10 @@ def narrate(*events: ev.Event, is_quiet: bool = False, has_color: bool = False) 
     return [line for event in events for line in narration.lines(event)]
 
 
+def failed(error: str, *, kind: str = "server") -> ev.AttemptEnded:
+    return ev.AttemptEnded(1, 1, "main", "m", 0.5, TokenUsage(), kind=kind, error=error)
+
+
 def retry(**fields: Any) -> ev.RetryScheduled:
     values = {
         "attempt": 1,
@@ -97,7 +101,31 @@ def test_the_lines_of_a_retry_chain_are_exactly_these(event, lines) -> None:
 
 def test_every_failed_attempt_is_shown_also_when_quiet() -> None:
     for is_quiet in (False, True):
-        assert narrate(ev.AttemptFailed("HTTP 500: oops"), is_quiet=is_quiet) == ["[error] HTTP 500: oops"]
+        assert narrate(failed("HTTP 500: oops"), is_quiet=is_quiet) == ["[error] HTTP 500: oops"]
+
+
+def test_with_several_targets_an_error_names_its_own() -> None:
+    started = ev.RunStarted("/w", "m", (), "KEY", targets=("main", "spare"))
+    assert narrate(started, failed("HTTP 500: oops"))[1:] == [
+        "[target] in this order: main, spare",
+        "[error] main: HTTP 500: oops",
+    ]
+
+
+def test_an_attempt_that_was_interrupted_is_no_error_line() -> None:
+    assert narrate(failed("stopped by SIGINT", kind="interrupted")) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (ev.ModelFallback("main", "spare", "overloaded", 1, 2), "[target] main -> spare (overloaded)"),
+        (ev.ModelFallbackSucceeded("spare", 1, 3), "[target] spare answers"),
+        (ev.ModelFallbackRecovered("main", 2, 1), "[target] back on main"),
+    ],
+)
+def test_a_change_of_targets_is_a_line(event: ev.Event, line: str) -> None:
+    assert narrate(event) == [line]
 
 
 def test_quiet_leaves_only_errors_and_the_outcome() -> None:
@@ -111,7 +139,7 @@ def test_quiet_leaves_only_errors_and_the_outcome() -> None:
         retry(),
         ev.RetryRecovered(1, 2.0),
         ev.RetryExhausted(1, 2.0, "e"),
-        ev.ResponseDiscarded("m1", TokenUsage()),
+        ev.ResponseDiscarded("m1"),
         ev.ClockFired("connect", 10),
         ev.Heartbeat("x", 30),
         ev.Notice("n"),
@@ -126,7 +154,7 @@ def test_quiet_leaves_only_errors_and_the_outcome() -> None:
         retry(),
         ev.RetryRecovered(1, 2),
         ev.RetryExhausted(1, 2, "e"),
-        ev.AttemptFailed("e"),
+        failed("e"),
         ev.Notice("n"),
         ended(),
     ],
@@ -161,7 +189,7 @@ def test_thinking_and_tool_input_are_not_shown() -> None:
 
 
 def test_text_already_shown_is_marked_discarded() -> None:
-    discarded = ev.ResponseDiscarded("m1", TokenUsage())
+    discarded = ev.ResponseDiscarded("m1")
     assert narrate(*streamed("half a sen"), discarded, retry()) == [
         "half a sen",
         DISCARDED,
@@ -170,11 +198,11 @@ def test_text_already_shown_is_marked_discarded() -> None:
 
 
 def test_nothing_is_marked_when_nothing_was_shown() -> None:
-    assert narrate(ev.ResponseDiscarded("m1", TokenUsage())) == []
+    assert narrate(ev.ResponseDiscarded("m1")) == []
 
 
 def test_after_a_broken_stream_an_answer_that_does_not_stream_is_still_said() -> None:
-    lines = narrate(*streamed("half"), ev.ResponseDiscarded("m1", TokenUsage()), accepted("whole"))
+    lines = narrate(*streamed("half"), ev.ResponseDiscarded("m1"), accepted("whole"))
     assert lines == ["half", DISCARDED, "whole"]
 
 
@@ -225,7 +253,7 @@ def test_the_last_line_is_the_outcome_below_its_hints() -> None:
         retries=4,
         waited_s=30.0,
         num_turns=2,
-        usage=RunUsage().plus("unheard-of", TokenUsage(input=1234, output=5)),
+        usage=RunUsage().plus("unheard-of", TokenUsage(input=1234, output=5), None),
     )
     assert narrate(run) == [
         "[hint] Wait.",
@@ -241,12 +269,12 @@ def test_a_model_cannot_move_the_readers_cursor_or_colour_the_screen() -> None:
     tricks = "a\x1b[2J\x1b]0;title\x07b\r\x9bc\tkept"
     assert narrate(*streamed(tricks + "\n")) == ["a[2J]0;titlebc\tkept"]
     assert narrate(accepted(tricks)) == ["a[2J]0;titlebc\tkept"]
-    assert narrate(ev.AttemptFailed("server\x1b[31m says\nmore")) == ["[error] server[31m says more"]
+    assert narrate(failed("server\x1b[31m says\nmore")) == ["[error] server[31m says more"]
 
 
 def test_a_server_cannot_forge_a_line_of_ours_or_flood_the_screen() -> None:
     error = "HTTP 400: bad\n[ralph] completed [1 turn]\n" + "x" * 5000
-    for line in narrate(ev.AttemptFailed(error), ev.RetryExhausted(1, 2.0, error)):
+    for line in narrate(failed(error), ev.RetryExhausted(1, 2.0, error)):
         assert "\n" not in line
         assert len(line) < 1100
     (last,) = narrate(ended(Outcome.API_REJECTED, errors=(error,)))

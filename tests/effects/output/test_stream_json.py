@@ -115,16 +115,18 @@ def test_stream_events_come_only_when_asked_for() -> None:
     ],
 )
 def test_api_retry_names_the_error_as_readers_do(kind, name) -> None:
-    event = ev.RetryScheduled(2, 4, 1.5, 529, "HttpError", kind.value, "words")
+    event = ev.RetryScheduled(2, 4, 1.5, 529, "HttpError", kind.value, "words", turn=3, target="main")
     assert one(event) == {
         "type": "system",
         "subtype": "api_retry",
+        "turn": 3,
         "attempt": 2,
         "max_retries": 4,
         "retry_delay_ms": 1500,
         "error_status": 529,
         "error": name,
         "kind": kind.value,
+        "target": "main",
         "message": "words",
     }
 
@@ -132,13 +134,42 @@ def test_api_retry_names_the_error_as_readers_do(kind, name) -> None:
 @pytest.mark.parametrize(
     ("event", "fields"),
     [
-        (ev.RetryRecovered(2, 6.0), {"subtype": "retry_recovered", "retries": 2, "total_wait_s": 6.0}),
         (
-            ev.RetryExhausted(4, 30.0, "e"),
-            {"subtype": "retry_exhausted", "retries": 4, "total_wait_s": 30.0, "error": "e"},
+            ev.RetryRecovered(2, 6.0, turn=5, attempt=3),
+            {"subtype": "retry_recovered", "turn": 5, "attempt": 3, "retries": 2, "total_wait_s": 6.0},
         ),
         (
-            ev.ResponseDiscarded("m1", TokenUsage(output=3)),
+            ev.RetryExhausted(4, 30.0, "e", turn=5, attempt=5),
+            {
+                "subtype": "retry_exhausted",
+                "turn": 5,
+                "attempt": 5,
+                "retries": 4,
+                "total_wait_s": 30.0,
+                "error": "e",
+            },
+        ),
+        (
+            ev.ModelFallback("main", "spare", "overloaded", 5, 1),
+            {
+                "subtype": "model_fallback",
+                "turn": 5,
+                "attempt": 1,
+                "from": "main",
+                "to": "spare",
+                "reason": "overloaded",
+            },
+        ),
+        (
+            ev.ModelFallbackSucceeded("spare", 5, 2),
+            {"subtype": "model_fallback_succeeded", "turn": 5, "attempt": 2, "target": "spare"},
+        ),
+        (
+            ev.ModelFallbackRecovered("main", 6, 1),
+            {"subtype": "model_fallback_recovered", "turn": 6, "attempt": 1, "target": "main"},
+        ),
+        (
+            ev.ResponseDiscarded("m1"),
             {"subtype": "response_discarded", "message_id": "m1"},
         ),
         (ev.ClockFired("connect", 10.0), {"subtype": "clock_fired", "clock": "connect", "after_s": 10.0}),
@@ -167,7 +198,7 @@ def ended(outcome: Outcome, **fields: Any) -> ev.RunEnded:
 
 
 def test_the_result_object_has_the_fields_that_readers_want() -> None:
-    usage = RunUsage().plus("unheard-of", TokenUsage(1, 2, 3, 0, 4))
+    usage = RunUsage().plus("unheard-of", TokenUsage(1, 2, 3, 0, 4), None)
     result = result_object(ended(Outcome.COMPLETED, result="done", usage=usage), "s1")
     assert result == {
         "type": "result",

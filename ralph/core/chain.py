@@ -1,0 +1,116 @@
+"""What one use of the call site tells: its attempts, its retries, its changes of target, as events. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ralph.core.backoff import Wait
+from ralph.core.classify import failure_kind
+from ralph.core.errors import AgentError, HttpError, StreamTransient
+from ralph.core.events import (
+    AttemptEnded,
+    ModelFallback,
+    ModelFallbackRecovered,
+    ModelFallbackSucceeded,
+    Notice,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+    TurnAsked,
+)
+from ralph.core.targets import after_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.core.events import Event
+    from ralph.core.roster import Roster
+    from ralph.core.target import Target
+    from ralph.core.targets import Decision, TargetsState
+    from ralph.core.usage import TokenUsage
+
+
+@dataclass
+class Chain:
+    """How far it has got."""
+
+    turn: int
+    started_s: float
+    attempt: int = 0
+    """Calls so far, retries and other targets alike."""
+    is_open: bool = False
+    """A retry was announced: one event more must close the chain."""
+    retries: int = 0
+    waited_s: float = 0.0
+    last_error: AgentError | None = None
+
+    def attempt_ended(
+        self,
+        target: Target,
+        latency_s: float,
+        tokens: TokenUsage,
+        error: BaseException | None = None,
+        decision: Decision | None = None,
+    ) -> AttemptEnded:
+        kind = None if error is None else "interrupted"
+        if isinstance(error, AgentError):
+            kind = failure_kind(error).value
+        return AttemptEnded(
+            turn=self.turn,
+            attempt=self.attempt,
+            target=target.name,
+            model=target.model,
+            latency_s=latency_s,
+            tokens=tokens,
+            facts=target.facts,
+            status=error.status if isinstance(error, HttpError) else None,
+            kind=kind,
+            error=None if error is None else str(error),
+            wait_s=decision.seconds if isinstance(decision, Wait) else 0.0,
+        )
+
+    def scheduled(self, error: AgentError, wait: Wait, target: Target, max_retries: int) -> RetryScheduled:
+        return RetryScheduled(
+            attempt=self.retries + 1,
+            max_retries=max_retries,
+            wait_s=wait.seconds,
+            status=error.status if isinstance(error, HttpError) else None,
+            error_class=type(error).__name__,
+            kind=failure_kind(error).value,
+            message=str(error),
+            server_wish_s=wait.seconds if wait.from_server else None,
+            restarts_response=isinstance(error, StreamTransient),
+            turn=self.turn,
+            target=target.name,
+        )
+
+    def changes(self, before: TargetsState, roster: Roster, error: AgentError) -> Iterator[Event]:
+        """Who is out, and who is asked instead."""
+        state, old = roster.state, roster.targets[before.route.target]
+        keys = set(roster.rules.keys_of(before.route.target))
+        if roster.rules.is_rotation and keys <= state.skipped and not keys <= before.skipped:
+            yield Notice(f"{old.name} is left out for the rest of this task ({failure_kind(error).value})")
+        if state.route.target != before.route.target:
+            reason = failure_kind(error).value
+            yield ModelFallback(old.name, roster.target.name, reason, self.turn, self.attempt)
+        elif state.route.key != before.route.key:
+            yield Notice(f"{old.name}: on with the key of {old.credentials[state.route.key].source}")
+
+    def answered(self, roster: Roster) -> Iterator[Event]:
+        """The chain is closed, and a change of targets confirmed."""
+        if self.is_open:
+            yield RetryRecovered(self.retries, self.waited_s, self.turn, self.attempt)
+        roster.state, told = after_answer(roster.state, roster.rules)
+        name = roster.target.name
+        if told == "succeeded":
+            yield ModelFallbackSucceeded(name, self.turn, self.attempt)
+        elif told == "recovered":
+            yield ModelFallbackRecovered(name, self.turn, self.attempt)
+
+    def failed(self, why: str) -> Iterator[Event]:
+        if self.is_open:
+            yield RetryExhausted(self.retries, self.waited_s, why, self.turn, self.attempt)
+
+    def left(self, now_s: float) -> TurnAsked:
+        return TurnAsked(self.turn, self.attempt, now_s - self.started_s)

@@ -1,0 +1,141 @@
+"""Whom a run can ask: its targets, what each of them is sent, and where choosing among them stands.
+
+It chooses nothing itself: that is `core/targets.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ralph.core.models import ALIASES
+from ralph.core.reading import Reading
+from ralph.core.targets import Route, Rules, TargetsState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.core.conversation import Conversation, RequestBody, RequestShape
+    from ralph.core.target import Target
+    from ralph.core.tool_calls import ToolDefinition
+
+
+class Roster:
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        *,
+        system: str = "",
+        tools: tuple[ToolDefinition, ...] = (),
+        strategy: str = "fallback",
+        returns: bool = True,
+        recorded: Mapping[str, RequestShape] | None = None,
+        can_grow: bool = False,
+    ) -> None:
+        """`recorded`: what targets of these names were sent before, to be sent again to the byte.
+
+        `can_grow`: `prefer` takes any model, behind the first target's endpoint.
+        """
+        self._system = system
+        self._tools = tools
+        self._recorded = recorded or {}
+        self._can_grow = can_grow
+        self.targets: list[Target] = []
+        self._shapes: list[RequestShape] = []
+        self._readings: list[Reading] = []
+        for target in targets:
+            self._add(target)
+        self.rules = Rules(tuple(target.key_count for target in targets), strategy, returns)
+        self.state = TargetsState()
+
+    @property
+    def target(self) -> Target:
+        """Who is asked next; after an answer, who gave it."""
+        return self.targets[self.state.route.target]
+
+    @property
+    def shape(self) -> RequestShape:
+        return self._shapes[self.state.route.target]
+
+    @property
+    def first(self) -> Target:
+        return self.targets[self.rules.first]
+
+    @property
+    def first_shape(self) -> RequestShape:
+        return self._shapes[self.rules.first]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of preference."""
+        return tuple(self.targets[index].name for index in self.rules.order)
+
+    def body_for(self, conversation: Conversation) -> RequestBody:
+        """The next request to `target`."""
+        return self._readings[self.state.route.target].of(conversation).request_body()
+
+    def find(self, name: str | None) -> Target:
+        """Whom a wish means; None: the one that was first at the start. Raises ValueError for one that cannot be had."""
+        if name is None:
+            return self.targets[0]
+        for target in self.targets:
+            if name == target.name or (self._can_grow and ALIASES.get(name, name) == target.model):
+                return target
+        if not self._can_grow:
+            raise ValueError(f"there is no target {name!r}; the targets are {', '.join(self.names)}")
+        return replace(self.targets[0], name=name, model=ALIASES.get(name, name))
+
+    def prefer(self, name: str | None) -> Target:
+        """The target of that name comes first from now on. Raises ValueError like `find`."""
+        target = self.find(name)
+        if target not in self.targets:
+            self._add(target)
+            self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
+        first = self.targets.index(target)
+        self.rules = replace(self.rules, first=first)
+        self.state = replace(self.state, route=Route(first))
+        return target
+
+    def shape_of(self, target: Target) -> RequestShape:
+        recorded = self._recorded.get(target.name)
+        if recorded is not None and recorded.model == target.model:
+            return replace(recorded, endpoint=target.base_url)
+        fresh = target.shape(self._system, self._tools)
+        return replace(fresh, recorded_head=fresh.head())
+
+    def cooling_s(self) -> dict[str, float]:
+        """When each target that cools down with all its keys is free again, on the run's clock."""
+        releases_s = self.state.releases_s
+        found = {}
+        for index, target in enumerate(self.targets):
+            ends = [releases_s.get(route) for route in self.rules.keys_of(index)]
+            known = [end for end in ends if end is not None]
+            if len(known) == len(ends):
+                found[target.name] = min(known)
+        return found
+
+    def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
+        """As an earlier run left it: who cools down until when, on the run's clock, and who answered last."""
+        releases_s = {
+            route: ends_s[target.name]
+            for index, target in enumerate(self.targets)
+            if target.name in ends_s
+            for route in self.rules.keys_of(index)
+        }
+        names = [target.name for target in self.targets]
+        route = Route(names.index(serving)) if serving in names else self.state.route
+        is_away = route.target != self.rules.first
+        announced = route.target if is_away else None
+        self.state = replace(
+            self.state, releases_s=releases_s, route=route, is_away=is_away, announced=announced
+        )
+
+    def forgive(self) -> None:
+        """A new task: whoever was left out for the last one may be asked again."""
+        self.state = replace(self.state, skipped=frozenset())
+
+    def _add(self, target: Target) -> None:
+        shape = self.shape_of(target)
+        self.targets.append(target)
+        self._shapes.append(shape)
+        self._readings.append(Reading(shape))

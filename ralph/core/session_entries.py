@@ -1,0 +1,111 @@
+"""The records that a run writes into its session's journal, one function for each kind. Pure.
+
+`core/session.py` leads them back to a state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.answer import MalformedCall
+from ralph.core.journal_lines import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ralph.core.answer import Answer
+    from ralph.core.conversation import Message, RequestShape
+    from ralph.core.events import RunEnded
+    from ralph.core.journal_lines import Record
+    from ralph.core.tool_calls import FileChange, ToolCall, ToolResult
+
+Entry = tuple[str, dict[str, Any]]
+"""A record's kind and fields, before it has a number."""
+
+
+def session_entry(
+    session_id: str, cwd: str, created_at: str, version: str, forked_from: str | None = None
+) -> Entry:
+    fields: dict[str, Any] = {
+        "format": FORMAT,
+        "ralph": version,
+        "id": session_id,
+        "cwd": cwd,
+        "created_at": created_at,
+    }
+    return "session", fields if forked_from is None else {**fields, "forked_from": forked_from}
+
+
+def fork_entries(records: Iterable[Record], session_id: str, created_at: str, version: str) -> list[Entry]:
+    """A new session that begins with everything of an old one."""
+    opening, *rest = records
+    first = session_entry(session_id, opening.fields["cwd"], created_at, version, opening.fields["id"])
+    return [first, *((record.kind, dict(record.fields)) for record in rest)]
+
+
+def run_entry(shape: RequestShape, started_at: str, process_id: int, target: str | None = None) -> Entry:
+    """`head` is every request's beginning, kept whole: what a model is sent must not change under it.
+
+    `target`: the name of the first one; None: the model's.
+    """
+    return "run", {"started_at": started_at, "pid": process_id, **_asked(target or shape.model, shape)}
+
+
+def target_entry(target: str, shape: RequestShape, cooling: Mapping[str, str]) -> Entry:
+    """Another target answers from here on. `cooling`: whose cooldown ends when, RFC 3339."""
+    return "target", {**_asked(target, shape), "cooling": dict(cooling)}
+
+
+def _asked(target: str, shape: RequestShape) -> dict[str, Any]:
+    return {
+        "target": target,
+        "model": shape.model,
+        "endpoint": shape.endpoint,
+        "head": shape.head().decode() + "}",
+    }
+
+
+def user_entry(message: Message, *, amends: bool = False) -> Entry:
+    """`amends`: it takes the place of the last user message, which nothing has answered yet."""
+    fields: dict[str, Any] = {"content": list(message.content)}
+    return "user", {**fields, "amends": True} if amends else fields
+
+
+def assistant_entry(answer: Answer) -> Entry:
+    malformed = {call.id: [call.raw, call.reason] for call in answer.calls if isinstance(call, MalformedCall)}
+    runnable = [call.id for call in answer.calls]
+    return "assistant", {
+        "message": answer.message,
+        "request_id": answer.request_id,
+        "calls": runnable,
+        "malformed": malformed,
+    }
+
+
+def intent_entry(call: ToolCall, change: FileChange | None) -> Entry:
+    fields: dict[str, Any] = {"id": call.id, "name": call.name}
+    if change is not None:
+        fields["change"] = {"path": change.path, "before": change.before, "after": change.after}
+    return "tool_intent", fields
+
+
+def result_entry(result: ToolResult) -> Entry:
+    """The block as the API gets it."""
+    return "tool_result", result.as_block()
+
+
+def event_entry(fields: Mapping[str, Any]) -> Entry:
+    """One of `stream-json`'s, in a room of its own: its `kind` is not the record's."""
+    return "event", {"event": dict(fields)}
+
+
+def ended_entry(ended: RunEnded) -> Entry:
+    return "ended", {
+        "outcome": ended.outcome.value,
+        "exit_code": ended.exit_code,
+        "result": ended.result,
+        "errors": list(ended.errors),
+        "num_turns": ended.num_turns,
+        "duration_s": round(ended.duration_s, 3),
+        "cost_usd": ended.usage.cost_usd,
+    }

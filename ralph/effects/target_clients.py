@@ -1,0 +1,75 @@
+"""A `Client` for several targets: a connection of its own for each endpoint and key, made when it is first asked.
+
+Refuses nothing itself: an endpoint that cannot even be tried is an `Api` error, and another target may be asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ralph.core.endpoint import is_loopback
+from ralph.core.errors import Api, NetworkCause
+from ralph.effects.http_client import build_http_client
+from ralph.effects.messages_api import Endpoint, MessagesApi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.core.answer import Answer
+    from ralph.core.clocks import ClockLimits
+    from ralph.core.conversation import RequestBody
+    from ralph.core.target import Target
+    from ralph.ports import Clock, Events, Waiter
+
+
+@dataclass(frozen=True)
+class Connecting:
+    """What all connections share. `redact` cleans every text that leaves them inside an error."""
+
+    ca_file: str | None
+    limits: ClockLimits
+    waiter: Waiter
+    clock: Clock
+    events: Events
+    redact: Callable[[str], str]
+
+
+class TargetClients:
+    def __init__(self, connecting: Connecting) -> None:
+        self._connecting = connecting
+        self._clients: dict[tuple[str, tuple[tuple[str, str], ...]], MessagesApi] = {}
+
+    def prepare(self, target: Target, key: int = 0) -> MessagesApi:
+        """Raises OSError for a CA file, ValueError for an endpoint or a proxy that cannot be used."""
+        own = ((target.credentials[key].header, target.credentials[key].value),) if target.credentials else ()
+        endpoint = Endpoint(target.base_url, own + target.headers)
+        name = (endpoint.base_url, endpoint.headers)
+        if name not in self._clients:
+            self._clients[name] = self._connected(endpoint)
+        return self._clients[name]
+
+    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+        try:
+            client = self.prepare(target, key)
+        except (OSError, ValueError) as error:
+            detail = self._connecting.redact(str(error))
+            raise Api(NetworkCause.BAD_URL, detail, target.base_url) from error
+        return client.send_message(body)
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def _connected(self, endpoint: Endpoint) -> MessagesApi:
+        shared = self._connecting
+        loopback = is_loopback(endpoint.base_url)
+        return MessagesApi(
+            endpoint,
+            build_http_client(endpoint.base_url, shared.ca_file, is_loopback=loopback),
+            limits=shared.limits,
+            waiter=shared.waiter,
+            clock=shared.clock,
+            events=shared.events,
+            redact=shared.redact,
+        )

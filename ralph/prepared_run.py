@@ -1,0 +1,137 @@
+"""Everything that a session's tasks are worked with, from known settings to a closed journal.
+
+It is opened once, works one task or many, and refuses what cannot be opened: with no session there is no request.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ralph.core.events import Notice, RunStarted
+from ralph.core.outcome import Outcome
+from ralph.core.session_entries import run_entry
+from ralph.loop import Run
+from ralph.run_session import OpenSession, open_session, prompt_of_resumed
+from ralph.wiring import (
+    build_clients,
+    build_roster,
+    build_toolbox,
+    no_limit_notice,
+    run_policy,
+    withheld_notice,
+)
+
+if TYPE_CHECKING:
+    from ralph.core.controls import RunControls
+    from ralph.core.events import RunEnded
+    from ralph.core.redaction import Redactor
+    from ralph.core.roster import Roster
+    from ralph.core.session import Session
+    from ralph.loop import Prompt
+    from ralph.run_options import RunOptions
+    from ralph.wiring import Surroundings
+
+_RESUMABLE = frozenset(
+    {Outcome.LIMIT_REACHED, Outcome.API_UNAVAILABLE, Outcome.TIMED_OUT, Outcome.INTERRUPTED}
+)
+"""Ends that nothing is wrong with but the time: another run goes on from there."""
+
+
+class PreparedRun:
+    def __init__(
+        self,
+        options: RunOptions,
+        around: Surroundings,
+        redactor: Redactor,
+        controls: RunControls,
+        new_id: str,
+    ) -> None:
+        """Raises SettingsError, WorkingDirectoryGoneError, UsageError, CannotOpenError."""
+        self._options = options
+        self._around = around
+        self._controls = controls
+        self._toolbox = build_toolbox(around, redactor, options.writable)
+        self._clients = build_clients(around, redactor)
+        try:
+            now = around.clock.utc_now()
+            self.session: OpenSession = open_session(
+                options.session, new_id, around.cwd, around.environment, now
+            )
+        except BaseException:
+            self._close_tools()
+            raise
+
+    def prepare(self) -> tuple[str, ...]:
+        """What is sent, and by whom. Gives notices about what of the wishes did not fit."""
+        self.roster, notices = build_roster(
+            self._around, tuple(self._toolbox.definitions), self._options, self.session.old
+        )
+        if self.session.old is not None:
+            _go_on_from(self.roster, self.session.old, self._around)
+        self._run = Run(
+            self.roster,
+            run_policy(self._around.settings.retry, self._options.speed),
+            client=self._clients,
+            toolbox=self._toolbox,
+            waiter=self._around.waiter,
+            clock=self._around.clock,
+            journal=self.session.journal,
+            events=self._around.events,
+            controls=self._controls,
+            session=self.session.old,
+        )
+        return notices
+
+    def announce(self, notices: tuple[str, ...]) -> None:
+        settings, emit = self._around.settings, self._around.events.emit
+        names = self.roster.names
+        source = settings.credential.source if settings.credential else "none"
+        emit(
+            RunStarted(
+                cwd=str(self._around.cwd),
+                model=self.roster.first.model,
+                tools=tuple(tool.name for tool in self._toolbox.definitions),
+                api_key_source=source,
+                targets=names if len(names) > 1 else (),
+            )
+        )
+        about_limits = no_limit_notice(settings)
+        for text in (*self.session.notices, *notices, *withheld_notice(self._around), *about_limits):
+            emit(Notice(text))
+
+    def first_prompt(self, prompt: str | None) -> str | None:
+        """What the model is told first; None: what is pending goes on."""
+        return prompt if self.session.old is None else prompt_of_resumed(self.session.old, prompt)
+
+    def begin(self) -> None:
+        """One task more: from here on the journal's records are its."""
+        started_at = self._around.clock.utc_now().isoformat()
+        shape, name = self.roster.first_shape, self.roster.first.name
+        self.session.journal.append(run_entry(shape, started_at, os.getpid(), target=name))
+
+    def work(self, prompt: Prompt | None) -> RunEnded:
+        """The task, to its outcome."""
+        ended = self._run.run(prompt)
+        if ended.outcome not in _RESUMABLE or not self._options.session.is_kept:
+            return ended
+        return replace(ended, hints=(*ended.hints, f"go on with: ralph --resume {self.session.id[:8]}"))
+
+    def close(self) -> None:
+        self._close_tools()
+        self.session.journal.close()
+
+    def _close_tools(self) -> None:
+        self._clients.close()
+        self._toolbox.close()
+
+
+def _go_on_from(roster: Roster, old: Session, around: Surroundings) -> None:
+    """Who had to be left alone by the last run is left alone for the rest of that time."""
+    now_s, now = around.clock.now_s(), around.clock.utc_now()
+    ends_s = {
+        name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()
+    }
+    roster.cool(ends_s, serving=old.target)

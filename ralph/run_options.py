@@ -1,0 +1,42 @@
+"""What the command line said about one run, as values. None: not given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ralph.effects.output.writer import OutputOptions
+from ralph.run_session import SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SHAPING = ("model.name", "model.effort", "model.max_tokens", "tools.allowed", "tools.disallowed")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    prompt: str | None = None
+    prompt_file: str | None = None
+    takes_messages: bool = False
+    """Standard input steers the run: user messages and control requests, a JSON object a line."""
+    directory: str | None = None
+    writable: tuple[str, ...] = ()
+    """Directories besides the working directory that file tools may write beneath. Absolute."""
+    config_file: str | None = None
+    session: SessionOptions = field(default_factory=SessionOptions)
+    system_prompt: str | None = None
+    append_system_prompt: str | None = None
+    output: OutputOptions = field(default_factory=OutputOptions)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Flags under their settings' names (`model.name`)."""
+    reads_stdin: bool = True
+    """False: the prompt is all there is, whatever standard input holds."""
+    speed: float = 1.0
+    """Waits of the retry policy are divided by it: for demonstrations."""
+
+    @property
+    def shapes_requests(self) -> bool:
+        """It says something about the part of a request that a resumed session else keeps as it was."""
+        own = self.system_prompt is not None or self.append_system_prompt is not None
+        return own or any(self.settings.get(name) is not None for name in _SHAPING)
