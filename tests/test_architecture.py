@@ -24,6 +24,7 @@ MAY_IMPORT = {
         "ralph.cli_values",
         "ralph",
         "ralph.core",
+        "ralph.doctor_command",
         "ralph.run_command",
         "ralph.effects.output",
         "ralph.demo",
@@ -40,6 +41,7 @@ MAY_IMPORT = {
         "ralph.wiring",
     },
     "ralph.run_session": {"ralph", "ralph.core", "ralph.ports", "ralph.effects.sessions"},
+    "ralph.doctor_command": {"ralph", "ralph.core", "ralph.effects", "ralph.settings"},
     "ralph.sessions_command": {"ralph.core", "ralph.effects.output", "ralph.effects.sessions"},
     "ralph.wiring": {"ralph.core", "ralph.ports", "ralph.effects", "ralph.loop", "ralph.settings"},
     "ralph.demo": {"ralph.core", "ralph.run_command", "ralph.run_session", "ralph.mock_api"},
@@ -170,7 +172,15 @@ def test_version_is_answered_without_typer() -> None:
 
 def test_help_is_answered_without_what_the_commands_do() -> None:
     loaded = loaded_after("import ralph.cli")
-    assert not {"ralph.run_command", "ralph.sessions_command", "ralph.effects.output.narration"} & loaded
+    assert (
+        not {
+            "ralph.run_command",
+            "ralph.sessions_command",
+            "ralph.doctor_command",
+            "ralph.effects.output.narration",
+        }
+        & loaded
+    )
 
 
 def test_no_module_does_anything_at_import() -> None:
