@@ -28,14 +28,14 @@ from ralph.cli_values import (
 )
 from ralph.core.outcome import Outcome, UsageError
 
-COMMANDS = ("run", "sessions", "demo", "mock-api")
+COMMANDS = ("run", "sessions", "doctor", "demo", "mock-api")
 
 # Promised, and until they are there, misuse: a command must not turn into a paid prompt, nor an option into
 # another one that sounds like it.
-COMMANDS_TO_COME = ("loop", "doctor")
+COMMANDS_TO_COME = ("loop",)
 OPTIONS_TO_COME = frozenset(
     {"--max-turns", "--max-budget-usd", "--json-schema", "--require-report", "--metrics-file", "--otel"}
-    | {"--fallback-model", "--input-format"}
+    | {"--input-format"}
 )
 
 app = typer.Typer(
@@ -115,6 +115,7 @@ def run(
     prompt_file: opt.PromptFile = None,
     print_: opt.PrintOption = False,
     model: opt.Model = None,
+    fallback_model: opt.FallbackModel = None,
     base_url: opt.BaseUrl = None,
     effort: opt.EffortOption = None,
     max_tokens: opt.MaxTokens = None,
@@ -154,6 +155,7 @@ def run(
         raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
     flags: dict[str, object] = {
         "model.name": model,
+        "model.fallback": ",".join(fallback_model) if fallback_model else None,
         "model.base_url": base_url,
         "model.effort": effort.value if effort else None,
         "model.max_tokens": max_tokens,
@@ -189,6 +191,31 @@ def run(
                 result_file=writable_result_file(result_file),
             ),
             settings=flags,
+        )
+    )
+
+
+@app.command(short_help="What is set, where that comes from, and what works.")
+def doctor(
+    *,
+    config: opt.Config = None,
+    directory: opt.Directory = None,
+    session_dir: opt.SessionDir = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not try to reach the endpoints.")] = False,
+) -> int:
+    """Show the merged settings, each with where it comes from, then what works and what to do about the rest.
+
+    No key is shown, and nothing is sent: an endpoint is only connected to. Exit 78 when a check says FAIL.
+    """
+    from ralph.doctor_command import DoctorOptions, doctor_command  # noqa: PLC0415 - not needed for --help
+
+    named = absolute(session_dir)
+    return doctor_command(
+        DoctorOptions(
+            directory=directory,
+            config_file=absolute(config),
+            session_directory=Path(named) if named else None,
+            is_offline=offline,
         )
     )
 

@@ -38,7 +38,21 @@ PrintOption = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", help="Model id, or opus, sonnet, haiku. Default: sonnet."),
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Model id, or opus, sonnet, haiku; where [[targets]] are set, the one to ask first. "
+        "Default: sonnet.",
+    ),
+]
+FallbackModel = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fallback-model",
+        metavar="NAMES",
+        help="Ask these while the model is overloaded or out of reach, in this order (commas; names of "
+        "[[targets]] where they are set).",
+    ),
 ]
 BaseUrl = Annotated[
     str | None,

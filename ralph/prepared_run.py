@@ -87,12 +87,12 @@ class PreparedRun:
 
     def announce(self, notices: tuple[str, ...]) -> None:
         settings, emit = self._around.settings, self._around.events.emit
-        names = self.roster.names
-        source = settings.credential.source if settings.credential else "none"
+        names, first = self.roster.names, self.roster.first
+        source = first.credentials[0].source if first.credentials else "none"
         emit(
             RunStarted(
                 cwd=str(self._around.cwd),
-                model=self.roster.first.model,
+                model=first.model,
                 tools=tuple(tool.name for tool in self._toolbox.definitions),
                 api_key_source=source,
                 targets=names if len(names) > 1 else (),

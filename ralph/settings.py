@@ -1,22 +1,22 @@
 """Flags, environment and files become one frozen `Settings`, once, each value with its origin.
 
 Refuses: unknown keys, values out of range, and from the working directory's `ralph.toml` every key by which a
-cloned repository could receive the API key. `KEYS` is the whole list; docs/settings.md explains it to users.
+cloned repository could receive the API key. What there is to set is a table: `core/setting_keys.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ralph.core import setting_checks as must_be
-from ralph.core.credentials import Credential
-from ralph.core.endpoint import header_lines, header_value, is_default, is_loopback
+from ralph.core.credentials import Credential, credential_from
+from ralph.core.endpoint import header_lines, is_loopback
+from ralph.core.setting_checks import split_names
+from ralph.core.setting_keys import ALLOWED, BY_NAME, CUSTOM_ONLY, FALLBACK, KEYS, TABLES, UNTRUSTED, Key
 from ralph.core.setting_tables import (
-    EFFORTS,
-    RETRY_POLICIES,
     ClockSettings,
     LimitSettings,
     ModelSettings,
@@ -25,7 +25,17 @@ from ralph.core.setting_tables import (
     Settings,
     ToolsSettings,
 )
-from ralph.core.target import Target
+from ralph.core.target_settings import (
+    EnvironmentAccess,
+    entry_secrets,
+    explicit_targets,
+    implicit_targets,
+    missing_key,
+    plain_http_warnings,
+    read_entries,
+    with_fallbacks,
+    with_first,
+)
 from ralph.effects.settings_files import (
     SettingsFileError,
     flattened,
@@ -37,8 +47,12 @@ from ralph.effects.settings_files import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from ralph.core.target import Target
+    from ralph.core.target_settings import TargetEntry
+
 __all__ = [
     "KEYS",
+    "TABLES",
     "ClockSettings",
     "Credential",
     "LimitSettings",
@@ -53,91 +67,17 @@ __all__ = [
 ]
 
 LOCAL_FILE = "ralph.toml"
+TARGETS = "targets"
 
 
 class SettingsError(Exception):
     """One line about one setting, never with a secret's value. `from_flag`: a usage error (exit 2), else 78."""
 
-    def __init__(self, message: str, *, from_flag: bool = False) -> None:
+    def __init__(self, message: str, *, from_flag: bool = False, so_far: Settings | None = None) -> None:
         super().__init__(message)
         self.from_flag = from_flag
-
-
-TABLES: dict[str, type] = {
-    "model": ModelSettings,
-    "retry": RetrySettings,
-    "limits": LimitSettings,
-    "clocks": ClockSettings,
-    "sessions": SessionSettings,
-    "tools": ToolsSettings,
-}
-
-
-class Key(NamedTuple):
-    """One setting: where it can come from and what it must be."""
-
-    name: str
-    """Table and key, with a dot between."""
-    check: Callable[[object], Any]
-    flag: str | None = None
-    variable: str | None = None
-    read: Callable[[str], object] = str
-    """Reads the variable's text."""
-    trusted_only: bool = False
-    """Not from the working directory's file."""
-
-    @property
-    def default(self) -> Any:
-        table, _, key = self.name.partition(".")
-        return getattr(TABLES[table], key)
-
-
-KEYS = (
-    Key("model.name", must_be.model_name, "--model", "ANTHROPIC_MODEL"),
-    Key("model.max_tokens", must_be.whole(1), "--max-tokens"),
-    Key("model.effort", must_be.one_of(*EFFORTS), "--effort"),
-    Key("model.base_url", must_be.base_url, "--base-url", "ANTHROPIC_BASE_URL", trusted_only=True),
-    Key("model.ca_file", must_be.path, None, "SSL_CERT_FILE", trusted_only=True),
-    Key("retry.policy", must_be.one_of(*RETRY_POLICIES), "--retry"),
-    Key("retry.enabled", must_be.boolean),
-    Key("retry.max_retries", must_be.whole(0)),
-    Key("retry.base_delay_s", must_be.seconds),
-    Key("retry.max_delay_s", must_be.seconds_or_none),
-    Key("retry.strategy", must_be.one_of("fallback", "round_robin")),
-    Key("retry.revert", must_be.one_of("cooldown-expiry", "never")),
-    Key("limits.max_time_s", must_be.duration, "--max-time"),
-    *(Key(f"clocks.{clock.name}", must_be.seconds) for clock in fields(ClockSettings)),
-    Key("sessions.keep_days", must_be.whole(0)),
-    Key("sessions.keep_mb", must_be.whole(0)),
-    Key("tools.allowed", must_be.tool_names, "--allowed-tools"),
-    Key("tools.disallowed", must_be.tool_names, "--disallowed-tools"),
-    Key(
-        "tools.bash_timeout_s",
-        must_be.positive_seconds,
-        None,
-        "BASH_DEFAULT_TIMEOUT_MS",
-        must_be.milliseconds,
-    ),
-    Key(
-        "tools.bash_max_timeout_s",
-        must_be.positive_seconds,
-        None,
-        "BASH_MAX_TIMEOUT_MS",
-        must_be.milliseconds,
-    ),
-    Key("tools.max_output_bytes", must_be.whole(1), None, "BASH_MAX_OUTPUT_LENGTH", must_be.number),
-    Key("tools.pass_env", must_be.variable_names, "--pass-env", trusted_only=True),
-)
-_BY_NAME = {key.name: key for key in KEYS}
-_ALLOWED = {table: tuple(key.name for key in fields(kind)) for table, kind in TABLES.items()}
-_CUSTOM_ONLY = ("retry.max_retries", "retry.base_delay_s", "retry.max_delay_s")
-
-# What may stand nowhere in the working directory's file, and the other places for it. The last two do not exist
-# yet, nor does `sandbox*`: a file that holds them is told why it may not, and not that they are unknown.
-_UNTRUSTED = {key.name.partition(".")[2]: (key.variable, key.flag) for key in KEYS if key.trusted_only} | {
-    "headers": ("ANTHROPIC_CUSTOM_HEADERS", None),
-    "api_key_env": ("ANTHROPIC_API_KEY", None),
-}
+        self.so_far = so_far
+        """All settings, where nothing is wrong with them but that a key is missing."""
 
 
 class _Given(NamedTuple):
@@ -146,13 +86,13 @@ class _Given(NamedTuple):
 
 
 _Layer = dict[str, _Given]
-"""What one source says, by the names in `KEYS`."""
+"""What one source says, by the names in `BY_NAME`; the checked entries of `[[targets]]` by "targets"."""
 
 
 def load_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path, config_file: Path | None
 ) -> Settings:
-    """Read everything once. `flags` uses the names in `KEYS`, None = not given; `config_file` is `--config`.
+    """Read everything once. `flags` uses the names in `BY_NAME`, None = not given; `config_file` is `--config`.
 
     Raises `SettingsError` for the first thing that is wrong, also where another source overrides it.
     """
@@ -162,22 +102,35 @@ def load_settings(
     _settle_custom_retry(layers, given)
     _settle_bash_timeouts(given)
     tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
+    access = _environment_access(environment)
+    # Of the lists that a stronger file replaced too: that file may be anybody's.
+    all_entries = [entry for layer in layers if TARGETS in layer for entry in layer[TARGETS].value]
     settings = Settings(
         **tables,
-        credential=_credential(environment),
-        custom_headers=_from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines) or (),
-        targets=(_implicit(tables["model"], environment),),
-        origins=MappingProxyType({key.name: _given_or_default(given, key.name).origin for key in KEYS}),
+        targets=_targets(tables["model"], flags, given, access, environment),
+        credential=access.credential,
+        custom_headers=access.headers,
+        key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
+        unused_secrets=tuple(dict.fromkeys(entry_secrets(all_entries, environment))),
+        origins=MappingProxyType(_origins(given)),
     )
-    return replace(settings, warnings=_key_warnings(settings))
+    problem = missing_key(settings.targets)
+    if problem is not None:
+        raise SettingsError(problem, so_far=settings)
+    return replace(settings, warnings=plain_http_warnings(settings.targets))
 
 
 def _table(table: str, given: _Layer) -> Any:
-    return TABLES[table](**{key: _given_or_default(given, f"{table}.{key}").value for key in _ALLOWED[table]})
+    return TABLES[table](**{key: _given_or_default(given, f"{table}.{key}").value for key in ALLOWED[table]})
 
 
 def _given_or_default(given: _Layer, name: str) -> _Given:
-    return given.get(name) or _Given(_BY_NAME[name].default, "default")
+    return given.get(name) or _Given(BY_NAME[name].default, "default")
+
+
+def _origins(given: _Layer) -> dict[str, str]:
+    names = (*(key.name for key in KEYS), TARGETS)
+    return {name: given[name].origin if name in given else "default" for name in names}
 
 
 # --- One layer for each source
@@ -206,11 +159,16 @@ def _file_layer(path: Path, *, required: bool = False, user_place: str | None = 
         return {}
     if user_place is not None:
         _refuse_untrusted(document, path, user_place)
-    flat = flattened(document, path, _ALLOWED)
-    return {
-        name: _checked(_BY_NAME[name], raw, str(path), says=f"{path}: {name}", directory=path.parent)
+    flat = flattened(document, path, ALLOWED, lists=(TARGETS,))
+    layer = {
+        name: _checked(BY_NAME[name], raw, str(path), says=f"{path}: {name}", directory=path.parent)
         for name, raw in flat.items()
+        if name != TARGETS
     }
+    if TARGETS in flat:
+        with _explained(f"{path}: {TARGETS}"):
+            layer[TARGETS] = _Given(read_entries(flat[TARGETS]), str(path))
+    return layer
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -222,9 +180,9 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) -> None:
     for key, whole_name in keys_at_any_depth(document):
-        if key not in _UNTRUSTED and not key.startswith("sandbox"):
+        if key not in UNTRUSTED and not key.startswith("sandbox"):
             continue
-        places = [f"put it in {user_place}", *(f"set {place}" for place in _UNTRUSTED.get(key, ()) if place)]
+        places = [f"put it in {user_place}", *(f"set {place}" for place in UNTRUSTED.get(key, ()) if place)]
         raise SettingsError(
             f"{path}: {whole_name!r} does not count in the working directory, where a cloned repository could use "
             f"it to receive your key: {', '.join(places)}, or pass this file by --config"
@@ -245,10 +203,8 @@ def _from_variable(environment: Mapping[str, str], variable: str, read: Callable
     text = environment.get(variable, "").strip()
     if not text:
         return None
-    try:
+    with _explained(variable):
         return read(text)
-    except ValueError as error:
-        raise SettingsError(f"{variable} {error}") from error
 
 
 def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
@@ -256,9 +212,9 @@ def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
     for name, raw in flags.items():
         if raw is None:
             continue
-        key = _BY_NAME[name]
+        key = BY_NAME[name]
         if isinstance(raw, (list, tuple)):
-            raw = [part for one in raw for part in must_be.split_names(one)]  # noqa: PLW2901 - the same, in pieces
+            raw = [part for one in raw for part in split_names(one)]  # noqa: PLW2901 - the same, in pieces
         layer[name] = _checked(
             key, raw, f"flag {key.flag}", says=str(key.flag), directory=cwd, from_flag=True
         )
@@ -269,10 +225,8 @@ def _checked(
     key: Key, raw: object, origin: str, *, says: str, directory: Path, from_flag: bool = False
 ) -> _Given:
     """`says` begins the error's line; `directory` is what a relative path starts from."""
-    try:
+    with _explained(says, from_flag=from_flag):
         value = key.check(raw)
-    except ValueError as error:
-        raise SettingsError(f"{says} {error}", from_flag=from_flag) from error
     return _Given(directory / value if isinstance(value, Path) else value, origin)
 
 
@@ -287,11 +241,11 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
         own = [layer["retry.policy"].value] if "retry.policy" in layer else policies
-        for name in _CUSTOM_ONLY:
+        for name in CUSTOM_ONLY:
             if name in layer and "custom" not in own:
                 raise SettingsError(f'{layer[name].origin}: {name} needs retry.policy = "custom"')
     if _given_or_default(given, "retry.policy").value != "custom":
-        for name in _CUSTOM_ONLY:
+        for name in CUSTOM_ONLY:
             given.pop(name, None)
 
 
@@ -310,38 +264,46 @@ def _settle_bash_timeouts(given: _Layer) -> None:
     given[names[0]] = _Given(largest.value, f"default, lowered to {names[1]}")
 
 
-def _credential(environment: Mapping[str, str]) -> Credential | None:
-    key = _from_variable(environment, "ANTHROPIC_API_KEY", header_value)
-    if key is not None:
-        return Credential("x-api-key", key, "ANTHROPIC_API_KEY")
-    token = _from_variable(environment, "ANTHROPIC_AUTH_TOKEN", header_value)
-    if token is not None:
-        return Credential("authorization", f"Bearer {token}", "ANTHROPIC_AUTH_TOKEN")
-    return None
+# --- Who is asked
 
 
-def _implicit(model: ModelSettings, environment: Mapping[str, str]) -> Target:
-    credential = _credential(environment)
-    return Target(
-        model.name,
-        model.name,
-        model.base_url,
-        (credential,) if credential else (),
-        _from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines) or (),
-        model.max_tokens,
-        model.effort,
-    )
+def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
+    with _explained(""):  # the line begins with the variable
+        credential = credential_from("ANTHROPIC_API_KEY", environment) or credential_from(
+            "ANTHROPIC_AUTH_TOKEN", environment
+        )
+    headers = _from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines)
+    return EnvironmentAccess(credential, headers or ())
 
 
-def _key_warnings(settings: Settings) -> tuple[str, ...]:
-    base_url = settings.model.base_url
-    if not settings.secrets:
-        if is_default(base_url):
-            raise SettingsError(
-                "no API key: set ANTHROPIC_API_KEY, point --base-url at a local server, or try `ralph demo`"
-            )
-        return ()
-    if base_url.startswith("http:") and not is_loopback(base_url):
-        host = base_url.split("/")[2]
-        return (f"the key travels unencrypted: {host} is not this machine, and the base URL is not https",)
-    return ()
+def _targets(
+    model: ModelSettings,
+    flags: Mapping[str, object],
+    given: _Layer,
+    access: EnvironmentAccess,
+    environment: Mapping[str, str],
+) -> tuple[Target, ...]:
+    fallbacks = given[FALLBACK.name].value if FALLBACK.name in given else ()
+    if TARGETS not in given:
+        return implicit_targets(model, fallbacks, access)
+    entries: tuple[TargetEntry, ...] = given[TARGETS].value
+    first = flags.get("model.name")
+    if first is not None:  # as it was typed: a target may be called what is an alias elsewhere
+        with _explained("--model", from_flag=True):
+            entries = with_first(entries, str(first).strip())
+    if fallbacks:
+        with _explained(str(FALLBACK.flag), from_flag=True):
+            entries = with_fallbacks(entries, fallbacks)
+    if flags.get("model.max_tokens") is not None:  # typed just now, it is meant for whoever is asked
+        entries = tuple(replace(entry, max_tokens=None) for entry in entries)
+    with _explained(f"{given[TARGETS].origin}: {TARGETS}"):
+        return explicit_targets(entries, model, access, environment)
+
+
+@contextmanager
+def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
+    """A refusal inside becomes the line that begins with `says`."""
+    try:
+        yield
+    except ValueError as error:
+        raise SettingsError(f"{says} {error}".lstrip(), from_flag=from_flag) from error

@@ -48,7 +48,9 @@ class Surroundings:
     @cached_property
     def tools_environment(self) -> dict[str, str]:
         """What a tool's process may see."""
-        return child_environment(self.environment, self.settings.tools.pass_env, self.secrets)
+        return child_environment(
+            self.environment, self.settings.tools.pass_env, self.secrets, self.settings.key_variables
+        )
 
 
 def build_toolbox(around: Surroundings, redactor: Redactor, writable: Sequence[str] = ()) -> LocalToolbox:

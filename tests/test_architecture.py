@@ -24,6 +24,7 @@ MAY_IMPORT = {
         "ralph.cli_values",
         "ralph",
         "ralph.core",
+        "ralph.doctor_command",
         "ralph.run_command",
         "ralph.run_options",
         "ralph.effects.output",
@@ -51,6 +52,7 @@ MAY_IMPORT = {
         "ralph.wiring",
     },
     "ralph.run_session": {"ralph", "ralph.core", "ralph.ports", "ralph.effects.sessions"},
+    "ralph.doctor_command": {"ralph", "ralph.core", "ralph.effects", "ralph.settings"},
     "ralph.sessions_command": {"ralph.core", "ralph.effects.output", "ralph.effects.sessions"},
     "ralph.wiring": {"ralph.core", "ralph.ports", "ralph.effects", "ralph.run_options", "ralph.settings"},
     "ralph.demo": {
@@ -187,7 +189,15 @@ def test_version_is_answered_without_typer() -> None:
 
 def test_help_is_answered_without_what_the_commands_do() -> None:
     loaded = loaded_after("import ralph.cli")
-    assert not {"ralph.run_command", "ralph.sessions_command", "ralph.effects.output.narration"} & loaded
+    assert (
+        not {
+            "ralph.run_command",
+            "ralph.sessions_command",
+            "ralph.doctor_command",
+            "ralph.effects.output.narration",
+        }
+        & loaded
+    )
 
 
 def test_no_module_does_anything_at_import() -> None:

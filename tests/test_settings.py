@@ -14,43 +14,9 @@ from ralph.core.setting_checks import MAX_SECONDS
 from ralph.core.setting_tables import Settings
 from ralph.effects.settings_files import MAX_BYTES, user_settings_path
 from ralph.settings import KEYS, TABLES, SettingsError, load_settings
+from tests.settings_world import KEY, World
 
 ROOT = Path(__file__).parents[1]
-KEY = "sk-ant-api03-0123456789"
-
-
-class World:
-    """A home, a working directory and an environment, all in a temporary directory."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.cwd = tmp_path / "work"
-        self.user_file = tmp_path / "home" / ".config" / "ralph" / "config.toml"
-        self.local_file = self.cwd / "ralph.toml"
-        self.named_file = tmp_path / "named" / "my.toml"
-        for directory in (self.cwd, self.user_file.parent, self.named_file.parent):
-            directory.mkdir(parents=True)
-        self.environment = {"HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": KEY}
-
-    def load(
-        self,
-        flags: dict[str, object] | None = None,
-        *,
-        user: str | None = None,
-        local: str | None = None,
-        named: str | None = None,
-        **environment: str,
-    ) -> Settings:
-        for path, text in ((self.user_file, user), (self.local_file, local), (self.named_file, named)):
-            if text is not None:
-                path.write_text(text)
-        config_file = self.named_file if named is not None else None
-        return load_settings(flags or {}, {**self.environment, **environment}, self.cwd, config_file)
-
-    def error(self, *args: Any, **kwargs: Any) -> SettingsError:
-        with pytest.raises(SettingsError) as caught:
-            self.load(*args, **kwargs)
-        assert "\n" not in str(caught.value)
-        return caught.value
 
 
 @pytest.fixture
@@ -68,14 +34,17 @@ def value_of(settings: Settings, name: str) -> Any:
 
 def test_without_anything_given_all_is_default(world: World) -> None:
     settings = world.load()
-    assert dataclasses.replace(settings, credential=None, origins={}) == Settings(origins={})
+    assert dataclasses.replace(settings, credential=None, targets=(), origins={}) == Settings(origins={})
     assert settings.model.name == "claude-sonnet-5-5"
     assert settings.model.max_tokens == 32_000
     assert settings.model.base_url == "https://api.anthropic.com"
     assert dataclasses.astuple(settings.clocks) == (10, 180, 90, 300, 1800, 30)
-    assert dataclasses.astuple(settings.retry) == ("standard", True, 4, 2, 300)
+    assert dataclasses.astuple(settings.retry) == (
+        *("standard", "fallback", "cooldown-expiry"),
+        *(True, 4, 2, 300),
+    )
     assert dataclasses.astuple(settings.tools) == (None, (), 120, 600, 30_000, ())
-    assert settings.origins == {key.name: "default" for key in KEYS}
+    assert settings.origins == dict.fromkeys([*(key.name for key in KEYS), "targets"], "default")
     assert settings.warnings == ()
 
 
@@ -179,6 +148,8 @@ CUSTOM = 'retry.policy = "custom"\n'
         ('model.effort = "xhigh"', "model.effort", "xhigh"),
         ("retry.enabled = false", "retry.enabled", False),
         ('retry.policy = "off"', "retry.policy", "off"),
+        ('retry.strategy = "round_robin"', "retry.strategy", "round_robin"),
+        ('retry.revert = "never"', "retry.revert", "never"),
         (CUSTOM + "retry.max_retries = 0", "retry.max_retries", 0),
         (CUSTOM + "retry.base_delay_s = 0", "retry.base_delay_s", 0),
         (CUSTOM + "retry.base_delay_s = 0.5", "retry.base_delay_s", 0.5),
@@ -213,6 +184,8 @@ def test_allowed_value_is_taken(world: World, toml: str, name: str, value: objec
         ("model.effort = ['low']", "model.effort"),
         ('retry.policy = "Patient"', "standard, patient, off, custom"),
         ("retry.enabled = 1", "retry.enabled"),
+        ('retry.strategy = "random"', "fallback, round_robin"),
+        ("retry.revert = 60", "cooldown-expiry, never"),
         (CUSTOM + "retry.max_retries = -1", "retry.max_retries"),
         (CUSTOM + "retry.base_delay_s = -0.1", "retry.base_delay_s"),
         (CUSTOM + "retry.max_delay_s = nan", "retry.max_delay_s"),
@@ -292,7 +265,8 @@ def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry:
         ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, base_url, ca_file"),
         ("[limits]\nmax_turns = 1", "limits.max_turns", "max_time_s"),
         ("timeout = 1", "timeout", "[model], [retry], [limits], [clocks], [sessions], [tools]"),
-        ("[[targets]]\nname = 'a'", "targets", "[model]"),
+        ("timeout = 1", "timeout", "[tools], [[targets]]"),
+        ("[model]\nfallback = 'a'", "model.fallback", "name, max_tokens, effort, base_url, ca_file"),
         ("[model.name]\nx = 1", "model.name", ""),
         ('"model.name" = "x"', "model.name", "[model]"),
         ('"a\\nb" = 1', "a\\nb", "[model]"),
@@ -395,7 +369,6 @@ def test_key_that_could_leak_counts_from_trusted_files(world: World, name: str) 
     [
         "[headers]\nx = 'y'",
         "[model]\nheaders = {}",
-        "[[targets]]\nname = 'a'\napi_key_env = 'AWS_SECRET'",
         "[[targets]]\nx = [[{base_url = 'https://evil.example'}]]",
         "sandbox = 'none'",
         "[sandbox]\nnetwork = true",

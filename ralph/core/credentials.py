@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ralph.core.endpoint import header_value
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -33,6 +35,23 @@ class Credential:
     def secret(self) -> str:
         """The part that must never be shown."""
         return self.value.removeprefix("Bearer ")
+
+
+def credential_from(variable: str, environment: Mapping[str, str]) -> Credential | None:
+    """The key that a variable holds; None when it is not set or empty. A name that ends so says how it is sent.
+
+    Raises ValueError, without the value, for what a header cannot carry.
+    """
+    text = environment.get(variable, "").strip()
+    if not text:
+        return None
+    try:
+        key = header_value(text)
+    except ValueError as error:
+        raise ValueError(f"{variable} {error}") from error
+    if variable.endswith("_AUTH_TOKEN"):
+        return Credential("authorization", f"Bearer {key}", variable)
+    return Credential("x-api-key", key, variable)
 
 
 # One word of a name that is enough, wherever in the word it stands (PGPASSWORD, SECRETS).
@@ -114,18 +133,29 @@ def looks_like_credential_value(value: str) -> bool:
     return credential_shapes().search(value) is not None
 
 
+def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Of the headers that look like a credential, by name or value."""
+    for name, value in headers:
+        if looks_like_credential_name(name) or looks_like_credential_value(value):
+            yield from filter(None, (value, value.rpartition(" ")[2]))  # `Bearer x`: x alone is secret too
+
+
 def child_environment(
-    environment: Mapping[str, str], pass_env: Collection[str], secrets: Collection[str]
+    environment: Mapping[str, str],
+    pass_env: Collection[str],
+    secrets: Collection[str],
+    withheld: Collection[str] = (),
 ) -> dict[str, str]:
     """What a tool's process gets: `pass_env` lets exactly those names through, whatever they hold.
 
-    Everything of ANTHROPIC_* stays behind, and what looks like a credential by name, by value, or because one
-    of `secrets` is part of it.
+    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and what looks like a credential by name, by
+    value, or because one of `secrets` is part of it.
     """
 
     def is_harmless(name: str, value: str) -> bool:
         return not (
-            name.upper().startswith("ANTHROPIC_")
+            name in withheld
+            or name.upper().startswith("ANTHROPIC_")
             or looks_like_credential_name(name)
             or looks_like_credential_value(value)
             or any(secret in value for secret in secrets)

@@ -90,12 +90,30 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
         if not line.strip():
             continue
         name, colon, value = line.partition(":")
-        if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()):  # RFC 9110, 5.6.2
+        if not colon or not _is_header_name(name.strip()):
             raise ValueError(f'must hold "Name: value" on each line; line {number} is different')
-        if name.strip().lower() in FRAMING_HEADERS:
-            raise ValueError(f"must not hold {name.strip()}: it says how a request is framed, not what it is")
-        try:
-            headers.append((name.strip(), header_value(value)))
-        except ValueError as error:
-            raise ValueError(f"{error} (line {number})") from None
+        headers.append(_header(name.strip(), value, f"line {number}"))
     return tuple(headers)
+
+
+def header_table(value: object) -> tuple[tuple[str, str], ...]:
+    """`{name: value}`, as a settings file has it. Errors name the header, or its number from 1."""
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError('must be a table of header = "value", each value a text')
+    for number, name in enumerate(value, start=1):
+        if not _is_header_name(name):
+            raise ValueError(f"must hold names that HTTP allows; entry {number} has none")
+    return tuple(_header(name, text, name) for name, text in value.items())
+
+
+def _is_header_name(text: str) -> bool:
+    return re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text) is not None  # RFC 9110, 5.6.2
+
+
+def _header(name: str, value: str, where: str) -> tuple[str, str]:
+    if name.lower() in FRAMING_HEADERS:
+        raise ValueError(f"must not hold {name}: it says how a request is framed, not what it is")
+    try:
+        return name, header_value(value)
+    except ValueError as error:
+        raise ValueError(f"{error} ({where})") from None

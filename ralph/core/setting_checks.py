@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 MAX_SECONDS = 31_536_000
 """A year. Python's own waits overflow at some 292 of them, and no run is meant to wait that long."""
+_MOST_DOLLARS = 1_000_000
+"""For a million tokens. Nobody sells them at a dollar each, and sums must stay finite."""
 _SHOWN_CHARS = 60
 _DURATION = re.compile(
     "".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,9}})?)\s*{unit}\s*)?" for unit in "dhms"), re.ASCII | re.IGNORECASE
@@ -67,6 +69,13 @@ def whole(minimum: int) -> Callable[[object], int]:
         raise ValueError(f"must be a whole number of at least {minimum}, not {_shown(value)}")
 
     return check
+
+
+def dollars(value: object) -> float:
+    """Nan and the infinities fail as they do for `seconds`."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _MOST_DOLLARS:
+        return value
+    raise ValueError(f"must be a number of dollars from 0 to {_MOST_DOLLARS}, not {_shown(value)}")
 
 
 def seconds(value: object) -> float:
@@ -127,6 +136,29 @@ def variable_names(value: object) -> tuple[str, ...]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"must hold names of variables, without values; entry {number} is none")
     return tuple(dict.fromkeys(names))
+
+
+def key_variables(value: object) -> tuple[str, ...]:
+    """One name or a list of them. Who writes the key itself there does not get it shown."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise ValueError("must be the name of a variable, or a list of such names")
+    return variable_names(value)
+
+
+def target_name(value: object) -> str:
+    name = text(value)
+    if "," in name:
+        raise ValueError(f"must not hold a comma, which separates names in flags, not {_shown(name)}")
+    return name
+
+
+def comma_separated(value: object) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text(name) for name in text(value).split(",") if name.strip()))
+    if not names:
+        raise ValueError("must hold at least one name")
+    return names
 
 
 def split_names(value: str) -> list[str]:

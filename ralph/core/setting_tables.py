@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ralph.core.clocks import ClockLimits
-from ralph.core.credentials import looks_like_credential_name, looks_like_credential_value
+from ralph.core.credentials import secret_header_values
 from ralph.core.endpoint import DEFAULT_BASE_URL
 from ralph.core.models import ALIASES, DEFAULT_MAX_TOKENS
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 RETRY_POLICIES = ("standard", "patient", "off", "custom")
+STRATEGIES = ("fallback", "round_robin")
+REVERTS = ("cooldown-expiry", "never")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class ModelSettings:
 class RetrySettings:
     policy: str = "standard"
     """One of `RETRY_POLICIES`. The three numbers count for "custom" only."""
+    strategy: str = "fallback"
+    """One of `STRATEGIES`: which of several targets is asked."""
+    revert: str = "cooldown-expiry"
+    """One of `REVERTS`: when "fallback" goes back to an earlier target."""
     enabled: bool = True
     """False: nothing is retried, whatever the policy."""
     max_retries: int = 4
@@ -51,8 +57,6 @@ class RetrySettings:
     """Seconds before the first retry, doubled for each further one; 0: retry at once."""
     max_delay_s: float = 300
     """A wait over so many seconds ends the chain; 0 or less: no maximum."""
-    strategy: str = "fallback"
-    revert: str = "cooldown-expiry"
 
 
 @dataclass(frozen=True)
@@ -105,20 +109,20 @@ class Settings:
     """Of the environment. None: requests carry no key (a local server)."""
     custom_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Name and value, sent with every request in this order; latin-1."""
+    key_variables: frozenset[str] = frozenset()
+    """Named by any `api_key_env`: tools do not see them, however short what they hold is."""
+    unused_secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Of targets that are set somewhere and not asked: nobody else may see them either."""
     warnings: tuple[str, ...] = ()
     """Sentences for the start of the run; none of them stops it."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """For each name in `KEYS`: "flag --model", a variable's name, a file's path, or "default"."""
+    """For each name in `KEYS`, and "targets": "flag --model", a variable's name, a file's path, or "default"."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be shown: the credential, and the custom headers that look like one."""
+        """What must never be shown: every key, and every header that looks like one, whether it is sent or not."""
         secrets = [] if self.credential is None else [self.credential.secret]
-        for name, value in self.custom_headers:
-            if _is_secret_header(name, value):
-                secrets += [value, value.rpartition(" ")[2]]  # `Bearer x`: x alone is secret too
-        return tuple(dict.fromkeys(filter(None, secrets)))
-
-
-def _is_secret_header(name: str, value: str) -> bool:
-    return looks_like_credential_name(name) or looks_like_credential_value(value)
+        secrets += secret_header_values(self.custom_headers)
+        for target in self.targets:
+            secrets += target.secrets
+        return tuple(dict.fromkeys((*secrets, *self.unused_secrets)))

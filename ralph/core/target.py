@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ralph.core.conversation import RequestShape
+from ralph.core.credentials import secret_header_values
 from ralph.core.models import ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
+    from ralph.core.conversation import RequestShape
     from ralph.core.credentials import Credential
     from ralph.core.tool_calls import ToolDefinition
 
@@ -46,6 +47,12 @@ class Target:
         return max(1, len(self.credentials))
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must never be shown: its keys, and its headers that look like one. Empty: it is asked without a key."""
+        keys = (credential.secret for credential in self.credentials)
+        return tuple(dict.fromkeys((*keys, *secret_header_values(self.headers))))
+
+    @property
     def facts(self) -> ModelFacts | None:
         """What is known of the model, the user's own words first. None: nothing is."""
         known = facts_of(self.model)
@@ -60,6 +67,8 @@ class Target:
 
     def shape(self, system: str, tools: tuple[ToolDefinition, ...]) -> RequestShape:
         """The fixed part of the requests it is sent."""
+        from ralph.core.conversation import RequestShape  # noqa: PLC0415 - settings are read without it
+
         return RequestShape(
             model=self.model,
             system=system,

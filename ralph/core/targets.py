@@ -26,9 +26,6 @@ from ralph.core.errors import AgentError, HttpError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-STRATEGIES = ("fallback", "round_robin")
-REVERTS = ("cooldown-expiry", "never")
-
 # A rotation in which everybody was rate-limited: never a hot loop, never a sleep through a longer limit.
 LEAST_ROUND_WAIT_S = 1.0
 MOST_ROUND_WAIT_S = 60.0
@@ -80,7 +77,7 @@ class Rules:
     key_counts: tuple[int, ...]
     """Keys of each target, 1 where it needs none."""
     strategy: str = "fallback"
-    """One of STRATEGIES."""
+    """One of `setting_tables.STRATEGIES`."""
     returns: bool = True
     """`fallback`: back to the first target when its cooldown has ended; else on with the one that serves."""
     first: int = 0

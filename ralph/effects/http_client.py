@@ -1,29 +1,47 @@
-"""The HTTP client that requests go through: TLS, proxies, keep-alive. It is built once per endpoint."""
+"""How an endpoint is reached, TLS and proxies, and the HTTP client that does it. It is built once per endpoint."""
 
 from __future__ import annotations
 
 import ssl
 import urllib.request
+from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
 
-def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) -> httpx.Client:
-    """A client without timeouts (ralph's own clocks end a wait) that follows no redirect.
+@dataclass(frozen=True)
+class Route:
+    """The way to an endpoint."""
 
-    A loopback address never goes through a proxy. `ca_file` replaces the built-in certificates; there is no
-    way to switch verification off. Raises OSError (`ssl.SSLError` included) for a CA file that cannot be used,
-    and ValueError for a base URL or a proxy that cannot.
+    url: httpx.URL
+    proxy: httpx.Proxy | None
+    tls: ssl.SSLContext
+
+
+def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> Route:
+    """A loopback address never goes through a proxy. `ca_file` replaces the built-in certificates.
+
+    Raises OSError (`ssl.SSLError` included) for a CA file that cannot be used, and ValueError for a base URL or a
+    proxy that cannot.
     """
     try:
         url = httpx.URL(base_url)
     except httpx.InvalidURL as error:
         raise ValueError(f"{base_url} is no usable URL: {error}") from error
     proxy = None if is_loopback else _proxy_for(url)
+    return Route(url, _checked_proxy(proxy) if proxy else None, _tls_context(url, proxy, ca_file))
+
+
+def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) -> httpx.Client:
+    """A client without timeouts (ralph's own clocks end a wait) that follows no redirect.
+
+    There is no way to switch verification off. Raises what `route_to` raises.
+    """
+    route = route_to(base_url, ca_file, is_loopback=is_loopback)
     transport = _Transport(
-        verify=_tls_context(url, proxy, ca_file),
-        proxy=_checked_proxy(proxy) if proxy else None,
+        verify=route.tls,
+        proxy=route.proxy,
         # One request at a time; a second connection only while an old one is being given up.
         limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
     )
@@ -73,6 +91,11 @@ def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.
     if url.scheme != "https" and not (proxy or "").startswith("https:"):
         # Plain http needs no certificates. This context trusts nobody, should it be asked after all.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return trusting(ca_file)
+
+
+def trusting(ca_file: str | None) -> ssl.SSLContext:
+    """None: the authorities that everybody trusts."""
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
     import certifi  # noqa: PLC0415 - 200 KB of certificates, not for plain http

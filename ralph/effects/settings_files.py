@@ -53,13 +53,19 @@ def read_settings_file(path: Path, *, required: bool = False) -> dict[str, Any] 
 
 
 def flattened(
-    document: Mapping[str, Any], path: Path, allowed: Mapping[str, Collection[str]]
+    document: Mapping[str, Any], path: Path, allowed: Mapping[str, Collection[str]], lists: Collection[str]
 ) -> dict[str, Any]:
-    """`{"model": {"name": x}}` -> `{"model.name": x}`. `allowed` holds the keys of each table."""
+    """`{"model": {"name": x}}` -> `{"model.name": x}`. `allowed` holds the keys of each table.
+
+    What stands under one of `lists` is kept as it is.
+    """
     flat = {}
     for table, content in document.items():
+        if table in lists:
+            flat[table] = content
+            continue
         if table not in allowed:
-            known = ", ".join(f"[{name}]" for name in allowed)
+            known = ", ".join((*(f"[{name}]" for name in allowed), *(f"[[{name}]]" for name in lists)))
             raise SettingsFileError(
                 f"{path}: unknown key {table!r}; a settings file holds the tables {known}"
             )

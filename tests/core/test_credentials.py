@@ -152,6 +152,14 @@ def test_passed_variable_reaches_the_child_and_no_other_does() -> None:
     }
 
 
+def test_a_name_that_is_withheld_stays_behind_however_short_its_value_is_unless_it_is_passed() -> None:
+    environment = {"GATEWAY": "k", "GATEWAY_2": "k", "OTHER": "k"}
+    assert child_environment(environment, ("GATEWAY_2",), (), {"GATEWAY", "GATEWAY_2"}) == {
+        "GATEWAY_2": "k",
+        "OTHER": "k",
+    }
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

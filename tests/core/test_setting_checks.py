@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.core import setting_checks as must_be
+from ralph.core.endpoint import header_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,11 @@ CHECKS = [
     must_be.duration,
     must_be.tool_names,
     must_be.variable_names,
+    must_be.key_variables,
+    must_be.target_name,
+    must_be.comma_separated,
+    must_be.dollars,
+    header_table,
 ]
 
 

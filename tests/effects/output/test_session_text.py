@@ -157,7 +157,14 @@ def test_the_json_object_holds_messages_runs_events_and_totals() -> None:
     exported = json.loads(json_text(SESSION_ID, "completed", history_of(records), records, None))
     assert {"version", "id", "cwd", "created_at", "runs", "messages", "events", "totals"} <= set(exported)
     assert exported["runs"][0]["request"]["system"][0]["text"] == "system"
-    assert [event["subtype"] for event in exported["events"]] == ["api_retry", "retry_recovered", "notice"]
+    assert [event["subtype"] for event in exported["events"]] == [
+        "attempt",
+        "api_retry",
+        "attempt",
+        "retry_recovered",
+        "turn_asked",
+        "notice",
+    ]
     assert exported["events"][0] | {"run": 1, "seq": 8, "kind": "overloaded"} == exported["events"][0]
     assert exported["totals"]["turns"] == 2
     assert exported["damage"] is None

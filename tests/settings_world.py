@@ -1,0 +1,50 @@
+"""What settings are read from: a home, a working directory, files and an environment of a test's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.settings import SettingsError, load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.core.setting_tables import Settings
+
+KEY = "sk-ant-api03-0123456789"
+
+
+class World:
+    """A home, a working directory and an environment, all in a temporary directory."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.cwd = tmp_path / "work"
+        self.user_file = tmp_path / "home" / ".config" / "ralph" / "config.toml"
+        self.local_file = self.cwd / "ralph.toml"
+        self.named_file = tmp_path / "named" / "my.toml"
+        for directory in (self.cwd, self.user_file.parent, self.named_file.parent):
+            directory.mkdir(parents=True)
+        self.environment = {"HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": KEY}
+
+    def load(
+        self,
+        flags: Any = None,
+        *,
+        user: str | None = None,
+        local: str | None = None,
+        named: str | None = None,
+        **environment: str,
+    ) -> Settings:
+        for path, text in ((self.user_file, user), (self.local_file, local), (self.named_file, named)):
+            if text is not None:
+                path.write_text(text)
+        config_file = self.named_file if named is not None else None
+        return load_settings(flags or {}, {**self.environment, **environment}, self.cwd, config_file)
+
+    def error(self, *args: Any, **kwargs: Any) -> SettingsError:
+        with pytest.raises(SettingsError) as caught:
+            self.load(*args, **kwargs)
+        assert "\n" not in str(caught.value)
+        return caught.value
