@@ -3,11 +3,27 @@
 """Supervises one command so that nothing it starts outlives it; refuses to know anything else of ralph.
 
 Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE COMMAND...`), so it
-imports little: its start-up is part of every command. On Linux it adopts whatever the command orphans (a daemon made
-with `setsid` and a double fork too), and dies with its parent, taking the tree along. Elsewhere it can reach
-only the command's process group.
+imports little: its start-up is part of every command. Exits with the command's status, 128 + n for signal n.
 
-Exits with the command's status, 128 + n for signal n.
+Its rules:
+
+1. Signals are waited for, never handled. Those that matter are blocked before anything is started, and one loop
+   takes them when it is ready (`sigtimedwait`). One that comes at a bad moment stays pending until then, and none
+   can break off what is being done. Before they are blocked SIGTERM just ends the launcher: nothing is there yet.
+2. A signal is a reason to look, not a message. One may stand for many (SIGCHLD), and the kernel repeats its own
+   for each thread of the parent that dies, at first while the parent still seems to be there. So each turn of the
+   loop collects what has ended and asks who the parent is. Of a signal only one thing is remembered: that a stop
+   was asked for.
+3. The order before the start: block the signals; adopt what the command will orphan; have the kernel send SIGTERM
+   when the parent dies; look whether the parent is still there. One that died before the kernel was told is found
+   by looking, one that dies later leaves SIGTERM pending: there is no moment in between. Only then is the command
+   started; not at all when it is to stop already.
+4. The command sees nothing of this: no signal is blocked in it, and what the interpreter ignores has its default.
+   What was ignored when ralph was started (`nohup`) stays ignored, here too.
+5. To end a tree is to ask it (SIGTERM), to be patient, and to kill until nothing is left. Nobody is patient for a
+   parent that is gone.
+6. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
+   adopted there, and only the command's process group can be reached.
 """
 
 from __future__ import annotations
@@ -22,19 +38,18 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
-_POLL_S = 0.005
+_FOR_EVER_S = float("inf")
+# Where signals do not tell everything.
+_LOOK_EVERY_S = 0.005
+
+# How to end what is left: what to send to all of it, and how long to wait before the next step.
+_Plan = tuple[tuple[int, float], ...]
+_NO_SIGNAL = 0
+# A process that is being born escapes one look at the tree. SIGKILL is obeyed within milliseconds, but for a process
+# stuck in the kernel: two seconds are enough.
+_WITHOUT_PATIENCE: _Plan = ((signal.SIGKILL, 0.005),) * 400
 # What still runs when the command ends may finish by itself (`exec > >(tee log)`), is asked, then made to.
-_FINISH_S = 0.1
-_ASK_S = 0.2
-# SIGKILL is obeyed within milliseconds, but for a process stuck in the kernel: do not wait for that one.
-_KILL_S = 2.0
-# The parent is looked at this often. Where there is no parent-death signal (macOS) nothing else tells of its end; and
-# where there is one, Python sees a signal that comes in the moment before a blocking wait only when that wait ends.
-_PARENT_CHECK_S = 0.25
-
-
-class _StopRequested(Exception):  # noqa: N818 - it is a request, not an error
-    pass
+_FOR_LEFTOVERS: _Plan = ((_NO_SIGNAL, 0.1), (signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
 
 
 def prctl(option: int, value: int) -> bool:
@@ -100,105 +115,83 @@ class _Supervisor:
     def __init__(self, parent_pid: int, grace_s: float) -> None:
         self._parent_pid = parent_pid
         self._grace_s = grace_s
-        self._shell_pid = 0
+        self._stop_signals = _stop_signals()
+        self._awaited = {*self._stop_signals, signal.SIGCHLD}
+        self._is_told_everything = False
+        self._command_pid = 0
         self._status: int | None = None
-        self._was_asked_to_stop = False
+        self._is_asked_to_stop = False
 
     def run(self, command: list[str]) -> int:
-        signal.signal(signal.SIGTERM, self._request_stop)
-        signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL
-        )  # ignored, as some parents leave it, it would hide the status
-        try:
-            self._tie_to_parent()
-            self._shell_pid = _start(command)
-            while self._status is None:
-                self._reap(block=True)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            self._end_leftovers()
-        except _StopRequested:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            self._stop()
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
+        _expect_the_defaults()
+        self._tie_to_parent()
+        if not (self._is_orphaned() or signal.sigpending() & self._stop_signals):
+            self._command_pid = _start(command)
+            self._supervise()
         if self._status is None:
             return 128 + signal.SIGTERM
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
 
     def _tie_to_parent(self) -> None:
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.signal(signal.SIGALRM, self._check_parent)
-        signal.setitimer(signal.ITIMER_REAL, _PARENT_CHECK_S, _PARENT_CHECK_S)
-        if self._is_orphaned():  # it died before the kernel was told to say so
-            raise _StopRequested
-
-    def _request_stop(self, _number: int, _frame: object) -> None:
-        """Once. The kernel repeats its signal for each thread of the parent that dies, and a second exception, while
-        the first one is dealt with, would end us and leave the command alone.
-        """
-        if not self._was_asked_to_stop:
-            self._was_asked_to_stop = True
-            raise _StopRequested
-
-    def _check_parent(self, number: int, frame: object) -> None:
-        if self._is_orphaned():
-            self._request_stop(number, frame)
+        is_adopter = prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._is_told_everything = prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and is_adopter
 
     def _is_orphaned(self) -> bool:
         return os.getppid() != self._parent_pid
 
-    def _end_leftovers(self) -> None:
-        if not self._wait_until_gone(_FINISH_S):
-            self._signal_tree(signal.SIGTERM)
-            if not self._wait_until_gone(_ASK_S):
-                self._kill()
+    def _supervise(self) -> None:
+        """The loop. Each turn: collect what has ended, do what is due, wait for a signal or the next step."""
+        plan: _Plan = ()
+        steps, due_s = iter(plan), _FOR_EVER_S
+        while self._reap():
+            now_s = time.monotonic()
+            previous, plan = plan, self._revised(plan)
+            if plan is not previous:
+                steps, due_s = iter(plan), now_s
+            if now_s >= due_s:
+                step = next(steps, None)
+                if step is None:
+                    return
+                number, patience_s = step
+                self._signal_tree(number)
+                due_s = now_s + patience_s
+            self._wait(due_s - now_s)
 
-    def _stop(self) -> None:
-        if not self._is_orphaned():
-            self._signal_tree(signal.SIGTERM)
-            if self._wait_until_gone(self._grace_s):
-                return
-        self._kill()
+    def _revised(self, plan: _Plan) -> _Plan:
+        """Made once, when the command has ended or is to end; only the parent's end changes it. Empty: let it run."""
+        if self._is_orphaned():
+            return _WITHOUT_PATIENCE
+        if plan:
+            return plan
+        if self._status is not None:
+            return _FOR_LEFTOVERS
+        if self._is_asked_to_stop:
+            return ((signal.SIGTERM, self._grace_s), *_WITHOUT_PATIENCE)
+        return plan
 
-    def _kill(self) -> None:
-        deadline_s = time.monotonic() + _KILL_S
-        while time.monotonic() < deadline_s:
-            self._signal_tree(signal.SIGKILL)
-            if self._wait_until_gone(_POLL_S):
-                return
+    def _wait(self, limit_s: float) -> None:
+        take = _next_signal if self._is_told_everything else _next_signal_by_looking
+        if take(self._awaited, limit_s) in self._stop_signals:
+            self._is_asked_to_stop = True
 
-    def _wait_until_gone(self, limit_s: float) -> bool:
-        """Ends early, False, when nobody is left to wait for us."""
-        was_orphaned = self._is_orphaned()
-        deadline_s = time.monotonic() + limit_s
-        while True:
-            if not self._reap(block=False):
-                return True
-            if time.monotonic() >= deadline_s or self._is_orphaned() != was_orphaned:
-                return False
-            time.sleep(_POLL_S)
-
-    def _reap(self, *, block: bool) -> bool:
-        """Collect ended children, the orphans among them; remember how the command ended. False: none are left.
-
-        With `block`, until the command itself has ended.
-        """
+    def _reap(self) -> bool:
+        """Collect ended children, the orphans among them; remember how the command ended. False: nothing is left."""
         try:
             while True:
-                pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
-                if pid == self._shell_pid:
-                    self._status = status
-                if pid == 0 or (block and pid == self._shell_pid):
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
                     return True
+                if pid == self._command_pid:
+                    self._status = status
         except ChildProcessError:
             return not _has_process_tree() and self._is_group_alive()
 
     def _is_group_alive(self) -> bool:
         """Where orphans are not adopted, the group is all that can be asked about."""
         try:
-            os.killpg(self._shell_pid, 0)
+            os.killpg(self._command_pid, 0)
         except OSError:
             return False
         return True
@@ -208,7 +201,7 @@ class _Supervisor:
             send_signal(tree_below(children_of(os.getpid())), number)
             return
         try:
-            os.killpg(self._shell_pid, number)
+            os.killpg(self._command_pid, number)
         except OSError:
             pass
 
@@ -217,16 +210,50 @@ def _has_process_tree() -> bool:
     return os.path.isdir("/proc/self/task")
 
 
+def _stop_signals() -> set[int]:
+    """Without those that ralph was started to ignore."""
+    asked = {number for number in (signal.SIGINT, signal.SIGHUP) if not _is_ignored(number)}
+    return {signal.SIGTERM, *asked}
+
+
+def _is_ignored(number: int) -> bool:
+    return signal.getsignal(number) == signal.SIG_IGN
+
+
+def _expect_the_defaults() -> None:
+    """What a program expects of its signals, for the command to inherit."""
+    # SIGCHLD ignored, as some parents leave it, would hide the status. The interpreter ignores SIGPIPE: `yes | head`
+    # would complain.
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    if not _is_ignored(signal.SIGINT):  # or the interpreter's handler would run in the child
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _next_signal(awaited: set[int], limit_s: float) -> int | None:
+    if limit_s == _FOR_EVER_S:
+        return signal.sigwaitinfo(awaited).si_signo
+    information = signal.sigtimedwait(awaited, limit_s)
+    return information.si_signo if information else None
+
+
+def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
+    """Returns early, None, for the caller to look at the rest. On macOS no wait for signals has a limit."""
+    time.sleep(min(limit_s, _LOOK_EVERY_S))
+    for number in signal.sigpending() & awaited:
+        return signal.sigwait({number})
+    return None
+
+
 def _start(command: list[str]) -> int:
-    """Start the command in a session of its own, with the signals a program expects. Returns its pid."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGALRM})
+    """Start the command in a session of its own. Returns its pid."""
+    # Not posix_spawn: a Python that was built against an old glibc has no new session there.
     pid = os.fork()
     if pid == 0:
         _become(command)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # or a reader of the output would wait for us
         os.dup2(nowhere, descriptor)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGALRM})
     return pid
 
 
@@ -234,10 +261,8 @@ def _become(command: list[str]) -> None:
     status = 127
     try:
         os.setsid()
-        # The interpreter ignores SIGPIPE, and children would inherit it: `yes | head` would complain.
-        for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGALRM})
+        # All of them: whoever started ralph may have blocked others. What was sent meanwhile is obeyed here.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvp(command[0], command)  # noqa: S606 - which shell it is was decided by who asked
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
@@ -257,4 +282,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # At once: to take the interpreter down would cost every command 3 ms, and nothing is left to be written.
+    os._exit(main(sys.argv[1:]))
