@@ -46,6 +46,25 @@ class TimeIsUp(Interrupted):
     outcome = Outcome.TIMED_OUT
 
 
+class InterruptRequested(Interrupted):
+    """A driver asked for the work on the message to stop: as after Ctrl-C, but ralph goes on with the next message."""
+
+    outcome = Outcome.INTERRUPTED
+    signal_number = signal.SIGINT
+
+    def __init__(self) -> None:
+        super().__init__("interrupted by a control request")
+
+
+class RetryAborted(BaseException):
+    """A driver cancelled the retries that are under way. Raised by the `Waiter` between the events that open and
+    close a chain; the retry loop catches it and closes the chain, and the run ends as `api_unavailable` (75).
+    """
+
+    def __init__(self) -> None:
+        super().__init__("Retry cancelled")
+
+
 class JournalError(Exception):
     """The journal takes no more records: nothing that it would have to announce may happen."""
 
@@ -99,7 +118,8 @@ class Waiter(Protocol):
 
         An item that is there wins over a deadline that has passed. `waiting_for` is what a heartbeat says.
         Raises `SignalReceived` once for each signal that came, also for one that came before the call, and
-        `TimeIsUp` once when the run's time limit passes.
+        `TimeIsUp` once when the run's time limit passes. With a driver also `InterruptRequested` and
+        `RetryAborted`, at most one of them for each message.
         """
         ...
 
@@ -112,9 +132,22 @@ class Waiter(Protocol):
         ...
 
 
+class Driven(Protocol):
+    """Takes a driver's control lines, whatever the main thread is waiting for."""
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """Where the lines come in."""
+        ...
+
+    def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
+        """Raises `InterruptRequested` and `RetryAborted`, which then leave the wait."""
+        ...
+
+
 class Client(Protocol):
     def send_message(self, body: RequestBody) -> Answer:
-        """Send one request, once. Raises only `AgentError` (and `Interrupted`); never retries."""
+        """Send one request, once. Raises only `AgentError` (and what the waiter raises); never retries."""
         ...
 
 
