@@ -35,7 +35,6 @@ COMMANDS = ("run", "sessions", "doctor", "demo", "mock-api")
 COMMANDS_TO_COME = ("loop",)
 OPTIONS_TO_COME = frozenset(
     {"--max-turns", "--max-budget-usd", "--json-schema", "--require-report", "--metrics-file", "--otel"}
-    | {"--input-format"}
 )
 
 app = typer.Typer(
@@ -121,6 +120,7 @@ def run(
     max_tokens: opt.MaxTokens = None,
     retry: opt.RetryOption = None,
     max_time: opt.MaxTime = None,
+    input_format: opt.InputFormatOption = opt.InputFormat.TEXT,
     output_format: opt.OutputFormatOption = opt.OutputFormat.TEXT,
     include_partial_messages: opt.IncludePartialMessages = False,
     result_file: opt.ResultFile = None,
@@ -153,6 +153,9 @@ def run(
 
     if include_partial_messages and output_format is not opt.OutputFormat.STREAM_JSON:
         raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
+    takes_messages = input_format is opt.InputFormat.STREAM_JSON
+    if takes_messages and output_format is not opt.OutputFormat.STREAM_JSON:
+        raise typer.BadParameter("stream-json needs --output-format stream-json", param_hint="--input-format")
     flags: dict[str, object] = {
         "model.name": model,
         "model.fallback": ",".join(fallback_model) if fallback_model else None,
@@ -169,6 +172,7 @@ def run(
         RunOptions(
             prompt=prompt,
             prompt_file=absolute(prompt_file),
+            takes_messages=takes_messages,
             directory=directory,
             writable=directories("--add-dir", add_dir),
             config_file=absolute(config),

@@ -12,6 +12,11 @@ class OutputFormat(enum.StrEnum):
     STREAM_JSON = "stream-json"
 
 
+class InputFormat(enum.StrEnum):
+    TEXT = "text"
+    STREAM_JSON = "stream-json"
+
+
 class Effort(enum.StrEnum):
     LOW = "low"
     MEDIUM = "medium"
@@ -69,6 +74,12 @@ RetryOption = Annotated[
 MaxTime = Annotated[
     str | None,
     typer.Option("--max-time", metavar="TIME", help="End the run after 90s, 30m, 1h30m (exit 124)."),
+]
+InputFormatOption = Annotated[
+    InputFormat,
+    typer.Option(
+        "--input-format", help="stream-json: JSON lines on standard input, messages and control requests."
+    ),
 ]
 OutputFormatOption = Annotated[
     OutputFormat, typer.Option("--output-format", help="What standard output gets.")

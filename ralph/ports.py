@@ -51,7 +51,7 @@ class TimeIsUp(Interrupted):
 
 
 class InterruptRequested(Interrupted):
-    """The driver of this run wants the present task ended, as SIGINT would. The process goes on."""
+    """A driver asked for the work on the message to stop: as after Ctrl-C, but ralph goes on with the next message."""
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
@@ -122,7 +122,8 @@ class Waiter(Protocol):
 
         An item that is there wins over a deadline that has passed. `waiting_for` is what a heartbeat says.
         Raises `SignalReceived` once for each signal that came, also for one that came before the call, and
-        `TimeIsUp` once when the run's time limit passes.
+        `TimeIsUp` once when the run's time limit passes. With a driver also `InterruptRequested` and
+        `RetryAborted`, at most one of them for each message.
         """
         ...
 
@@ -132,6 +133,19 @@ class Waiter(Protocol):
 
     def time_left_s(self) -> float:
         """Seconds until the run's time limit, infinite where there is none. 0 or less: it has passed."""
+        ...
+
+
+class Driven(Protocol):
+    """Takes a driver's control lines, whatever the main thread is waiting for."""
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """Where the lines come in."""
+        ...
+
+    def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
+        """Raises `InterruptRequested` and `RetryAborted`, which then leave the wait."""
         ...
 
 

@@ -10,7 +10,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ralph import __version__
 from ralph.core.bug_report import describe_bug
@@ -21,6 +21,7 @@ from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.core.session_entries import event_entry
 from ralph.core.usage import RunUsage
+from ralph.driven_run import DrivenRun
 from ralph.effects.clock import SystemClock
 from ralph.effects.output.stream_json import journal_fields
 from ralph.effects.output.writer import Writer
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from ralph.run_options import RunOptions
 
 
+T = TypeVar("T")
+
+
 def run_command(options: RunOptions) -> int:
     """Run one task; the process's exit code. Raises UsageError, and nothing else."""
     return RunCommand(options, dict(os.environ)).execute()
@@ -57,17 +61,18 @@ class RunCommand:
         self._environment = environment
         self._session_id = options.session.session_id or str(uuid.uuid4())
         self._prepared: PreparedRun | None = None
-        self._controls = RunControls()
-        self._clock = SystemClock()
-        self._waiter = InboxWaiter(self._clock)
+        self.controls = RunControls()
+        self._driven: DrivenRun | None = None
+        self.clock = SystemClock()
+        self.waiter = InboxWaiter(self.clock)
         self._heartbeats = Heartbeats(
             self,
-            self._clock,
+            self.clock,
             ClockSettings().heartbeat_s,
             shows_deltas=options.output.include_partial,
         )
-        self._waiter.heartbeats = self._heartbeats
-        self._waiter.on_first_stop = self._say_that_it_stops
+        self.waiter.heartbeats = self._heartbeats
+        self.waiter.on_first_stop = self._say_that_it_stops
         self._redactor = Redactor(known_secrets(environment))
         self._writer = Writer(
             options.output,
@@ -77,14 +82,16 @@ class RunCommand:
             has_color="NO_COLOR" not in environment and os.isatty(2),
             is_one_terminal=os.isatty(1) and os.isatty(2),
         )
+        if os.isatty(2) and not options.output.is_quiet:
+            self.waiter.on_tick = self._writer.count_down
         self._takes_notes = True
         self._retention = SessionSettings()
-        self._started_s = self._clock.now_s()
+        self._started_s = self.clock.now_s()
 
     def execute(self) -> int:
-        restore_signals = catch_stop_signals(self._waiter)
+        restore_signals = catch_stop_signals(self.waiter)
         try:
-            code = self._one_task()
+            code = self._work()
             self._remove_old_journals()
         except UsageError:
             self._close()
@@ -100,6 +107,8 @@ class RunCommand:
 
     def emit(self, event: Event) -> None:
         self._heartbeats.saw(event)
+        if self._driven is not None:
+            self._driven.saw(event)
         if self.on_event is not None:
             self.on_event(event)
         self._writer.emit(event)
@@ -124,20 +133,21 @@ class RunCommand:
         """Once everybody has what they wait for."""
         journal = self._prepared.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
-            remove_old_journals(journal.path, self._retention, self._clock)
+            remove_old_journals(journal.path, self._retention, self.clock)
 
     def _say_that_it_stops(self, stop: Interrupted) -> None:
         if isinstance(stop, TimeIsUp):
-            self.emit(ClockFired("run total", self._clock.now_s() - self._started_s))
+            self.emit(ClockFired("run total", self.clock.now_s() - self._started_s))
         else:
             name = signal.Signals(stop.signal_number).name
             self.emit(Notice(f"{name}: stopping what runs; once more stops at once"))
 
-    def _one_task(self) -> int:
-        """The prompt is the task; there is one result."""
-        ended = self._ended_by(self._work_prompt)
-        self._close()
-        return self._delivered(self._told(ended)).exit_code
+    def _work(self) -> int:
+        if self.options.takes_messages:
+            self._driven = DrivenRun(self, self._writer)
+            return self._driven.work()
+        ended = self.told(self.ended_by(self._work_prompt))
+        return self.delivered(ended, is_told=False).exit_code
 
     def _work_prompt(self) -> RunEnded:
         around = self._surroundings()
@@ -149,29 +159,29 @@ class RunCommand:
         prepared.announce((*around.settings.warnings, *notices, *more_notices))
         return prepared.work(first_prompt)
 
-    def _ended_by(self, work: Callable[[], RunEnded]) -> RunEnded:
-        """However it ends. Raises UsageError alone."""
+    def ended_by(self, work: Callable[[], T]) -> T | RunEnded:
+        """What `work` gives, or how it ended instead. Raises UsageError alone."""
         try:
             return work()
         except SettingsError as error:
             if error.from_flag:
                 raise UsageError(str(error)) from error
             # A key in the wrong place is a setting's wrong value: it must not be repeated.
-            return self._ended(Outcome.CONFIG, self._redactor.redact_all(str(error)))
+            return self.ended_early(Outcome.CONFIG, self._redactor.redact_all(str(error)))
         except CannotOpenError as error:
-            return self._ended(error.outcome, str(error))
+            return self.ended_early(error.outcome, str(error))
         except (JournalError, WorkingDirectoryGoneError) as error:
-            return self._ended(Outcome.IO_ERROR, str(error))
+            return self.ended_early(Outcome.IO_ERROR, str(error))
         except PromptError as error:
             raise UsageError(str(error)) from error
-        except Interrupted as interrupted:
-            return self._ended(interrupted.outcome, str(interrupted), interrupted.signal_number)
+        except Interrupted as stop:
+            return self.ended_early(stop.outcome, str(stop), stop.signal_number)
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
-            return self._ended(Outcome.INTERNAL_ERROR, describe_bug(error))
+            return self.ended_early(Outcome.INTERNAL_ERROR, describe_bug(error))
 
-    def _told(self, ended: RunEnded) -> RunEnded:
+    def told(self, ended: RunEnded) -> RunEnded:
         """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error."""
         try:
             self._writer.write_result_file(ended)
@@ -181,34 +191,47 @@ class RunCommand:
         self.emit(ended)
         return ended
 
-    def _delivered(self, ended: RunEnded) -> RunEnded:
-        """What is written has been read, or never will be. Where it cannot be, the outcome becomes io_error."""
-        failure = self._writer.deliver(self._waiter, self._clock)
+    def delivered(self, ended: RunEnded, *, is_told: bool) -> RunEnded:
+        """What is written has been read, or never will be. Where it cannot be, the outcome becomes io_error.
+
+        `is_told`: the lines about the end stand on standard error already.
+        """
+        self._close()
+        failure = self._writer.deliver(self.waiter, self.clock)
         if failure is not None:
             ended = _io_error(ended, f"cannot write to standard output: {failure.strerror}")
             with suppress(OSError):  # said already when it failed before
                 self._writer.write_result_file(ended)
         self.ended = ended
-        self._writer.conclude(ended, self._waiter, self._clock)
+        if failure is not None or not is_told:
+            self._writer.tell_end(ended)
+        self._writer.conclude(self.waiter, self.clock)
         return ended
+
+    def open(self) -> PreparedRun:
+        """A session for tasks that will come."""
+        around = self._surroundings()
+        prepared, notices = self._prepare(around)
+        prepared.announce((*around.settings.warnings, *notices))
+        return prepared
 
     def _surroundings(self) -> Surroundings:
         """The settings, and what follows from them for everybody."""
         cwd = self._directory()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
-        around = Surroundings(settings, self._environment, cwd, self._waiter, self._clock, self)
+        around = Surroundings(settings, self._environment, cwd, self.waiter, self.clock, self)
         self._redactor = Redactor(around.secrets)
         self._writer.redact = self._redactor.redact
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
         self._retention = settings.sessions
         if settings.limits.max_time_s is not None:
-            self._waiter.run_ends_s = self._started_s + settings.limits.max_time_s
+            self.waiter.run_ends_s = self._started_s + settings.limits.max_time_s
         return around
 
     def _prepare(self, around: Surroundings) -> tuple[PreparedRun, tuple[str, ...]]:
         """With the session open. Also notices about what of the wishes did not fit."""
-        prepared = PreparedRun(self.options, around, self._redactor, self._controls, self._session_id)
+        prepared = PreparedRun(self.options, around, self._redactor, self.controls, self._session_id)
         self._prepared = prepared
         self._writer.session_id = prepared.session.id
         return prepared, prepared.prepare()
@@ -225,8 +248,8 @@ class RunCommand:
         return read_prompt(
             self.options.prompt,
             self.options.prompt_file,
-            waiter=self._waiter,
-            clock=self._clock,
+            waiter=self.waiter,
+            clock=self.clock,
             is_required=not self.options.session.is_old,
         )
 
@@ -243,7 +266,7 @@ class RunCommand:
             gone = "the working directory is gone; change to one that exists"
             raise CannotOpenError(Outcome.IO_ERROR, gone) from None
 
-    def _ended(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
+    def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
         """A run that ended before its loop began, or by a bug."""
         return RunEnded(
             outcome=outcome,
@@ -252,7 +275,7 @@ class RunCommand:
             errors=(error,),
             stop_reason=None,
             num_turns=0,
-            duration_s=self._clock.now_s() - self._started_s,
+            duration_s=self.clock.now_s() - self._started_s,
             api_s=0.0,
             usage=RunUsage(),
         )

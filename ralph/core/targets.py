@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from ralph.core.backoff import GiveUp, RetryPolicy, Wait
+from ralph.core.backoff import STANDARD_SCHEDULE_S, GiveUp, RetryPolicy, Wait
 from ralph.core.classify import (
     ErrorClass,
     FailureKind,
@@ -214,11 +214,17 @@ def _with_damage(
         state = replace(state, chain=replace(chain, barred=chain.barred.union(hit)))
     if rules.strategy != "fallback":
         return state
-    cooldown_s = failure.wish_s
-    if cooldown_s is None:
-        scheduled = policy.next_wait(chain.retries + 1, None, chain.slept_s)
-        cooldown_s = scheduled.seconds if isinstance(scheduled, Wait) else 0.0
+    cooldown_s = _scheduled_s(policy, chain) if failure.wish_s is None else failure.wish_s
     return replace(state, releases_s={**state.releases_s, **dict.fromkeys(hit, now_s + cooldown_s)})
+
+
+def _scheduled_s(policy: RetryPolicy, chain: Chain) -> float:
+    """The policy's wait before the next retry; after the last one that one's, and without any the standard's first."""
+    for retry in (chain.retries + 1, chain.retries):
+        wait = policy.next_wait(retry, None, 0.0) if retry else None
+        if isinstance(wait, Wait):
+            return wait.seconds
+    return STANDARD_SCHEDULE_S[0]
 
 
 def _after_round(
@@ -249,14 +255,13 @@ def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
     """The next route of this round; None: it is over."""
     if rules.strategy == "round_robin":
         return _rotated(state, rules)
-    untried = [route for route in usable_routes(state, rules) if route not in state.chain.tried]
+    usable = usable_routes(state, rules)
     if not rules.returns:
-        untried.sort(key=lambda route: route.target != state.route.target)  # stable: the rest keeps its order
-    free = [route for route in untried if _is_free(route, state, now_s)]
-    if free:
-        return free[0]
-    if not state.chain.is_forced:
-        return None
+        usable.sort(key=lambda route: route.target != state.route.target)  # stable: the rest keeps its order
+    untried = [route for route in usable if route not in state.chain.tried]
+    free = [route for route in usable if _is_free(route, state, now_s)]
+    if free or not state.chain.is_forced:
+        return next((route for route in free if route in untried), None)
     return min(untried, key=lambda route: state.releases_s[route], default=None)
 
 

@@ -1,4 +1,4 @@
-"""The one place where the main thread waits: one inbox for bytes, tools and signals, with a deadline.
+"""The one place where the main thread waits: one inbox for bytes, tools, control lines and signals, with a deadline.
 
 Signal handlers only note the signal and wake the inbox; `Interrupted` is raised here, in the open, so that
 nothing is torn in the middle of a write. Worker threads put items into mailboxes and never wait for us.
@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ralph.core.events import SHOWABLE, Event, Heartbeat, StreamReceived
-from ralph.ports import TIMED_OUT, Clock, Events, Interrupted, Mailbox, SignalReceived, TimeIsUp
+from ralph.ports import TIMED_OUT, Clock, Driven, Events, Interrupted, Mailbox, SignalReceived, TimeIsUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,12 @@ class InboxWaiter:
         """Called, in the open, before the first `Interrupted` is raised."""
         self.run_ends_s: float | None = None
         """When the run's time limit passes, on the clock; None: never, or it is no longer waited for."""
+        self.steering: Driven | None = None
+        """Takes control lines during every wait for something else. None: nobody drives this run."""
+        self.on_tick: Callable[[str, float], None] | None = None
+        """Called in a sleep, several times a second, with what it waits for and the seconds left; 0: it is over."""
+        self.was_stopped = False
+        """A signal or the time limit has ended the run."""
         self._inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[int] = deque()
 
@@ -63,23 +69,46 @@ class InboxWaiter:
         self._inbox.put(None)
 
     def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
+        return self._wait(mailbox, until_s, waiting_for, on_tick=None)
+
+    def sleep(self, seconds: float, *, waiting_for: str) -> None:
+        nobody = self.mailbox()
+        try:
+            self._wait(nobody, self._clock.now_s() + seconds, waiting_for, on_tick=self.on_tick)
+        finally:
+            if self.on_tick is not None:
+                self.on_tick(waiting_for, 0.0)
+
+    def _wait(
+        self,
+        mailbox: Mailbox,
+        until_s: float | None,
+        waiting_for: str,
+        *,
+        on_tick: Callable[[str, float], None] | None,
+    ) -> Any:
         assert isinstance(mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
+        lines = self._control_lines_beside(mailbox)
         while True:
             self._stop_if_asked()
             if self.heartbeats is not None:
                 # Also when something came: pings and hidden thinking must not keep us silent.
                 self.heartbeats.beat(waiting_for)
+            if on_tick is not None and until_s is not None:
+                on_tick(waiting_for, max(until_s - self._clock.now_s(), 0.0))
+            self._sort_what_came()
+            if lines and self.steering is not None:
+                # One at a time: neither a flood of lines nor one of other items leaves the other waiting.
+                self.steering.handle(lines.popleft(), waiting_for=waiting_for)
+                self._sort_what_came()
             if mailbox.items:
                 return mailbox.items.popleft()
             left_s = _LONGEST_SLICE_S if until_s is None else until_s - self._clock.now_s()
-            slice_s = min(left_s, self.time_left_s(), _LONGEST_SLICE_S)
-            came = self._sort_next(timeout_s=max(slice_s, 0.0))
-            if not came and left_s <= 0:
+            if left_s <= 0:
                 return TIMED_OUT
-
-    def sleep(self, seconds: float, *, waiting_for: str) -> None:
-        nobody = self.mailbox()
-        self.wait(nobody, until_s=self._clock.now_s() + seconds, waiting_for=waiting_for)
+            if not lines:
+                slice_s = min(left_s, self.time_left_s(), _LONGEST_SLICE_S)
+                self._sort_next(timeout_s=max(slice_s, 0.0))
 
     def time_left_s(self) -> float:
         return math.inf if self.run_ends_s is None else self.run_ends_s - self._clock.now_s()
@@ -93,20 +122,32 @@ class InboxWaiter:
     def _stop(self, stop: Interrupted) -> NoReturn:
         """Once something stops the run, the limit has nothing left to stop: what follows is cleaning up."""
         self.run_ends_s = None
+        self.was_stopped = True
         tell, self.on_first_stop = self.on_first_stop, None
         if tell is not None:
             tell(stop)
         raise stop
 
-    def _sort_next(self, timeout_s: float) -> bool:
-        """Move one item from the inbox to its mailbox. False when none came in time."""
+    def _control_lines_beside(self, awaited: InboxMailbox) -> deque[Any]:
+        """Empty where the lines themselves are awaited: they are the caller's."""
+        if self.steering is None or self.steering.mailbox is awaited:
+            return deque()
+        assert isinstance(self.steering.mailbox, InboxMailbox)  # noqa: S101 - as in _wait
+        return self.steering.mailbox.items
+
+    def _sort_what_came(self) -> None:
+        """What is in the inbox at this moment; whoever floods it does not keep us here."""
+        for _ in range(self._inbox.qsize()):
+            self._sort_next(timeout_s=0)
+
+    def _sort_next(self, timeout_s: float) -> None:
+        """Move one item from the inbox to its mailbox, if one comes in time."""
         try:
             delivery = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
-            return False
+            return
         if delivery is not None and not delivery[0].closed:
             delivery[0].items.append(delivery[1])
-        return True
 
 
 class Heartbeats:

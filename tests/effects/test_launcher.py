@@ -275,10 +275,15 @@ def test_what_nohup_ignores_does_not_end_the_command(number: int) -> None:
     assert finished(with_signals(line, ignored=[number]))[0] == 6
 
 
+@linux_only
 def test_a_stopped_command_is_killed_when_its_grace_is_over() -> None:
-    with started(line_for(shell("echo; kill -STOP $$"), grace_s=0.1)) as process:
+    with started(line_for(shell("echo $$; kill -STOP $$"), grace_s=0.1)) as process:
         assert process.stdout
-        process.stdout.readline()
+        shell_pid = int(process.stdout.readline())
+        deadline = time.monotonic() + 10
+        while "\nState:\tT" not in Path(f"/proc/{shell_pid}/status").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         process.terminate()
         assert process.wait(10) == 128 + signal.SIGKILL
 

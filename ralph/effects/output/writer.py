@@ -6,6 +6,7 @@ It decides nothing about the run. Standard output belongs to the result, standar
 from __future__ import annotations
 
 import json
+import math
 import random
 import uuid
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ OutputFormat = Literal["text", "json", "stream-json"]
 # A reader that never reads is waited for this long at the end; it fits into the six seconds of a signal.
 LAST_CHANCE_S = 5.0
 LAST_CHANCE_AFTER_SIGNAL_S = 0.5
+
+_CLEAR_LINE = b"\r\x1b[K"
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,15 @@ class Writer:
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
         self._stderr = Spool(stderr_fd)
+        self._counting = ""
+        """The countdown that stands on the screen; empty: none does."""
         self._last_chance_s = last_chance_s
         self._last_chance_ends_s: float | None = None
         self._is_closing = False
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
-        """Of the end of the run only the result is written here; its last lines come with `conclude`."""
+        """Of the end of the run only the result is written here; its last lines come with `tell_end`."""
         if self._is_closing:
             return  # a heartbeat of the last wait: the result stays the last word
         if isinstance(event, RunEnded):
@@ -86,6 +91,18 @@ class Writer:
                 event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
             ):
                 self._stdout.write(self._json_line(fields))
+
+    def respond(self, fields: dict[str, Any]) -> None:
+        """An answer to whoever drives the run; it is written even while the output is closing."""
+        line = json.dumps(shown(fields, self.redact), ensure_ascii=False, separators=(",", ":"))
+        self._stdout.write(_encoded(line), must_arrive=True)
+
+    def count_down(self, waiting_for: str, left_s: float) -> None:
+        """In place, on a terminal: seconds until a wait is over. 0 takes the line away."""
+        left = f"[wait] {waiting_for} in {math.ceil(left_s)}s" if left_s > 0 else ""
+        if left != self._counting:
+            self._counting = left
+            self._stderr.write(_CLEAR_LINE + self._narration.color("dim", left).encode())
 
     def write_result_file(self, ended: RunEnded) -> None:
         """Raises OSError; the file then has its old content or none."""
@@ -103,13 +120,19 @@ class Writer:
         self._drain(self._stdout, waiter, clock)
         return self._stdout.failure
 
-    def conclude(self, ended: RunEnded, waiter: Waiter, clock: Clock) -> None:
-        """Hints and the outcome, the last lines on standard error, once nothing can change it any more."""
+    def tell_end(self, ended: RunEnded) -> None:
+        """Hints and the outcome on standard error, once nothing can change it any more."""
         self._narrate(ended)
+
+    def conclude(self, waiter: Waiter, clock: Clock) -> None:
+        """Give the reader of standard error what is left of the last chance."""
         self._drain(self._stderr, waiter, clock)
 
     def _narrate(self, event: Event) -> None:
         for line in self._narration.lines(event):
+            if self._counting:
+                self._counting = ""
+                self._stderr.write(_CLEAR_LINE)
             self._stderr.write(_encoded(self.redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:

@@ -37,10 +37,8 @@ def answer(*texts: str) -> ev.AnswerAccepted:
 def finish(writer: Writer, last: ev.Event, waiter: InboxWaiter) -> None:
     """As a run ends: the result first, then the last lines for people."""
     writer.deliver(waiter, CLOCK)
-    if isinstance(last, ev.RunEnded):
-        writer.conclude(last, waiter, CLOCK)
-    else:
-        writer.conclude(ended(), waiter, CLOCK)
+    writer.tell_end(last if isinstance(last, ev.RunEnded) else ended())
+    writer.conclude(waiter, CLOCK)
 
 
 class Output:

@@ -1,0 +1,140 @@
+"""A run that a driver steers over standard input: each user message is a task, and each has its result.
+
+What a task is and how it ends is `run_command`'s; what a control request does is `effects/steering.py`'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from ralph.core.events import RunEnded
+from ralph.core.outcome import Outcome, UsageError
+from ralph.effects.control_channel import ControlChannel, why_unusable
+from ralph.effects.steering import Steering
+from ralph.ports import Interrupted
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from ralph.core.control_lines import UserMessage
+    from ralph.core.controls import RunControls
+    from ralph.core.events import Event
+    from ralph.effects.output.writer import Writer
+    from ralph.effects.waiter import InboxWaiter
+    from ralph.ports import Clock
+    from ralph.prepared_run import PreparedRun
+    from ralph.run_options import RunOptions
+
+    class Host(Protocol):
+        """What it needs of the command around it."""
+
+        @property
+        def options(self) -> RunOptions: ...
+        @property
+        def waiter(self) -> InboxWaiter: ...
+        @property
+        def clock(self) -> Clock: ...
+        @property
+        def controls(self) -> RunControls: ...
+
+        def open(self) -> PreparedRun: ...
+        def ended_by(self, work: Callable[[], T]) -> T | RunEnded: ...
+        def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded: ...
+        def told(self, ended: RunEnded) -> RunEnded: ...
+        def delivered(self, ended: RunEnded, *, is_told: bool) -> RunEnded: ...
+
+
+# The next task would end the same way.
+_BROKEN = frozenset({Outcome.IO_ERROR, Outcome.INTERNAL_ERROR})
+
+
+class DrivenRun:
+    def __init__(self, host: Host, writer: Writer) -> None:
+        """Raises UsageError where standard input cannot drive a run."""
+        if host.options.prompt is not None or host.options.prompt_file is not None:
+            raise UsageError("--input-format stream-json takes the tasks from standard input: give no prompt")
+        problem = why_unusable(0)
+        if problem is not None:
+            raise UsageError(f"--input-format stream-json: {problem}")
+        self._host = host
+        self._writer = writer
+        self._prepared: PreparedRun | None = None
+        mailbox = host.waiter.mailbox()
+        channel = ControlChannel(mailbox)
+        self._steering = Steering(
+            mailbox,
+            host.controls,
+            host.clock,
+            writer.respond,
+            self._choose_model,
+            acknowledge=channel.acknowledge,
+        )
+        host.waiter.steering = self._steering
+
+    def saw(self, event: Event) -> None:
+        self._steering.saw(event)
+
+    def work(self) -> int:
+        """The exit code: the last result's, or of what stopped the process between two tasks.
+
+        Raises UsageError when there was no message at all.
+        """
+        opened = self._host.ended_by(self._host.open)
+        if isinstance(opened, RunEnded):
+            return self._host.delivered(self._told(opened), is_told=True).exit_code
+        self._prepared = opened
+        last: RunEnded | None = None
+        while last is None or not self._is_over(last):
+            try:
+                message = self._steering.next_message(self._host.waiter)
+            except Interrupted as stop:
+                if last is None:
+                    last = self._told(self._host.ended_early(stop.outcome, str(stop), stop.signal_number))
+                self._host.delivered(last, is_told=True)
+                return stop.outcome.exit_code(stop.signal_number)
+            if message is None:
+                break
+            last = self._work_on(message)
+        if last is None:
+            raise UsageError("standard input held no user message")
+        self._refuse_the_rest(last)
+        return self._host.delivered(last, is_told=True).exit_code
+
+    def _work_on(self, message: UserMessage) -> RunEnded:
+        prepared = self._prepared
+        assert prepared is not None  # noqa: S101 - without it no message is taken
+
+        def work() -> RunEnded:
+            prepared.begin()
+            return prepared.work(message.content)
+
+        self._steering.is_working = True
+        try:
+            ended = self._host.ended_by(work)
+        finally:
+            self._steering.is_working = False
+        return self._told(ended)
+
+    def _is_over(self, ended: RunEnded) -> bool:
+        return ended.outcome in _BROKEN or self._host.waiter.was_stopped
+
+    def _refuse_the_rest(self, last: RunEnded) -> None:
+        """Who has sent a message waits for its result."""
+        while self._steering.has_message:
+            self._steering.next_message(self._host.waiter)
+            error = f"not begun: {last.errors[-1] if last.errors else last.outcome.value}"
+            self._told(self._host.ended_early(last.outcome, error))
+
+    def _told(self, ended: RunEnded) -> RunEnded:
+        ended = self._host.told(ended)
+        self._writer.tell_end(ended)
+        return ended
+
+    def _choose_model(self, wish: str | None) -> str:
+        """Its name. Raises ValueError for one that cannot be had."""
+        if self._prepared is None:
+            raise ValueError("the session is not open yet")
+        return self._prepared.roster.find(wish).name

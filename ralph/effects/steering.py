@@ -1,0 +1,254 @@
+"""Answers a driver's control lines on the main thread, each request exactly once and in order.
+
+It changes a run only through `RunControls` and by what it raises out of a wait. It reads no input and writes none:
+the channel does the one, `respond` the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.control_lines import (
+    ControlRequest,
+    Malformed,
+    UserMessage,
+    failure,
+    in_short,
+    parse_control_line,
+    success,
+)
+from ralph.core.events import (
+    AnswerAccepted,
+    AttemptEnded,
+    ClockFired,
+    Event,
+    ModelFallback,
+    ModelFallbackRecovered,
+    ResponseDiscarded,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+    StreamReceived,
+)
+from ralph.effects.control_channel import EndOfInput, TooLong
+from ralph.ports import InterruptRequested, RetryAborted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.core.controls import RunControls
+    from ralph.effects.control_channel import Item
+    from ralph.ports import Clock, Mailbox, Waiter
+
+MOST_QUEUED_MESSAGES = 100
+# Images included. One message is taken whatever its size.
+MOST_QUEUED_BYTES = 64 * 1024 * 1024
+
+_NEXT_MESSAGE = "the next message"
+_REQUESTS = (
+    "initialize",
+    "interrupt",
+    "set_model",
+    "set_permission_mode",
+    "set_auto_retry",
+    "abort_retry",
+    "get_status",
+)
+# After one of these the announced retry is no longer waited for: its attempt is under way, or over.
+_ATTEMPT_SIGNS = (StreamReceived, AttemptEnded, ResponseDiscarded, ClockFired, AnswerAccepted)
+
+
+class Steering:
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        controls: RunControls,
+        clock: Clock,
+        respond: Callable[[dict[str, Any]], None],
+        choose_model: Callable[[str | None], str],
+        *,
+        acknowledge: Callable[[Item], None] | None = None,
+    ) -> None:
+        """`respond` writes one object; `choose_model` gives a wish's full name, for None the first model's.
+
+        `choose_model` raises ValueError with what to say about a model that cannot be had. `acknowledge` is told
+        of every item that was taken.
+        """
+        self.mailbox = mailbox
+        self._controls = controls
+        self._clock = clock
+        self._respond = respond
+        self._choose_model = choose_model
+        self._acknowledge = acknowledge
+        self._queue: deque[tuple[UserMessage, int]] = deque()
+        self._queued_bytes = 0
+        self._has_input_ended = False
+        self._is_working = False
+        self._has_stopped = False
+        self._model: str | None = None
+        """The last one that was asked for; None: the first model."""
+        self._target: str | None = None
+        """Who is asked in its place; None: nobody."""
+        self._turn = 0
+        self._retry: RetryScheduled | None = None
+        """Of the chain that is open."""
+        self._retry_waits_until_s: float | None = None
+
+    @property
+    def is_working(self) -> bool:
+        """Set by the caller around each message: nothing is ever raised outside."""
+        return self._is_working
+
+    @is_working.setter
+    def is_working(self, is_working: bool) -> None:
+        if is_working and not self._is_working:
+            self._turn = 0
+        self._is_working = is_working
+        self._has_stopped = False
+        self._retry, self._retry_waits_until_s = None, None
+
+    @property
+    def has_message(self) -> bool:
+        """One is waiting to be worked on."""
+        return bool(self._queue)
+
+    def saw(self, event: Event) -> None:
+        match event:
+            case RetryScheduled():
+                self._retry = event
+                self._retry_waits_until_s = self._clock.now_s() + event.wait_s
+            case RetryRecovered() | RetryExhausted():
+                self._retry, self._retry_waits_until_s = None, None
+            case ModelFallback():
+                self._target = event.to_target
+            case ModelFallbackRecovered():
+                self._target = None
+            case _ if isinstance(event, _ATTEMPT_SIGNS):
+                self._retry_waits_until_s = None
+                self._turn += isinstance(event, AnswerAccepted)
+
+    def next_message(self, waiter: Waiter) -> UserMessage | None:
+        """The next one in the order they came; None: the input has ended. Raises what the waiter raises."""
+        while not self._queue:
+            if self._has_input_ended:
+                return None
+            item = waiter.wait(self.mailbox, until_s=None, waiting_for=_NEXT_MESSAGE)
+            self.handle(item, waiting_for=_NEXT_MESSAGE)
+        message, size_bytes = self._queue.popleft()
+        self._queued_bytes -= size_bytes
+        return message
+
+    def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
+        """One item of the channel. `waiting_for`: what the run waits for meanwhile, None: not known.
+
+        Raises `InterruptRequested` or `RetryAborted` when that was asked for, after the answer was given: only
+        while a message is being worked on, and once for each message, so that cleaning up is left in peace.
+        """
+        if self._acknowledge is not None:
+            self._acknowledge(item)
+        match item:
+            case EndOfInput():
+                self._has_input_ended = True
+                if item.error is not None:
+                    self._respond(failure(None, f"cannot read standard input: {item.error}"))
+            case TooLong():
+                most_mib = item.most_bytes / 2**20
+                self._respond(failure(None, f"the line is longer than {most_mib:g} MiB and was dropped"))
+            case bytes():
+                self._take_line(item, waiting_for)
+
+    def _take_line(self, data: bytes, waiting_for: str | None) -> None:
+        line = parse_control_line(data)
+        match line:
+            case Malformed():
+                self._respond(failure(line.request_id, line.reason))
+            case UserMessage():
+                self._take_message(line, len(data))
+            case ControlRequest():
+                self._take_request(line, waiting_for)
+
+    def _take_message(self, message: UserMessage, size_bytes: int) -> None:
+        if len(self._queue) >= MOST_QUEUED_MESSAGES:
+            refusal = f"{len(self._queue)} messages are waiting already"
+        elif self._queue and self._queued_bytes + size_bytes > MOST_QUEUED_BYTES:
+            refusal = f"{self._queued_bytes:,} bytes of messages are waiting already"
+        else:
+            self._queue.append((message, size_bytes))
+            self._queued_bytes += size_bytes
+            return
+        self._respond(failure(None, f"the message was dropped: {refusal}; send it again after a result"))
+
+    def _take_request(self, request: ControlRequest, waiting_for: str | None) -> None:
+        try:
+            response = self._answer(request, waiting_for)
+        except ValueError as refusal:
+            self._respond(failure(request.request_id, str(refusal)))
+            return
+        self._respond(success(request.request_id, response))
+        if response.get("interrupted"):
+            self._stop(InterruptRequested())
+        if response.get("aborted"):
+            self._stop(RetryAborted())
+
+    def _answer(self, request: ControlRequest, waiting_for: str | None) -> dict[str, Any]:
+        """Raises ValueError for what cannot be done, and why."""
+        match request.subtype:
+            case "initialize" | "set_permission_mode":
+                return {}
+            case "interrupt":
+                return {"interrupted": self._is_working}
+            case "set_model":
+                return {"model": self._set_model(request.fields.get("model"))}
+            case "set_auto_retry":
+                return {"enabled": self._set_auto_retry(request.fields.get("enabled"))}
+            case "abort_retry":
+                return {"aborted": self._is_working and self._retry is not None}
+            case "get_status":
+                return self._status(waiting_for)
+        raise ValueError(
+            f"unknown control request {in_short(request.subtype)}; known are {', '.join(_REQUESTS)}"
+        )
+
+    def _set_model(self, wish: object) -> str:
+        """An absent key is a null: JavaScript drops a key whose value is undefined."""
+        if wish is not None and (not isinstance(wish, str) or not wish.strip()):
+            raise ValueError(f'"model" must be a model\'s name, "default" or null, not {in_short(wish)}')
+        self._target = None
+        self._model = self._controls.model = self._choose_model(None if wish == "default" else wish)
+        return self._model
+
+    def _set_auto_retry(self, wish: object) -> bool:
+        if not isinstance(wish, bool):
+            raise ValueError(f'"enabled" must be true or false, not {in_short(wish)}')  # noqa: TRY004 - see _answer
+        self._controls.auto_retry = wish
+        return wish
+
+    def _stop(self, stop: BaseException) -> None:
+        if not self._has_stopped:
+            self._has_stopped = True
+            raise stop
+
+    def _status(self, waiting_for: str | None) -> dict[str, Any]:
+        return {
+            "state": "working" if self._is_working else "idle",
+            "turn": self._turn,
+            "queued_messages": len(self._queue),
+            "auto_retry": self._controls.auto_retry,
+            "retry": self._retry_status(),
+            "model": self._target or self._model or self._choose_model(None),
+            "waiting_for": waiting_for,
+        }
+
+    def _retry_status(self) -> dict[str, Any] | None:
+        if self._retry is None:
+            return None
+        until_s, now_s = self._retry_waits_until_s, self._clock.now_s()
+        left_s = 0.0 if until_s is None else max(0.0, until_s - now_s)
+        return {
+            "attempt": self._retry.attempt,
+            "max_retries": self._retry.max_retries,
+            "is_waiting": left_s > 0,
+            "seconds_left": round(left_s, 3),
+            "message": self._retry.message,
+        }

@@ -1,0 +1,69 @@
+"""What a driver writes, and a steering that takes it with nothing else around."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from ralph.core.controls import RunControls
+from ralph.core.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.core.usage import TokenUsage
+from ralph.effects.steering import Steering
+from ralph.ports import InterruptRequested, RetryAborted
+from tests.fakes import FakeClock, FakeMailbox
+
+FAILED = AttemptEnded(1, 1, "main", "m", 0.1, TokenUsage(), kind="overloaded", error="529")
+SCHEDULED = RetryScheduled(2, 4, 8.0, 529, "HttpError", "overloaded", "529 overloaded")
+RECOVERED = RetryRecovered(2, 12.0)
+EXHAUSTED = RetryExhausted(4, 30.0, "529 overloaded")
+ACCEPTED = AnswerAccepted({"id": "msg_1"})
+
+MODELS = {"first": "claude-first-1", "second": "claude-second-2"}
+
+
+def choose_model(wish: str | None) -> str:
+    if wish is None:
+        return MODELS["first"]
+    if wish not in MODELS:
+        raise ValueError(f"unknown model {wish}; models: {', '.join(MODELS)}")
+    return MODELS[wish]
+
+
+def user(content: str) -> bytes:
+    return json.dumps({"type": "user", "message": {"role": "user", "content": content}}).encode()
+
+
+def request(subtype: str, request_id: str = "r1", **fields: Any) -> bytes:
+    line = {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **fields}}
+    return json.dumps(line).encode()
+
+
+class Desk:
+    """A steering at work on its own, on a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.controls = RunControls()
+        self.responses: list[dict[str, Any]] = []
+        self.steering = Steering(
+            FakeMailbox(), self.controls, self.clock, self.responses.append, choose_model
+        )
+
+    def answer_to(self, subtype: str, **fields: Any) -> Any:
+        """The response's content, or the error's text. What is raised comes after it and is dropped."""
+        with contextlib.suppress(InterruptRequested, RetryAborted):
+            self.steering.handle(request(subtype, **fields))
+        response = self.responses.pop()["response"]
+        assert response["request_id"] == "r1"
+        assert not self.responses
+        return response["response"] if response["subtype"] == "success" else response["error"]
+
+    def raised_by(self, subtype: str) -> BaseException | None:
+        try:
+            self.steering.handle(request(subtype))
+        except (InterruptRequested, RetryAborted) as stop:
+            return stop
+        finally:
+            self.responses.pop()
+        return None
