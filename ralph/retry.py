@@ -77,7 +77,8 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
         try:
             answer = site.client.send_message(target, before.route.key, body)
         except AgentError as error:
-            chain.last_error, now_s = error, clock.now_s()
+            chain.failed_with(error)
+            now_s = clock.now_s()
             policy = site.policy if site.controls.auto_retry else backoff.off()
             decision, roster.state = decide(
                 error, before, roster.rules, policy, now_s=now_s, time_left_s=site.waiter.time_left_s()
@@ -93,7 +94,8 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
                     emit(Notice(f"giving up: {decision.reason}"))
                 if decision.outlasts_run:
                     raise TimeIsUp(decision.reason) from error
-                raise
+                final = error if decision.is_rejection else chain.outage or error
+                raise final from final.__cause__
             if isinstance(decision, Wait):
                 site.waiter.sleep(
                     decision.seconds, waiting_for=f"retry {chain.retries + 1} of {policy.max_retries}"

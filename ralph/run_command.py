@@ -21,7 +21,6 @@ from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.core.session_entries import event_entry
 from ralph.core.usage import RunUsage
-from ralph.driven_run import DrivenRun
 from ralph.effects.clock import SystemClock
 from ralph.effects.output.stream_json import journal_fields
 from ralph.effects.output.writer import Writer
@@ -38,6 +37,7 @@ from ralph.wiring import Surroundings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ralph.driven_run import DrivenRun
     from ralph.run_options import RunOptions
 
 
@@ -144,6 +144,8 @@ class RunCommand:
 
     def _work(self) -> int:
         if self.options.takes_messages:
+            from ralph.driven_run import DrivenRun  # noqa: PLC0415 - few runs are driven
+
             self._driven = DrivenRun(self, self._writer)
             return self._driven.work()
         ended = self.told(self.ended_by(self._work_prompt))

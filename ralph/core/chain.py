@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ralph.core.backoff import Wait
-from ralph.core.classify import failure_kind
+from ralph.core.classify import ErrorClass, classify_error, failure_kind
 from ralph.core.errors import AgentError, HttpError, StreamTransient
 from ralph.core.events import (
     AttemptEnded,
@@ -44,6 +44,13 @@ class Chain:
     retries: int = 0
     waited_s: float = 0.0
     last_error: AgentError | None = None
+    outage: AgentError | None = None
+    """The last error that time may mend; where all are permanent, the last one."""
+
+    def failed_with(self, error: AgentError) -> None:
+        self.last_error = error
+        if classify_error(error) is ErrorClass.TRANSIENT or self.outage is None:
+            self.outage = error
 
     def attempt_ended(
         self,

@@ -93,7 +93,7 @@ class Roster:
             self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
         first = self.targets.index(target)
         self.rules = replace(self.rules, first=first)
-        self.state = replace(self.state, route=Route(first))
+        self.state = replace(self.state, route=Route(first), is_away=False, announced=None)
         return target
 
     def shape_of(self, target: Target) -> RequestShape:

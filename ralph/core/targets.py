@@ -151,7 +151,7 @@ def after_failure(
     """What comes after `state.route` failed at `now_s`."""
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
-        return GiveUp("asking again cannot help"), state
+        return GiveUp("asking again cannot help", is_rejection=True), state
     state = _with_damage(state, failure, rules, policy, now_s)
     chain = replace(state.chain, tried=chain.tried | {state.route}, failures=(*chain.failures, failure))
     state = replace(state, chain=chain)
@@ -232,7 +232,7 @@ def _after_round(
 ) -> tuple[Decision, TargetsState]:
     chain = state.chain
     if not usable_routes(state, rules):
-        return GiveUp("asking again cannot help"), state
+        return GiveUp("asking again cannot help", is_rejection=True), state
     retry = chain.retries + 1
     wait = round_wait(policy, retry, chain.failures, chain.slept_s, is_rotation=rules.is_rotation)
     if isinstance(wait, GiveUp):
