@@ -1,6 +1,7 @@
-"""Writes docs/faults.md: which faults have been tried, from the names of the tests that try them.
+"""Writes docs/faults.md and docs/faults-local.md: which faults have been tried, from the names of the tests.
 
     python -m tests.fault_table > docs/faults.md
+    python -m tests.fault_table local > docs/faults-local.md
 
 A test of a row is called `test_a6_what_happens`, of two rows `test_a6_a7_...`; where it runs the whole program it
 ends in `_exits_75`. Nothing in the page is written by hand but the rows' titles, here.
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "faults.md"
+DOCS = TESTS.parent / "docs"
 
 TITLES = {
     "a1": "Connection refused",
@@ -44,9 +45,49 @@ TITLES = {
     "a23": "Bytes that are no UTF-8",
     "a24": "Proxies",
     "a25": "Any mix of all this",
+    "p1": "Killed at any moment",
+    "p2": "Killed between a tool's effect and its record",
+    "p3": "A torn last line, a damaged journal",
+    "p4": "No room for the journal",
+    "p5": "No room in the working directory",
+    "p6": "Read-only places",
+    "p7": "SIGINT and SIGTERM",
+    "p8": "SIGHUP, a closed terminal",
+    "p9": "Readers that leave, closed descriptors",
+    "p10": "A reader that never reads",
+    "p11": "Standard input that is open and silent",
+    "p12": "A clock that jumps",
+    "p13": "Two runs on one session",
+    "p14": "Journals of other versions",
+    "p16": "Leaks of descriptors and processes",
+    "p17": "Bare environments",
+    "t1": "Commands that hang",
+    "t2": "Daemons",
+    "t3": "A grandchild that keeps the output open",
+    "t4": "Gigabytes of output",
+    "t5": "Commands that wait for somebody",
+    "t6": "Output that is no text",
+    "t7": "Commands that kill",
+    "t8": "A working directory that is gone",
+    "t10": "Ways out of the directory",
+    "t11": "Files that are none, or huge",
+    "t12": "Edits that match nothing, or too much",
+    "t13": "Encodings, line ends, modes",
+    "t14": "Files that changed since they were read",
+    "t15": "A crash inside a write",
+    "t16": "Searches without end",
+    "t18": "Odd repositories",
 }
 
-INTRODUCTION = """\
+_LOCAL = """\
+# Faults on this machine that have been tried
+
+What signals, disks, locks, files and commands do to ralph in its tests, with real processes, and what comes of it. The
+page is made from the names of the tests (`python -m tests.fault_table local > docs/faults-local.md`), and a test keeps
+it true. Exit codes stand where the whole program is run.
+"""
+
+_API = """\
 # Faults that have been tried
 
 What the network and the server do to ralph in its tests, on real sockets, and what comes of it. The page is made
@@ -54,7 +95,10 @@ from the names of the tests (`python -m tests.fault_table > docs/faults.md`), an
 stand where the whole program is run; elsewhere it is the client or the loop. 0: the run survived it.
 """
 
-_NAME = re.compile(r"test_((?:a\d+_)+)(.+?)(?:_exits_([\d_or]+))?")
+INTRODUCTIONS = {"faults": ("a", _API), "faults-local": ("pt", _LOCAL)}
+"""For each page the families of its rows, and its first words."""
+
+_NAME = re.compile(r"test_((?:[apt]\d+_)+)(.+?)(?:_exits_([\d_or]+))?")
 
 
 class Line(NamedTuple):
@@ -63,15 +107,19 @@ class Line(NamedTuple):
     exit_codes: str
 
 
-def lines() -> list[Line]:
+def lines(families: str) -> list[Line]:
     """One for each row of each test, in the order of the rows; those with an exit code first."""
     found = [line for path in sorted(TESTS.rglob("test_*.py")) for line in _lines_of(path)]
-    return sorted(found, key=lambda line: (int(line.row[1:]), not line.exit_codes, line.what))
+    return sorted(
+        (line for line in found if line.row[0] in families),
+        key=lambda line: (line.row[0], int(line.row[1:]), not line.exit_codes, line.what),
+    )
 
 
-def page() -> str:
-    parts = [INTRODUCTION, "| Row | What happens | Exit |", "| --- | --- | --- |"]
-    for row, of_row in groupby(lines(), key=lambda line: line.row):
+def page(name: str) -> str:
+    families, introduction = INTRODUCTIONS[name]
+    parts = [introduction, "| Row | What happens | Exit |", "| --- | --- | --- |"]
+    for row, of_row in groupby(lines(families), key=lambda line: line.row):
         parts.append(f"| **{row.upper()}** | **{TITLES[row]}** | |")
         tried = list(of_row)
         parts += [f"| | {line.what} | {line.exit_codes} |" for line in tried if line.exit_codes]
@@ -96,4 +144,4 @@ def _codes(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    sys.stdout.write(page("faults-local" if sys.argv[1:] == ["local"] else "faults"))
