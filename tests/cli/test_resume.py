@@ -300,7 +300,7 @@ def test_p13_a_second_run_of_a_session_names_the_holder_exits_78(ralph, held) ->
     wait_until((ralph.cwd / "started").exists)
     started_s = time.monotonic()
     second = ralph("--resume", ID)
-    assert time.monotonic() - started_s < 1
+    assert time.monotonic() - started_s < 5, "it does not wait; a second on a machine with nothing else to do"
     assert second.code == 78
     assert f"session {ID} is in use by process {process.pid}, since 2" in second.last_line
     assert ralph("other", "--session-id", OTHER_ID).code == 0, "other sessions of the directory run"

@@ -285,5 +285,5 @@ def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:
     for _ in range(20):
         tools.ok("Bash", command="true & true")
     assert len(list(Path("/dev/fd").iterdir())) == descriptors
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads, "one of another test may have ended meanwhile"
     assert launcher.children_of(os.getpid()) == children
