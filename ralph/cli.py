@@ -20,8 +20,8 @@ from ralph.cli_sessions import sessions
 from ralph.cli_values import (
     absolute,
     directories,
-    names,
     session_options,
+    setting_flags,
     text_or_file,
     uuid_text,
     writable_result_file,
@@ -156,18 +156,18 @@ def run(
     takes_messages = input_format is opt.InputFormat.STREAM_JSON
     if takes_messages and output_format is not opt.OutputFormat.STREAM_JSON:
         raise typer.BadParameter("stream-json needs --output-format stream-json", param_hint="--input-format")
-    flags: dict[str, object] = {
-        "model.name": model,
-        "model.fallback": ",".join(fallback_model) if fallback_model else None,
-        "model.base_url": base_url,
-        "model.effort": effort.value if effort else None,
-        "model.max_tokens": max_tokens,
-        "retry.policy": retry.value if retry else None,
-        "limits.max_time_s": max_time,
-        "tools.allowed": names(allowed_tools),
-        "tools.disallowed": names(disallowed_tools),
-        "tools.pass_env": names(pass_env),
-    }
+    flags = setting_flags(
+        model=model,
+        fallback_model=fallback_model,
+        base_url=base_url,
+        effort=effort,
+        max_tokens=max_tokens,
+        retry=retry,
+        max_time=max_time,
+        allowed_tools=allowed_tools,
+        disallowed_tools=disallowed_tools,
+        pass_env=pass_env,
+    )
     return run_command(
         RunOptions(
             prompt=prompt,
@@ -202,6 +202,16 @@ def run(
 @app.command(short_help="What is set, where that comes from, and what works.")
 def doctor(
     *,
+    model: opt.Model = None,
+    fallback_model: opt.FallbackModel = None,
+    base_url: opt.BaseUrl = None,
+    effort: opt.EffortOption = None,
+    max_tokens: opt.MaxTokens = None,
+    retry: opt.RetryOption = None,
+    max_time: opt.MaxTime = None,
+    allowed_tools: opt.AllowedTools = None,
+    disallowed_tools: opt.DisallowedTools = None,
+    pass_env: opt.PassEnv = None,
     config: opt.Config = None,
     directory: opt.Directory = None,
     session_dir: opt.SessionDir = None,
@@ -209,13 +219,28 @@ def doctor(
 ) -> int:
     """Show the merged settings, each with where it comes from, then what works and what to do about the rest.
 
+    The options that `ralph run` would be given count here too.
+
     No key is shown, and nothing is sent: an endpoint is only connected to. Exit 78 when a check says FAIL.
     """
     from ralph.doctor_command import DoctorOptions, doctor_command  # noqa: PLC0415 - not needed for --help
 
     named = absolute(session_dir)
+    flags = setting_flags(
+        model=model,
+        fallback_model=fallback_model,
+        base_url=base_url,
+        effort=effort,
+        max_tokens=max_tokens,
+        retry=retry,
+        max_time=max_time,
+        allowed_tools=allowed_tools,
+        disallowed_tools=disallowed_tools,
+        pass_env=pass_env,
+    )
     return doctor_command(
         DoctorOptions(
+            settings=flags,
             directory=directory,
             config_file=absolute(config),
             session_directory=Path(named) if named else None,

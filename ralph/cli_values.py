@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from enum import StrEnum
+
     from ralph.run_session import SessionOptions
 
 
@@ -98,3 +100,31 @@ def session_options(
     if is_old and not is_kept:
         raise typer.BadParameter("a session that goes on is kept", param_hint="--no-session-persistence")
     return SessionOptions(session_id, goes_on, resume, forks, Path(directory) if directory else None, is_kept)
+
+
+def setting_flags(
+    *,
+    model: str | None,
+    fallback_model: list[str] | None,
+    base_url: str | None,
+    effort: StrEnum | None,
+    max_tokens: int | None,
+    retry: StrEnum | None,
+    max_time: str | None,
+    allowed_tools: list[str] | None,
+    disallowed_tools: list[str] | None,
+    pass_env: list[str] | None,
+) -> dict[str, object]:
+    """Options under the names of their settings; None: not given."""
+    return {
+        "model.name": model,
+        "model.fallback": ",".join(fallback_model) if fallback_model else None,
+        "model.base_url": base_url,
+        "model.effort": effort.value if effort else None,
+        "model.max_tokens": max_tokens,
+        "retry.policy": retry.value if retry else None,
+        "limits.max_time_s": max_time,
+        "tools.allowed": names(allowed_tools),
+        "tools.disallowed": names(disallowed_tools),
+        "tools.pass_env": names(pass_env),
+    }

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,8 @@ class DoctorOptions:
     config_file: str | None = None
     session_directory: Path | None = None
     is_offline: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Flags under their settings' names (`model.name`)."""
 
 
 def doctor_command(options: DoctorOptions) -> int:
@@ -123,8 +125,10 @@ def _settings(
         return None, None
     config_file = Path(options.config_file) if options.config_file is not None else None
     try:
-        return load_settings({}, environment, cwd, config_file), None
+        return load_settings(options.settings, environment, cwd, config_file), None
     except SettingsError as error:
+        if error.from_flag:
+            raise UsageError(str(error)) from error
         return error.so_far, fail("settings", str(error), "correct that; docs/settings.md lists all keys")
 
 
@@ -154,7 +158,7 @@ def _findings(
     if problem is not None:
         yield problem
     elif settings is not None:
-        yield ok("settings", "all of them can be used")
+        yield _look_at_values(settings)
     for warning in settings.warnings if settings else ():
         yield warn("settings", warning, "use an https:// base URL")
     if options.is_offline:
@@ -163,6 +167,20 @@ def _findings(
         yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
     else:
         yield from _endpoint_findings(settings)
+
+
+def _look_at_values(settings: Settings) -> Finding:
+    """What a run would find out when it first uses them."""
+    from ralph.effects.http_client import trusting  # noqa: PLC0415 - loads TLS
+
+    ca_file = settings.model.ca_file
+    try:
+        if ca_file is not None:
+            trusting(str(ca_file))
+    except OSError as error:
+        reason = f"cannot use the CA file {ca_file}: {error.strerror or error}"
+        return fail("settings", reason, "correct model.ca_file or SSL_CERT_FILE")
+    return ok("settings", "all of them can be used")
 
 
 def _endpoint_findings(settings: Settings) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from ralph.core.tool_calls import Block
 
 LONGEST_REQUEST_ID = 200
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+IMAGE_TYPES = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+}
+"""What the API takes, and how each begins."""
 # What a driver of another program may send too; it asks nothing of ralph, which sends no requests of its own.
 _IGNORED_TYPES = ("control_response", "control_cancel_request", "keep_alive")
 _KNOWN_TYPES = ("user", "control_request", *_IGNORED_TYPES)
@@ -178,19 +185,23 @@ def _image_source(source: object, where: str) -> Block:
     kind, media_type, data = source.get("type"), source.get("media_type"), source.get("data")
     if kind != "base64":
         raise _LineError(f'"{where}.type" must be "base64", not {in_short(kind)}')
-    if media_type not in IMAGE_TYPES:
+    if not isinstance(media_type, str) or media_type not in IMAGE_TYPES:
         raise _LineError(
             f'"{where}.media_type" must be one of {", ".join(IMAGE_TYPES)}, not {in_short(media_type)}'
         )
-    if not isinstance(data, str) or not data or not _is_base64(data):
+    image = _decoded(data) if isinstance(data, str) else b""
+    if not image:
         # The data itself is nothing that a message could show.
         raise _LineError(f'"{where}.data" must be the image in base64, without line breaks')
+    if not IMAGE_TYPES[media_type].match(image):
+        # Sent, it would be refused, and with it every request after it.
+        raise _LineError(f'"{where}.data" is no {media_type}')
     return {"type": "base64", "media_type": media_type, "data": data}
 
 
-def _is_base64(data: str) -> bool:
+def _decoded(data: str) -> bytes:
+    """Empty: it is no base64."""
     try:
-        base64.b64decode(data, validate=True)
+        return base64.b64decode(data, validate=True)
     except ValueError:
-        return False
-    return True
+        return b""

@@ -519,3 +519,18 @@ def test_a_secret_in_every_place_is_never_shown(ralph, breaks) -> None:
         if not (breaks and secret == SECRETS["PLAIN_NAME"]):
             assert secret not in everything
     assert "[redacted]" in everything
+
+
+def test_options_of_a_run_count_here_too_and_are_named_as_their_source(ralph) -> None:
+    told = ralph("doctor", "--offline", "--model", "opus", "--max-time", "2h").stdout
+    assert re.search(r"model\.name +claude-opus-5-5 .*flag --model", told)
+    assert re.search(r"limits\.max_time_s +7200.* flag --max-time", told)
+    refused = ralph("doctor", "--offline", "--max-time", "never")
+    assert (refused.code, len(refused.stderr.splitlines())) == (2, 1)
+
+
+def test_a_ca_file_that_is_not_there_is_found_without_a_connection(ralph) -> None:
+    ralph.environment["SSL_CERT_FILE"] = "/nonexistent.pem"
+    told = ralph("doctor", "--offline")
+    assert told.code == 78
+    assert "cannot use the CA file /nonexistent.pem: No such file" in told.stdout

@@ -62,10 +62,28 @@ def test_a_byte_order_mark_is_no_part_of_the_line() -> None:
     assert parse_control_line(b"\xef\xbb\xbf" + json.dumps(user("hi")).encode()) == UserMessage("hi")
 
 
-@pytest.mark.parametrize("media_type", ["image/png", "image/jpeg", "image/gif", "image/webp"])
+BEGINNINGS = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff\xe0",
+    "image/gif": b"GIF89a",
+    "image/webp": b"RIFF\n\0\0\0WEBP",
+}
+
+
+@pytest.mark.parametrize("media_type", BEGINNINGS)
 def test_text_and_image_blocks_come_in_their_order(media_type) -> None:
-    image = {"type": "image", "source": {**SOURCE, "media_type": media_type}}
+    data = base64.b64encode(BEGINNINGS[media_type]).decode()
+    image = {"type": "image", "source": {**SOURCE, "media_type": media_type, "data": data}}
     assert parsed(user([text("see"), image, text("this")])) == UserMessage((text("see"), image, text("this")))
+
+
+@pytest.mark.parametrize("media_type", BEGINNINGS)
+def test_data_of_another_kind_than_it_says_is_refused_at_the_door(media_type) -> None:
+    data = base64.b64encode(b"hello, world").decode()
+    line = user([{"type": "image", "source": {**SOURCE, "media_type": media_type, "data": data}}])
+    refused = parsed(line)
+    assert isinstance(refused, Malformed)
+    assert refused.reason.endswith(f"is no {media_type}")
 
 
 def test_of_a_block_only_what_the_api_needs_is_kept() -> None:
