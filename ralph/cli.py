@@ -255,6 +255,15 @@ app.add_typer(sessions, name="sessions", short_help="Look at what earlier runs d
 @app.command(short_help="Watch it work: no key, no network, a scripted model.")
 def demo(
     *,
+    scenario: Annotated[
+        opt.DemoScenario,
+        typer.Option(
+            "--scenario",
+            help="fix: a rate limit, an overload and a broken stream on the way (6 s). fallback: an overloaded "
+            "model, a spare one with two keys, and back (4 s). outage: a server that is away for a while, under "
+            "--retry patient, a second for a minute (10 s).",
+        ),
+    ] = opt.DemoScenario.FIX,
     speed: Annotated[
         float, typer.Option("--speed", metavar="FACTOR", help="Divide the retry policy's waits by this.")
     ] = 1.0,
@@ -267,7 +276,7 @@ def demo(
 
     if not speed > 0:
         raise typer.BadParameter("must be greater than 0", param_hint="--speed")
-    return run_demo(speed=speed, keep=keep)
+    return run_demo(scenario=scenario, speed=speed, keep=keep)
 
 
 def _examples() -> str:

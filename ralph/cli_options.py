@@ -31,6 +31,12 @@ class Retry(enum.StrEnum):
     OFF = "off"
 
 
+class DemoScenario(enum.StrEnum):
+    FIX = "fix"
+    FALLBACK = "fallback"
+    OUTAGE = "outage"
+
+
 Prompt = Annotated[
     str | None,
     typer.Argument(help="The task. `-`, or nothing: read it from standard input.", show_default=False),

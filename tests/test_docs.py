@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.core.classify import classify_error, failure_kind
 from ralph.core.error_body import stream_error
 from ralph.core.errors import Api, HttpError, NetworkCause
+from ralph.core.events import (
+    AttemptEnded,
+    ModelFallback,
+    ModelFallbackRecovered,
+    ModelFallbackSucceeded,
+    ResponseDiscarded,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+    TurnAsked,
+)
 from ralph.core.outcome import Outcome
+from ralph.core.usage import TokenUsage
+from ralph.effects.output.stream_json import journal_fields, system_fields
 from tests import fault_table
+
+if TYPE_CHECKING:
+    from ralph.core.events import Event
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROOT = DOCS.parent
@@ -60,6 +77,39 @@ def test_the_stream_error_table_is_what_classify_does() -> None:
 def test_the_cause_table_is_what_classify_does() -> None:
     documented = dict(table(DOCS / "retry.md", "Cause"))
     assert documented == {cause.value: classify_error(Api(cause)).value for cause in NetworkCause}
+
+
+CHAIN_EVENTS: list[Event] = [
+    RetryScheduled(1, 4, 2.0, 529, "HttpError", "overloaded", "Overloaded"),
+    RetryRecovered(1, 2.0),
+    RetryExhausted(1, 2.0, "Overloaded"),
+    ModelFallback("main", "spare", "overloaded", 1, 1),
+    ModelFallbackSucceeded("spare", 1, 2),
+    ModelFallbackRecovered("main", 2, 1),
+    ResponseDiscarded("msg_1"),
+]
+JOURNAL_EVENTS: list[Event] = [
+    AttemptEnded(1, 1, "main", "claude-opus-5-5", 0.5, TokenUsage()),
+    TurnAsked(1, 1, 0.5),
+]
+
+
+@pytest.mark.parametrize(
+    ("header", "events", "fields_of"),
+    [("Event", CHAIN_EVENTS, system_fields), ("Record", JOURNAL_EVENTS, journal_fields)],
+)
+def test_the_event_tables_of_the_retry_page_list_the_fields_that_are_written(
+    header, events, fields_of
+) -> None:
+    written = {}
+    for event in events:
+        fields = fields_of(event)
+        written[fields["subtype"]] = set(fields) - {"subtype"}
+    documented = {
+        name.strip("`"): set(fields.strip("`").split())
+        for name, fields, _ in table(DOCS / "retry.md", header)
+    }
+    assert documented == written
 
 
 @pytest.mark.parametrize("page", [DOCS / "errors.md", ROOT / "README.md"], ids=lambda page: page.name)

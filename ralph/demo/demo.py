@@ -11,45 +11,46 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from contextlib import suppress
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ralph.core.events import Event, RetryScheduled, RunEnded, ToolFinished
 from ralph.core.outcome import Outcome
-from ralph.demo.script import DemoScript
-from ralph.mock_api import MockApi
+from ralph.demo.stages import STAGES
+from ralph.demo.summary import Summary
 from ralph.run_command import RunCommand
 from ralph.run_options import RunOptions
 from ralph.run_session import SessionOptions
 
+if TYPE_CHECKING:
+    from ralph.core.events import Event
+    from ralph.demo.stages import Stage
+
 TASK = "A test of this project fails. Find out why, fix the code (not the test), run the tests, and commit."
-MODEL = "claude-sonnet-5-5"
 
 INTRODUCTION = """\
 ralph demo: an agent fixes a failing test in {directory}
 
-  scripted   what the model says, and the API's behaviour: it rate-limits (429), is overloaded (529) and
-             cuts one answer off inside a tool call
-  real       the loop, the HTTP connection (127.0.0.1:{port}), the retries and their waits{speed}, the tools,
-             the files, the tests, git
-
+{about}
 Task: {task}
 """
 
-# It takes about 6 s; a machine on which it hangs should hear of it.
+# It takes 10 s at most; a machine on which it hangs should hear of it.
 LONGEST_S = 300
 
 # Nothing of the user's reaches the demo: their key, their endpoint, their settings.
 _FOREIGN_PREFIXES = ("ANTHROPIC_", "RALPH_", "BASH_DEFAULT_", "BASH_MAX_", "GIT_")
 
 
-def run_demo(*, speed: float, keep: bool) -> int:
-    """Play the demo; the run's exit code, or 1 when the tests do not pass afterwards. Takes about 6 s."""
+def run_demo(*, scenario: str = "fix", speed: float, keep: bool) -> int:
+    """Play the demo; the run's exit code, or 1 when the tests do not pass afterwards. Takes 4 to 10 s.
+
+    `scenario`: one of `STAGES`.
+    """
     room = Path(tempfile.mkdtemp(prefix="ralph-demo-"))
     try:
-        return _play(room, speed)
+        return _play(scenario, room, speed)
     finally:
         os.chdir("/")
         if keep:
@@ -58,82 +59,46 @@ def run_demo(*, speed: float, keep: bool) -> int:
             shutil.rmtree(room, ignore_errors=True)
 
 
-def _play(room: Path, speed: float) -> int:
+def _play(scenario: str, room: Path, speed: float) -> int:
     project = room / "invoice"
     has_git = shutil.which("git") is not None
     environment = _environment(room)
     _make_project(project, environment, has_git=has_git)
-    summary = _Summary()
-    with MockApi(script=DemoScript(has_git)) as server:
-        sped = f" (divided by {speed:g})" if speed != 1 else ""
-        introduction = INTRODUCTION.format(directory=project, port=server.port, speed=sped, task=TASK)
-        _say(introduction)
-        command = RunCommand(
-            RunOptions(
-                prompt=TASK,
-                directory=str(project),
-                session=SessionOptions(directory=room / "sessions"),
-                settings={
-                    "model.base_url": server.base_url,
-                    "model.name": MODEL,
-                    "limits.max_time_s": LONGEST_S,
-                },
-                speed=speed,
-                reads_stdin=False,
-            ),
-            environment,
-        )
-        command.on_event = summary.saw
+    summary = Summary()
+    with STAGES[scenario](room, speed, has_git) as stage:
+        _say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
+        command = RunCommand(_options(stage, room, project), {**environment, **stage.environment})
+
+        def saw(event: Event) -> None:
+            summary.saw(event)
+            stage.on_event(event)
+
+        command.on_event = saw
         code = command.execute()
-        requests = len(server.requests)
     ended = command.ended
     if ended is None or ended.outcome is not Outcome.COMPLETED:
         return code
     tests_pass = _tests_pass(project, environment)
-    _say(summary.text(ended, requests, tests_pass=tests_pass))
+    unsped_wait_s = ended.waited_s * stage.speed if stage.stands_for_a_night else None
+    _say(summary.text(ended, stage.request_count, tests_pass=tests_pass, unsped_wait_s=unsped_wait_s))
     return code if tests_pass else Outcome.TASK_FAILED.exit_code()
 
 
-class _Summary:
-    """Counts what happened from the run's events."""
-
-    def __init__(self) -> None:
-        self._failures: Counter[str] = Counter()
-        self._tools: Counter[str] = Counter()
-
-    def saw(self, event: Event) -> None:
-        if isinstance(event, RetryScheduled):
-            self._failures[str(event.status or event.kind)] += 1
-        elif isinstance(event, ToolFinished):
-            self._tools[event.call.name] += 1
-
-    def text(self, ended: RunEnded, requests: int, *, tests_pass: bool) -> str:
-        tokens = ended.usage.tokens
-        return "\n".join(
-            [
-                "",
-                f"  turns              {ended.num_turns}",
-                f"  requests           {requests}",
-                f"  retries survived   {ended.retries}  ({_counted(self._failures)})",
-                f"  seconds waited     {ended.waited_s:.1f}",
-                f"  tool calls         {sum(self._tools.values())}  ({_counted(self._tools)})",
-                f"  tokens             {tokens.prompt:,} in, {tokens.output:,} out (scripted)",
-                f"  time               {ended.duration_s:.1f} s",
-                f"  tests              {'pass' if tests_pass else 'FAIL'} (run once more, by the demo itself)",
-                "",
-                'Now your own task: set ANTHROPIC_API_KEY, then  ralph "..."',
-                '(not installed? in the clone:  python3 quickstart.py run "...")',
-            ]
-        )
+def _options(stage: Stage, room: Path, project: Path) -> RunOptions:
+    return RunOptions(
+        prompt=TASK,
+        directory=str(project),
+        config_file=str(stage.config_file) if stage.config_file is not None else None,
+        session=SessionOptions(directory=room / "sessions"),
+        settings={**stage.settings, "limits.max_time_s": LONGEST_S},
+        speed=stage.speed,
+        reads_stdin=False,
+    )
 
 
 def _say(text: str) -> None:
     with suppress(BrokenPipeError):  # a reader that left does not stop the demo
         print(text, flush=True)  # noqa: T201 - a command's own words
-
-
-def _counted(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} x{number}" if number > 1 else name for name, number in counter.items())
 
 
 def _make_project(project: Path, environment: dict[str, str], *, has_git: bool) -> None:

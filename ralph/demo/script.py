@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ralph.mock_api import Playable, RecordedRequest
 
 RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
@@ -35,29 +37,29 @@ CUT_INSIDE_THE_CALL = Fault(cut_after_events=9, framing="close")
 
 @dataclass(frozen=True)
 class DemoScript:
-    """Called for each request with its number; plays faults and turns in order."""
+    """Called for each request with its number at this server. Which turn it is stands in the request itself."""
 
     has_git: bool
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    """What happens to a request instead of its answer, or to the answer, by the request's number from 0."""
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
-        steps = self._steps()
-        if index < len(steps):
-            return steps[index]
-        return self._last_word(_last_result(request))
+        messages = json.loads(request.body or b"{}").get("messages", [])
+        turn = self._turn(messages)
+        fault = self.faults.get(index)
+        if fault is None:
+            return turn
+        return Step(None if fault.replaces_answer() else turn, fault)
 
-    def _steps(self) -> list[Playable]:
-        edit = Turn(
-            content=[
-                Text("The discount is rounded down, so the price is rounded up. I round half up instead."),
-                ToolUse("Edit", _FIX),
-            ],
-            usage=_usage(1890, 160),
-            chunk_chars=24,
-        )
+    def _turn(self, messages: list[dict[str, Any]]) -> Turn:
+        answered = sum(message["role"] == "assistant" for message in messages)
+        turns = self._turns()
+        return turns[answered] if answered < len(turns) else self._last_word(_last_result(messages))
+
+    def _turns(self) -> list[Turn]:
         commit = "git add -A && git commit -qm 'Round discounted prices half up' && git log --oneline"
         check = f"{RUN_TESTS} && {commit}" if self.has_git else RUN_TESTS
         return [
-            RATE_LIMITED,
             Turn(
                 content=[
                     Thinking("The task names a failing test. Run the suite first."),
@@ -66,7 +68,6 @@ class DemoScript:
                 ],
                 usage=_usage(1210, 90),
             ),
-            OVERLOADED,
             Turn(
                 content=[
                     Text("A rounding error. I read the code and its test."),
@@ -75,8 +76,16 @@ class DemoScript:
                 ],
                 usage=_usage(1480, 110),
             ),
-            Step(turn=edit, fault=CUT_INSIDE_THE_CALL),
-            edit,
+            Turn(
+                content=[
+                    Text(
+                        "The discount is rounded down, so the price is rounded up. I round half up instead."
+                    ),
+                    ToolUse("Edit", _FIX),
+                ],
+                usage=_usage(1890, 160),
+                chunk_chars=24,
+            ),
             Turn(
                 content=[
                     Text("Now the tests again, and a commit if they pass."),
@@ -97,11 +106,10 @@ class DemoScript:
         return Turn(content=words, usage=_usage(2300, 70))
 
 
-def _last_result(request: RecordedRequest) -> dict[str, Any]:
-    body = json.loads(request.body or b"{}")
+def _last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
     results = [
         block
-        for message in body.get("messages", [])
+        for message in messages
         for block in message["content"]
         if isinstance(block, dict) and block.get("type") == "tool_result"
     ]

@@ -8,6 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from ralph.cli_options import DemoScenario
+from ralph.demo.stages import STAGES
+
 
 def test_the_demo_fixes_the_test_survives_three_faults_and_exits_0(ralph) -> None:
     ran = ralph("demo", "--speed", "20")
@@ -27,6 +32,115 @@ def test_the_demo_keeps_its_directory_when_asked_and_the_work_is_real(ralph) -> 
     assert len(log.stdout.splitlines()) == 2
     assert "+ 50) // 100" in (kept / "invoice.py").read_text()
     shutil.rmtree(kept.parent)
+
+
+@pytest.fixture
+def room(ralph, tmp_path):
+    """Where ralph makes its temporary directories."""
+    room = tmp_path / "room"
+    room.mkdir()
+    ralph.environment["TMPDIR"] = str(room)
+    return room
+
+
+def in_order(lines: list[str], text: str) -> bool:
+    """Each of them is a line of the text, in this order."""
+    rest = iter(text.splitlines())
+    return all(line in rest for line in lines)
+
+
+FALLBACK_LINES = [
+    "[target] in this order: main, spare",
+    "[target] main -> spare (overloaded)",
+    "[notice] spare: on with the key of DEMO_KEY_2",
+    "[target] spare answers",
+    "[target] back on main",
+]
+OUTAGE_LINES = [
+    "[clock] bytes idle clock fired after 1.5s",
+    "[retry] Attempt 1/21: StreamTransient — waiting 0.017s",
+    "[retry] Attempt 2/21: 529 — waiting 0.033s",
+    "[retry] Attempt 3/21: 503 — waiting 0.1s",
+    "[retry] Attempt 4/21: Api — waiting 0.2s",
+    "[retry] Attempt 5/21: Api — waiting 1s",
+    "[retry] Recovered after 5 retries",
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "speed", "lines", "told"),
+    [
+        (
+            "fallback",
+            "2",
+            FALLBACK_LINES,
+            [
+                "main's cooldown of 1 s",
+                'api_key_env = ["DEMO_KEY_1", "DEMO_KEY_2"]',
+                "turns answered by  main (claude-opus-5-5) x",
+                ", spare (claude-haiku-5-5)",
+                "failures survived  2  (main 529, spare 429)",
+                "changes of target  2  (main -> spare (overloaded), back on main)",
+                "changes of key     1  (spare)",
+                "seconds waited     0.0",
+            ],
+        ),
+        (
+            "outage",
+            "5",
+            OUTAGE_LINES,
+            [
+                "divided by 300: one second stands for 300",
+                "In a night this outage would have lasted about 8 minutes",
+                "retries survived   5  (stream, 529, 503, network x2)",
+                "seconds waited     1.4  (405 in a night)",
+            ],
+        ),
+    ],
+)
+def test_a_scenario_is_survived_and_leaves_nothing_behind(ralph, room, scenario, speed, lines, told) -> None:
+    ran = ralph("demo", "--scenario", scenario, "--speed", speed)
+    assert ran.code == 0, ran.stderr
+    assert in_order(lines, ran.stderr), ran.stderr
+    for words in ("scripted", "real", *told, "tests              pass"):
+        assert words in ran.stdout
+    assert list(room.iterdir()) == []
+
+
+@pytest.mark.parametrize("scenario", list(DemoScenario))
+def test_in_every_scenario_the_work_is_real(ralph, room, scenario) -> None:
+    ran = ralph("demo", "--scenario", scenario, "--speed", "50", "--keep")
+    [kept] = room.iterdir()
+    assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'invoice'}"
+    log = ["git", "log", "--oneline"]
+    shown = subprocess.run(log, cwd=kept / "invoice", check=True, capture_output=True, text=True).stdout
+    assert len(shown.splitlines()) == 2
+    tests = [sys.executable, "-m", "unittest", "-q"]
+    assert subprocess.run(tests, cwd=kept / "invoice", check=False, capture_output=True).returncode == 0
+
+
+def test_the_command_line_offers_the_scenarios_that_there_are() -> None:
+    assert list(DemoScenario) == list(STAGES)
+
+
+def test_an_unknown_scenario_is_misuse(ralph) -> None:
+    ran = ralph("demo", "--scenario", "flood")
+    assert ran.code == 2
+    assert ran.last_line.startswith("ralph: ")
+    for words in ("--scenario", "flood", "fix", "fallback", "outage"):
+        assert words in ran.last_line
+
+
+@pytest.mark.parametrize("scenario", list(DemoScenario))
+def test_a_demo_whose_tests_do_not_pass_exits_1_and_does_not_claim_it(ralph, tmp_path, scenario) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "unittest.py").write_text("raise SystemExit('no tests on this machine')\n")
+    ralph.environment["PYTHONPATH"] += f":{broken}"
+    ran = ralph("demo", "--scenario", scenario, "--speed", "50")
+    assert ran.code == 1
+    assert "The tests still do not pass." in ran.stderr
+    assert "tests              FAIL" in ran.stdout
 
 
 def test_mock_api_serves_a_scenario_and_records_without_secrets(ralph, tmp_path) -> None:

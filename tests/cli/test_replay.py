@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.demo import demo
 from ralph.demo.script import OVERLOADED, RATE_LIMITED, DemoScript
+from ralph.demo.stages import FIX_FAULTS, MODEL
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.effects.messages_api.harness import end, http_answer, sse, text_block
 from tests.request_types import request_problems
@@ -136,15 +137,15 @@ def test_a22_an_answer_of_nothing_but_an_unknown_block_goes_back_too_exits_0(ral
 
 
 def demo_without_waits(request: RecordedRequest, index: int) -> Playable:
-    step = DemoScript(has_git=False)(request, index)
-    return OVERLOADED if step == RATE_LIMITED else step
+    faults = {number: OVERLOADED if fault == RATE_LIMITED else fault for number, fault in FIX_FAULTS.items()}
+    return DemoScript(has_git=False, faults=faults)(request, index)
 
 
 def test_every_request_of_the_demo_is_one_that_the_official_types_allow(ralph, serve) -> None:
     server = serve(script=demo_without_waits)
     shutil.copytree(PROJECT, ralph.cwd, dirs_exist_ok=True)
     ralph.retry_quickly()
-    ran = ralph(demo.TASK, "--model", demo.MODEL)
+    ran = ralph(demo.TASK, "--model", MODEL)
     assert ran.code == 0
     assert "is fixed" in ran.stdout
     assert len(server.requests) == 8

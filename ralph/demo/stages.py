@@ -1,0 +1,198 @@
+"""The demo's scenarios: for each the servers it plays on, how the run is set up, and what is told beforehand.
+
+A stage breaks what stands around the run and nothing in it; the run is told of its servers by settings alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+from ralph.core.backoff import PATIENT_SCHEDULE_S, STANDARD_SCHEDULE_S
+from ralph.core.events import Event, RetryScheduled
+from ralph.demo.script import CUT_INSIDE_THE_CALL, OVERLOADED, RATE_LIMITED, DemoScript
+from ralph.mock_api import Fault, MockApi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+MODEL = "claude-sonnet-5-5"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A scenario whose servers are up."""
+
+    about: str
+    """What is scripted here and what is real."""
+    servers: list[MockApi]
+    """All of them, those that are down again too."""
+    speed: float
+    """The retry policy's waits are divided by it."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """As flags, under their settings' names."""
+    config_file: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to the run's."""
+    stands_for_a_night: bool = False
+    """The summary says what the waits would have been without `speed`."""
+    on_event: Callable[[Event], None] = lambda _event: None
+
+    @property
+    def request_count(self) -> int:
+        return sum(server.request_count for server in self.servers)
+
+
+# --- fix: three faults, one model
+
+_ABOUT_FIX = """\
+  scripted   what the model says, and the API's behaviour: it rate-limits (429), is overloaded (529) and
+             cuts one answer off inside a tool call
+  real       the loop, the HTTP connection (127.0.0.1:{port}), the retries and their waits{speed}, the tools,
+             the files, the tests, git
+"""
+
+FIX_FAULTS = {0: RATE_LIMITED, 2: OVERLOADED, 4: CUT_INSIDE_THE_CALL}
+
+
+@contextmanager
+def _fix(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
+    with MockApi(script=DemoScript(has_git, FIX_FAULTS)) as server:
+        sped = f" (divided by {speed:g})" if speed != 1 else ""
+        yield Stage(
+            _ABOUT_FIX.format(port=server.port, speed=sped),
+            [server],
+            speed,
+            {"model.base_url": server.base_url, "model.name": MODEL},
+        )
+
+
+# --- fallback: two servers, two models, two keys
+
+_ABOUT_FALLBACK = """\
+  scripted   what the models say, and how their servers behave: main is overloaded (529), the first of the
+             spare's two keys is rate-limited (429), the spare's second answer takes {slow_s:.3g} s
+  real       the loop, the choice among the targets, main's cooldown of {cooldown_s:.3g} s, the HTTP connections
+             (127.0.0.1:{main} and :{spare}), the tools, the files, the tests, git
+  settings   {file}, passed by --config; the keys are made up:
+
+{settings}"""
+
+_TARGETS = """\
+[[targets]]
+name = "main"
+model = "opus"
+base_url = "{main}"
+
+[[targets]]
+name = "spare"
+model = "haiku"
+base_url = "{spare}"
+api_key_env = ["DEMO_KEY_1", "DEMO_KEY_2"]
+"""
+_KEYS = {"DEMO_KEY_1": "made-up-key-number-1", "DEMO_KEY_2": "made-up-key-number-2"}
+
+_KEY_IS_LIMITED = Fault(status=429, headers={"retry-after": "60"})
+_LONGER_THAN_THE_COOLDOWN = 1.2
+
+
+@contextmanager
+def _fallback(room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
+    # A 529 that names no time cools its target down for the first wait of the policy.
+    cooldown_s = STANDARD_SCHEDULE_S[0] / speed
+    slow_s = cooldown_s * _LONGER_THAN_THE_COOLDOWN
+    for_main = DemoScript(has_git, {1: OVERLOADED})
+    for_spare = DemoScript(has_git, {0: _KEY_IS_LIMITED, 2: Fault(stall_before_headers_s=slow_s)})
+    with MockApi(script=for_main) as main, MockApi(script=for_spare) as spare:
+        config_file = room / "config.toml"
+        settings = _TARGETS.format(main=main.base_url, spare=spare.base_url)
+        config_file.write_text(settings)
+        about = _ABOUT_FALLBACK.format(
+            slow_s=slow_s,
+            cooldown_s=cooldown_s,
+            main=main.port,
+            spare=spare.port,
+            file=config_file,
+            settings=indent(settings, " " * 13),
+        )
+        yield Stage(about, [main, spare], speed, config_file=config_file, environment=_KEYS)
+
+
+# --- outage: one server that is away for a while
+
+NIGHT_SPEED = 60
+"""A second stands for a minute."""
+_SILENCE_S = 90 / NIGHT_SPEED
+
+_ABOUT_OUTAGE = """\
+  scripted   what the model says, and an outage in its second turn: an answer falls silent, then 529, 503,
+             then nobody listens at the port for a while
+  real       the loop, the HTTP connection (127.0.0.1:{port}), the retries of `--retry patient`, the tools,
+             the files, the tests, git
+  sped up    the waits of its schedule are divided by {factor:g}: one second stands for {factor:g}, and the lines
+             show the seconds that pass here. An answer may be silent for {silence_s:g} s instead of 90.
+             In a night this outage would have lasted about {night_min:.0f} minutes
+"""
+
+_OUTAGE_FAULTS = {1: Fault(stall_after_events=3), 2: OVERLOADED, 3: Fault(status=503)}
+_GONE_FROM_RETRY = 3
+_BACK_AT_RETRY = 5
+
+
+class _Outage:
+    """A server at one port, up and down by the retries of the run that looks for it."""
+
+    def __init__(self, has_git: bool, stack: ExitStack) -> None:
+        self._has_git = has_git
+        self._stack = stack
+        first = MockApi(script=DemoScript(has_git, _OUTAGE_FAULTS))
+        self.servers = [stack.enter_context(first)]
+
+    def saw(self, event: Event) -> None:
+        """Called between an error and the wait after it. Raises OSError where somebody else took the port."""
+        if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
+            return
+        if event.attempt == _GONE_FROM_RETRY:
+            self.servers[0].close()
+        elif event.attempt == _BACK_AT_RETRY:
+            again = MockApi(script=DemoScript(self._has_git), port=self.servers[0].port)
+            self.servers.append(self._stack.enter_context(again))
+
+
+@contextmanager
+def _outage(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        outage = _Outage(has_git, stack)
+        [server] = outage.servers
+        factor = NIGHT_SPEED * speed
+        about = _ABOUT_OUTAGE.format(
+            port=server.port,
+            factor=factor,
+            silence_s=_SILENCE_S,
+            night_min=(_SILENCE_S * NIGHT_SPEED + sum(PATIENT_SCHEDULE_S[:_BACK_AT_RETRY])) / 60,
+        )
+        yield Stage(
+            about,
+            outage.servers,
+            factor,
+            {
+                "model.base_url": server.base_url,
+                "model.name": MODEL,
+                "retry.policy": "patient",
+                "clocks.bytes_idle_s": _SILENCE_S,
+            },
+            stands_for_a_night=True,
+            on_event=outage.saw,
+        )
+
+
+STAGES: Mapping[str, Callable[[Path, float, bool], AbstractContextManager[Stage]]] = {
+    "fix": _fix,
+    "fallback": _fallback,
+    "outage": _outage,
+}
+"""Scenario -> its stage, from a directory for its own files, the user's `--speed`, and whether there is git."""
