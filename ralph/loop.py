@@ -152,6 +152,7 @@ class Run:
             self.emit(UserMessageCommitted(message.content))
 
     def _turns(self, prompt: Prompt | None) -> _Ending:
+        self._record_target()  # a task of its own does not end what cools down
         if prompt is not None:
             self._begin(prompt)
         state = self._turn_state

@@ -7,7 +7,7 @@ identical bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,7 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
         try:
             answer = site.client.send_message(target, before.route.key, body)
         except AgentError as error:
-            chain.failed_with(error)
+            chain.saw(before.route, error)
             now_s = clock.now_s()
             policy = site.policy if site.controls.auto_retry else backoff.off()
             decision, roster.state = decide(
@@ -94,14 +94,12 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
                     emit(Notice(f"giving up: {decision.reason}"))
                 if decision.outlasts_run:
                     raise TimeIsUp(decision.reason) from error
-                final = error if decision.is_rejection else chain.outage or error
-                raise final from final.__cause__
+                raise chain.telling_error(decision, roster) from None
             if isinstance(decision, Wait):
                 site.waiter.sleep(
                     decision.seconds, waiting_for=f"retry {chain.retries + 1} of {policy.max_retries}"
                 )
-                chain.retries += 1
-                chain.waited_s += decision.seconds
+                chain.waited(decision)
         except Interrupted as stop:
             emit(chain.attempt_ended(target, clock.now_s() - sent_s, stop.tokens, stop))
             raise
@@ -121,8 +119,10 @@ def decide(
     time_left_s: float,
 ) -> tuple[Decision, TargetsState]:
     """What comes after this error: a wait, another target at once, or the end. Pure."""
+    route = state.route
     decision, state = after_failure(state, failure_of(error), rules=rules, policy=policy, now_s=now_s)
     if isinstance(decision, Wait) and decision.seconds >= time_left_s:
         reason = f"the time limit (--max-time) leaves no time to wait {decision.seconds:g}s"
-        return GiveUp(reason, is_early=True, outlasts_run=True), state
+        # Nobody is asked any more: what is told of the end is about who failed last.
+        return GiveUp(reason, is_early=True, outlasts_run=True), replace(state, route=route)
     return decision, state

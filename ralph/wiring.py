@@ -146,7 +146,7 @@ def build_roster(
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
     """The implicit target asks for the model that the session's last run was about."""
     model = old.shapes[old.first].model
-    first = replace(targets[0], name=model, model=model)
+    first = replace(targets[0], name=old.first, model=model)
     return (first, *(target for target in targets[1:] if target.model != model))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ralph.core.backoff import Wait
@@ -19,15 +19,16 @@ from ralph.core.events import (
     RetryScheduled,
     TurnAsked,
 )
-from ralph.core.targets import after_answer
+from ralph.core.targets import CANNOT_HELP, after_answer, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ralph.core.backoff import GiveUp
     from ralph.core.events import Event
     from ralph.core.roster import Roster
     from ralph.core.target import Target
-    from ralph.core.targets import Decision, TargetsState
+    from ralph.core.targets import Decision, Route, TargetsState
     from ralph.core.usage import TokenUsage
 
 
@@ -44,13 +45,18 @@ class Chain:
     retries: int = 0
     waited_s: float = 0.0
     last_error: AgentError | None = None
-    outage: AgentError | None = None
-    """The last error that time may mend; where all are permanent, the last one."""
+    round_errors: list[tuple[Route, AgentError]] = field(default_factory=list)
+    """Of this round, in order."""
 
-    def failed_with(self, error: AgentError) -> None:
+    def saw(self, route: Route, error: AgentError) -> None:
         self.last_error = error
-        if classify_error(error) is ErrorClass.TRANSIENT or self.outage is None:
-            self.outage = error
+        self.round_errors.append((route, error))
+
+    def waited(self, wait: Wait) -> None:
+        """A round begins."""
+        self.retries += 1
+        self.waited_s += wait.seconds
+        self.round_errors.clear()
 
     def attempt_ended(
         self,
@@ -103,6 +109,18 @@ class Chain:
             yield ModelFallback(old.name, roster.target.name, reason, self.turn, self.attempt)
         elif state.route.key != before.route.key:
             yield Notice(f"{old.name}: on with the key of {old.credentials[state.route.key].source}")
+
+    def telling_error(self, decision: GiveUp, roster: Roster) -> AgentError:
+        """What the run ends with: of those who may answer later, the error of whoever may do so first.
+
+        The roster's route is then the one that it came from.
+        """
+        errors = self.round_errors[-1:]
+        if decision is not CANNOT_HELP:
+            errors = [one for one in self.round_errors if failure_of(one[1]).is_transient] or errors
+        route, error = min(reversed(errors), key=lambda one: failure_of(one[1]).wish_s or 0.0)
+        roster.state = replace(roster.state, route=route)
+        return error
 
     def answered(self, roster: Roster) -> Iterator[Event]:
         """The chain is closed, and a change of targets confirmed."""

@@ -34,7 +34,7 @@ class Roster:
     ) -> None:
         """`recorded`: what targets of these names were sent before, to be sent again to the byte.
 
-        `can_grow`: `prefer` takes any model, behind the first target's endpoint.
+        `can_grow`: `prefer` takes any model, behind the first target's endpoint and in its place.
         """
         self._system = system
         self._tools = tools
@@ -45,7 +45,8 @@ class Roster:
         self._readings: list[Reading] = []
         for target in targets:
             self._add(target)
-        self.rules = Rules(tuple(target.key_count for target in targets), strategy, returns)
+        key_counts = tuple(target.key_count for target in targets)
+        self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
 
     @property
@@ -93,13 +94,17 @@ class Roster:
             self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
         first = self.targets.index(target)
         self.rules = replace(self.rules, first=first)
-        self.state = replace(self.state, route=Route(first), is_away=False, announced=None)
+        # It is asked for by name: whatever it was left out for is forgotten, and nobody is away from it.
+        skipped = self.state.skipped.difference(self.rules.keys_of(first))
+        self.state = replace(self.state, route=Route(first), skipped=skipped, is_away=False, announced=None)
         return target
 
     def shape_of(self, target: Target) -> RequestShape:
-        recorded = self._recorded.get(target.name)
-        if recorded is not None and recorded.model == target.model:
-            return replace(recorded, endpoint=target.base_url)
+        # Models behind one endpoint are known by their ids, whichever way they were spelled.
+        for name in (target.name, *(self._recorded if self._can_grow else ())):
+            recorded = self._recorded.get(name)
+            if recorded is not None and recorded.model == target.model:
+                return replace(recorded, endpoint=target.base_url)
         fresh = target.shape(self._system, self._tools)
         return replace(fresh, recorded_head=fresh.head())
 

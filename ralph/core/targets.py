@@ -83,15 +83,19 @@ class Rules:
     first: int = 0
     """The target that is preferred; the others follow in their order."""
 
+    listed: int | None = None
+    """How many of them were there at the start; one that came later takes the place of the first. None: all."""
+
     @property
     def order(self) -> tuple[int, ...]:
-        """The targets, the preferred one first."""
-        rest = (target for target in range(len(self.key_counts)) if target != self.first)
-        return (self.first, *rest)
+        """The targets that can be asked, the preferred one first."""
+        listed = range(len(self.key_counts) if self.listed is None else self.listed)
+        others = listed if self.first in listed else listed[1:]
+        return (self.first, *(target for target in others if target != self.first))
 
     @property
     def is_rotation(self) -> bool:
-        return sum(self.key_counts) > 1
+        return sum(self.key_counts[target] for target in self.order) > 1
 
     def keys_of(self, target: int) -> list[Route]:
         return [Route(target, key) for key in range(self.key_counts[target])]
@@ -137,6 +141,10 @@ Decision = Wait | MoveOn | GiveUp
 """`Wait`: a retry. Sleep, then ask the state's route."""
 
 
+CANNOT_HELP = GiveUp("asking again cannot help")
+"""No wait mends it; every other end is the policy's, and a later run may fare better."""
+
+
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
     """A new chain. `route` is whom to ask first."""
     if rules.strategy == "round_robin":
@@ -151,7 +159,7 @@ def after_failure(
     """What comes after `state.route` failed at `now_s`."""
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
-        return GiveUp("asking again cannot help", is_rejection=True), state
+        return CANNOT_HELP, state
     state = _with_damage(state, failure, rules, policy, now_s)
     chain = replace(state.chain, tried=chain.tried | {state.route}, failures=(*chain.failures, failure))
     state = replace(state, chain=chain)
@@ -177,22 +185,33 @@ def after_answer(
 
 
 def round_wait(
-    policy: RetryPolicy, retry: int, failures: Iterable[Failure], slept_s: float, *, is_rotation: bool
+    policy: RetryPolicy,
+    retry: int,
+    failures: Iterable[Failure],
+    slept_s: float,
+    *,
+    is_rotation: bool,
+    others_s: Iterable[float] = (),
 ) -> Wait | GiveUp:
-    """How long to wait before retry number `retry` (1-based), after a round with these failures."""
+    """How long to wait before retry number `retry` (1-based), after a round with these failures.
+
+    `others_s`: how long those still cool down that were left alone in this round.
+    """
     failed = tuple(failures)
     wishes = [failure.wish_s for failure in failed if failure.is_transient]
     named = [wish_s for wish_s in wishes if wish_s is not None]
     # What matters is when the first of them can be asked again; where one named nothing, the schedule knows.
-    soonest_s = min(named) if named and len(named) == len(wishes) else None
+    soonest_s = min((*named, *others_s)) if named and len(named) == len(wishes) else None
     decision = policy.next_wait(retry, soonest_s, slept_s)
+    if isinstance(decision, Wait) and soonest_s not in named:
+        decision = Wait(decision.seconds)
     if isinstance(decision, GiveUp) or not is_rotation:
         return decision
     if any(failure.kind is not FailureKind.RATE_LIMIT for failure in failed):
         return decision
     wait_s = min(max(max(named, default=float(retry)), LEAST_ROUND_WAIT_S), MOST_ROUND_WAIT_S)
-    if policy.outlasts_outages:
-        wait_s = max(wait_s, decision.seconds)
+    if policy.outlasts_outages and decision.seconds > wait_s:
+        return decision
     return Wait(wait_s, from_server=bool(named))
 
 
@@ -214,8 +233,10 @@ def _with_damage(
         state = replace(state, chain=replace(chain, barred=chain.barred.union(hit)))
     if rules.strategy != "fallback":
         return state
-    cooldown_s = _scheduled_s(policy, chain) if failure.wish_s is None else failure.wish_s
-    return replace(state, releases_s={**state.releases_s, **dict.fromkeys(hit, now_s + cooldown_s)})
+    end_s = now_s + (_scheduled_s(policy, chain) if failure.wish_s is None else failure.wish_s)
+    # What another key was told for itself still holds; the one that was asked has just heard anew.
+    cooled = {route: max(end_s, state.releases_s.get(route, end_s)) for route in hit}
+    return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})
 
 
 def _scheduled_s(policy: RetryPolicy, chain: Chain) -> float:
@@ -232,9 +253,17 @@ def _after_round(
 ) -> tuple[Decision, TargetsState]:
     chain = state.chain
     if not usable_routes(state, rules):
-        return GiveUp("asking again cannot help", is_rejection=True), state
+        return CANNOT_HELP, state
     retry = chain.retries + 1
-    wait = round_wait(policy, retry, chain.failures, chain.slept_s, is_rotation=rules.is_rotation)
+    rested = set(usable_routes(state, rules)) - chain.tried
+    wait = round_wait(
+        policy,
+        retry,
+        chain.failures,
+        chain.slept_s,
+        is_rotation=rules.is_rotation,
+        others_s=[state.releases_s[route] - now_s for route in rested],
+    )
     if isinstance(wait, GiveUp):
         return wait, state
     state = replace(state, chain=Chain(retry, chain.slept_s + wait.seconds, chain.barred))

@@ -287,6 +287,30 @@ def test_a_target_that_is_partly_available_serves_with_its_other_key() -> None:
     assert run.turn().state.route == Route(0, 0)
 
 
+def test_an_overload_does_not_shorten_what_another_key_was_told() -> None:
+    run = Choosing(2, 1)
+    run.turn().fails(limited(100), OVERLOADED)
+    run.answers()
+    assert run.state.releases_s == {Route(0, 0): pytest.approx(100.1), Route(0, 1): pytest.approx(2.2)}
+    run.now_s = 10.0
+    assert run.turn().state.route == Route(0, 1), "the first key still has to be left alone"
+    assert run.fails(limited(5)) == MoveOn()
+    run.now_s = 200.0
+    run.turn().fails(limited(1))
+    run.now_s = 202.0
+    assert run.turn().state.route == Route(0, 0), "of itself the newest wish counts"
+
+
+def test_the_wait_ends_with_the_first_that_is_free_though_it_was_left_alone_in_the_round() -> None:
+    run = Choosing(1, 1, policy=patient())
+    run.turn().fails(limited(600), OVERLOADED)
+    assert run.waits == [5]
+    assert isinstance(wait := run.fails(limited(50_000)), Wait)
+    assert wait.seconds == pytest.approx(594.8)
+    assert not wait.from_server
+    assert run.state.route == Route(0)
+
+
 def test_overload_is_of_the_whole_target_whatever_the_key() -> None:
     run = Choosing(2, 1)
     run.turn().fails(OVERLOADED)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ralph.core.journal_lines import read_lines
 from ralph.core.reading import Reading
 from ralph.core.session import replay
+
+if TYPE_CHECKING:
+    from ralph.core.conversation import RequestShape
+    from ralph.core.session import Session
 
 JOURNALS = Path(__file__).parent
 EXPECTED = JOURNALS / "expected.json"
@@ -18,8 +22,8 @@ def summary_of(journal: bytes) -> dict[str, Any]:
     """Where a journal has got to: the request to the byte, and what is pending in it."""
     session = replay(read_lines(journal).records)
     sent = Reading(session.shape).of(session.conversation)
-    return {
-        "request_sha256": hashlib.sha256(b"".join(sent.request_body())).hexdigest(),
+    summary = {
+        "request_sha256": _sha256(session, session.shape),
         "roles": "".join(message.role[0] for message in sent.messages),
         "outcome": session.ended["outcome"] if session.ended else None,
         "calls": len(session.call_ids),
@@ -27,3 +31,14 @@ def summary_of(journal: bytes) -> dict[str, Any]:
         "results": sorted(session.results),
         "intents": {name: change and change.path for name, change in session.intents.items()},
     }
+    if session.target != session.first or session.cooling:
+        summary["target"] = session.target
+        summary["cooling"] = dict(session.cooling)
+        summary["requests_sha256"] = {name: _sha256(session, shape) for name, shape in session.shapes.items()}
+    return summary
+
+
+def _sha256(session: Session, shape: RequestShape) -> str:
+    """Of what a target would be sent next."""
+    body = Reading(shape).of(session.conversation).request_body()
+    return hashlib.sha256(b"".join(body)).hexdigest()

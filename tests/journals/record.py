@@ -30,6 +30,16 @@ _PIXEL = base64.b64decode(
 )
 _DIE = "kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status); sleep 30"
 """Ends the ralph that runs it: the launcher of commands stands between the two."""
+_TARGETS = """
+[[targets]]
+name = "main"
+model = "opus"
+base_url = "{main}"
+[[targets]]
+name = "spare"
+model = "sonnet"
+base_url = "{spare}"
+"""
 THOUGHT = Thinking("Hm, 世界? Let me look.", signature="c2lnbmF0dXJl")
 
 
@@ -43,8 +53,16 @@ class Recording:
         (cwd / "notes.txt").write_text("one\ntwo\nthree\n")
         (cwd / "pixel.png").write_bytes(_PIXEL)
 
-    def run(self, *words: str, answers: Sequence[Playable], retry: str = "off") -> None:
-        with MockApi(Scenario([*answers])) as server:
+    def run(
+        self,
+        *words: str,
+        answers: Sequence[Playable],
+        spare: Sequence[Playable] = (),
+        retry: str = "off",
+        says: Sequence[dict[str, object]] = (),
+    ) -> None:
+        """`spare`: of a second target. `says`: the lines of a driver."""
+        with MockApi(Scenario([*answers])) as server, MockApi(Scenario([*spare])) as second:
             environment = {
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": str(_REPOSITORY),
@@ -54,7 +72,14 @@ class Recording:
                 "ANTHROPIC_BASE_URL": server.base_url,
             }
             command = [sys.executable, "-m", "ralph", *words, "--retry", retry, "--quiet"]
-            subprocess.run(command, cwd=self._cwd, env=environment, stdin=subprocess.DEVNULL, check=False)
+            if spare:
+                config = self._state / "targets.toml"
+                config.write_text(_TARGETS.format(main=server.base_url, spare=second.base_url))
+                command += ["--config", str(config)]
+            if says:
+                command += ["--input-format", "stream-json", "--output-format", "stream-json"]
+            lines = "".join(json.dumps(line) + "\n" for line in says).encode()
+            subprocess.run(command, cwd=self._cwd, env=environment, input=lines, check=False)
 
     @property
     def journal(self) -> Path:
@@ -160,6 +185,32 @@ def retried(recording: Recording) -> None:
     recording.run("Say hello.", answers=answers, retry="standard")
 
 
+def fell_back(recording: Recording) -> None:
+    """The first target thinks and is then to be left alone for an hour; the other one thinks too, and is killed."""
+    read = ToolUse("Read", {"file_path": "notes.txt"})
+    recording.run(
+        "Go on until told.",
+        answers=[Turn([THOUGHT, read]), Fault(status=529, headers={"retry-after": "3600"})],
+        spare=[
+            Turn([Thinking("I do not know what it thought.", signature="b3RoZXI="), Text("I read."), read]),
+            Turn([THOUGHT, ToolUse("Bash", {"command": _DIE})]),
+        ],
+    )
+
+
+def several_tasks(recording: Recording) -> None:
+    """A driver's: a task, another model, a task that it answers, and one more that nothing answers."""
+    tasks: list[dict[str, object]] = [
+        {"type": "user", "message": {"role": "user", "content": words}}
+        for words in ("Say hello.", "Again.", "And again.")
+    ]
+    wish: dict[str, object] = {"subtype": "set_model", "model": "haiku"}
+    recording.run(
+        answers=[Turn([THOUGHT, Text("Hello.")]), Turn([THOUGHT, Text("Hi!")]), Fault(status=529)],
+        says=[tasks[0], {"type": "control_request", "request_id": "r1", "request": wish}, *tasks[1:]],
+    )
+
+
 SCENES: dict[str, Callable[[Recording], None]] = {
     "every-tool": every_tool,
     "killed-in-a-command": killed_in_a_command,
@@ -170,6 +221,8 @@ SCENES: dict[str, Callable[[Recording], None]] = {
     "another-model": another_model,
     "cut-answers": cut_answers,
     "retried": retried,
+    "fell-back": fell_back,
+    "several-tasks": several_tasks,
 }
 
 

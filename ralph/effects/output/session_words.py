@@ -34,22 +34,27 @@ def attempts_line(fields: Mapping[str, Any]) -> str | None:
     """A line about an attempt, or about all of a turn; None for other events, and where there is nothing to tell."""
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":
-            return (
-                f"[turn {fields['turn']}] {fields['target']} was interrupted after {fields['latency_s']:.1f}s"
-            )
+            took = f"{fields['latency_s']:.1f}s{_counts(fields)}"
+            return f"[turn {fields['turn']}] {fields['target']} was interrupted after {took}"
         case "attempt" if fields["error"] is not None:
-            took = f"{fields['target']}, {fields['latency_s']:.1f}s"
+            took = f"{fields['target']}, {fields['latency_s']:.1f}s{_counts(fields)}"
             return f"[error] {one_line(fields['error'])} ({took})"
         case "attempt":
-            tokens = TokenUsage(**fields["tokens"])
-            counts = f"{tokens.prompt:,} tokens in, {tokens.output:,} out, {cost_text(fields['cost_usd'])}"
-            took = f"{fields['latency_s']:.1f}s"
-            return f"[turn {fields['turn']}] {fields['target']} answered in {took}: {counts}"
+            took = f"{fields['latency_s']:.1f}s{_counts(fields)}"
+            return f"[turn {fields['turn']}] {fields['target']} answered in {took}"
         case "turn_asked" if fields["attempts"] > 1:
             return f"[turn {fields['turn']}] {fields['attempts']} attempts in {fields['took_s']:.1f}s"
         case "api_retry" if "turn" not in fields:  # format 1 has no records of attempts
             return f"[error] {one_line(fields['message'])}"
     return None
+
+
+def _counts(fields: Mapping[str, Any]) -> str:
+    """What an attempt was billed for, an answer that broke off included; empty where the server counted nothing."""
+    tokens = TokenUsage(**fields["tokens"])
+    if tokens == TokenUsage():
+        return ""
+    return f": {tokens.prompt:,} tokens in, {tokens.output:,} out, {cost_text(fields['cost_usd'])}"
 
 
 def ending(ended: Mapping[str, Any]) -> str:
