@@ -40,8 +40,6 @@ class GiveUp:
     """Retries were left, but the wait would have been too long: worth a line of its own."""
     outlasts_run: bool = False
     """It is the run's time limit that leaves no room for the wait."""
-    is_rejection: bool = False
-    """No waiting would have helped: what came last is why the run ends, and not an outage before it."""
 
 
 @dataclass(frozen=True)

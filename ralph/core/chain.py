@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ralph.core.backoff import Wait
-from ralph.core.classify import ErrorClass, classify_error, failure_kind
+from ralph.core.classify import failure_kind
 from ralph.core.errors import AgentError, HttpError, StreamTransient
 from ralph.core.events import (
     AttemptEnded,
