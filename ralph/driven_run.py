@@ -5,11 +5,14 @@ What a task is and how it ends is `run_command`'s; what a control request does i
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ralph.core.events import RunEnded
 from ralph.core.outcome import Outcome, UsageError
 from ralph.effects.control_channel import ControlChannel, why_unusable
+from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.steering import Steering
 from ralph.ports import Interrupted
 
@@ -91,14 +94,15 @@ class DrivenRun:
             try:
                 message = self._steering.next_message(self._host.waiter)
             except Interrupted as stop:
-                if last is None:
-                    last = self._told(self._host.ended_early(stop.outcome, str(stop), stop.signal_number))
-                self._host.delivered(last, is_told=True)
-                return stop.outcome.exit_code(stop.signal_number)
+                return self._stopped_between(stop, last)
             if message is None:
                 break
             last = self._work_on(message)
         if last is None:
+            self._forget_session()
+            # What was asked meanwhile has its answer in the output still.
+            self._writer.deliver(self._host.waiter, self._host.clock)
+            self._writer.conclude(self._host.waiter, self._host.clock)
             raise UsageError("standard input held no user message")
         self._refuse_the_rest(last)
         return self._host.delivered(last, is_told=True).exit_code
@@ -121,12 +125,39 @@ class DrivenRun:
     def _is_over(self, ended: RunEnded) -> bool:
         return ended.outcome in _BROKEN or self._host.waiter.was_stopped
 
-    def _refuse_the_rest(self, last: RunEnded) -> None:
-        """Who has sent a message waits for its result."""
+    def _stopped_between(self, stop: Interrupted, last: RunEnded | None) -> int:
+        """The exit code. `last`: the result of the message before; None: there was none."""
+        stopped = self._host.ended_early(stop.outcome, str(stop), stop.signal_number)
+        has_refused = self._refuse_the_rest(stopped)
+        is_told = has_refused or last is None
+        if last is None:
+            self._forget_session()
+            if not has_refused:
+                self._told(stopped)
+        return self._host.delivered(stopped, is_told=is_told).exit_code
+
+    def _refuse_the_rest(self, end: RunEnded) -> bool:
+        """Who has sent a message waits for its result. Whether there was one to refuse."""
+        with suppress(Interrupted):  # a second signal: what is known has to do
+            self._steering.take_last_lines(self._host.waiter)
+        why = end.errors[-1] if end.errors else end.outcome.value
+        early = self._host.ended_early(end.outcome, f"not begun: {why}")
+        refused = replace(early, exit_code=end.exit_code, duration_s=0.0)
+        has_refused = self._steering.has_message
         while self._steering.has_message:
             self._steering.next_message(self._host.waiter)
-            error = f"not begun: {last.errors[-1] if last.errors else last.outcome.value}"
-            self._told(self._host.ended_early(last.outcome, error))
+            self._told(refused)
+        return has_refused
+
+    def _forget_session(self) -> None:
+        """Nothing was said in it: `--continue` means the one before."""
+        prepared = self._prepared
+        if prepared is None or prepared.session.old is not None:
+            return
+        journal = prepared.session.journal
+        if isinstance(journal, FileJournal):
+            with suppress(OSError):
+                journal.path.unlink()
 
     def _told(self, ended: RunEnded) -> RunEnded:
         ended = self._host.told(ended)
@@ -134,7 +165,12 @@ class DrivenRun:
         return ended
 
     def _choose_model(self, wish: str | None) -> str:
-        """Its name. Raises ValueError for one that cannot be had."""
+        """A target's name, else the model's. Raises ValueError for one that cannot be had."""
         if self._prepared is None:
             raise ValueError("the session is not open yet")
-        return self._prepared.roster.find(wish).name
+        if wish is not None and self._writer.redact(wish) != wish:
+            # It would stand in the journal, and in every result as the name of what was paid for.
+            raise ValueError('"model" holds a credential, not a model\'s name')
+        roster = self._prepared.roster
+        target = roster.find(wish)
+        return target.name if target in roster.targets else target.model

@@ -95,15 +95,15 @@ def failure(request_id: str | None, error: str) -> dict[str, Any]:
 
 
 def in_short(value: object) -> str:
-    """A JSON value as a message names it."""
+    """A JSON value as a message names it: whole or not at all, for no redactor knows the half of a secret."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "a list"
-    cut = value[:_LONGEST_SHOWN] if isinstance(value, str) else value
-    shown = json.dumps(cut)
-    is_whole = cut == value and len(shown) <= _LONGEST_SHOWN
-    return shown if is_whole else shown[:_LONGEST_SHOWN] + "..."
+    shown = json.dumps(value)
+    if len(shown) <= _LONGEST_SHOWN:
+        return shown
+    return f"a text of {len(value):,} characters" if isinstance(value, str) else "a very long number"
 
 
 def _meaning(line: dict[str, Any]) -> ControlLine:

@@ -32,10 +32,10 @@ from ralph.core.events import (
     StreamReceived,
 )
 from ralph.effects.control_channel import EndOfInput, TooLong
-from ralph.ports import InterruptRequested, RetryAborted
+from ralph.ports import TIMED_OUT, InterruptRequested, RetryAborted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ralph.core.controls import RunControls
     from ralph.effects.control_channel import Item
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 MOST_QUEUED_MESSAGES = 100
 # Images included. One message is taken whatever its size.
 MOST_QUEUED_BYTES = 64 * 1024 * 1024
+LONGEST_MODEL_NAME = 200
+# Once a run is stopped: after such a silence nothing more was sent before it. A flood does not keep us here.
+_QUIET_S = 0.1
+_LAST_LOOK_S = 0.5
 
 _NEXT_MESSAGE = "the next message"
 _REQUESTS = (
@@ -54,6 +58,16 @@ _REQUESTS = (
     "set_auto_retry",
     "abort_retry",
     "get_status",
+)
+# Of `initialize`. A hook that is never called may be all that was to stop a command.
+_NOT_OFFERED = (
+    "hooks",
+    "agents",
+    "skills",
+    "sdkMcpServers",
+    "jsonSchema",
+    "systemPrompt",
+    "appendSystemPrompt",
 )
 # After one of these the announced retry is no longer waited for: its attempt is under way, or over.
 _ATTEMPT_SIGNS = (StreamReceived, AttemptEnded, ResponseDiscarded, ClockFired, AnswerAccepted)
@@ -139,6 +153,16 @@ class Steering:
         self._queued_bytes -= size_bytes
         return message
 
+    def take_last_lines(self, waiter: Waiter) -> None:
+        """What has come by now, that which is still in the pipe included. Raises what the waiter raises."""
+        started_s = self._clock.now_s()
+        while not self._has_input_ended and self._clock.now_s() - started_s < _LAST_LOOK_S:
+            until_s = self._clock.now_s() + _QUIET_S
+            item = waiter.wait(self.mailbox, until_s=until_s, waiting_for=_NEXT_MESSAGE)
+            if item is TIMED_OUT:
+                return
+            self.handle(item)
+
     def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
         """One item of the channel. `waiting_for`: what the run waits for meanwhile, None: not known.
 
@@ -194,7 +218,9 @@ class Steering:
     def _answer(self, request: ControlRequest, waiting_for: str | None) -> dict[str, Any]:
         """Raises ValueError for what cannot be done, and why."""
         match request.subtype:
-            case "initialize" | "set_permission_mode":
+            case "initialize":
+                return self._initialize(request.fields)
+            case "set_permission_mode":
                 return {}
             case "interrupt":
                 return {"interrupted": self._is_working}
@@ -210,12 +236,22 @@ class Steering:
             f"unknown control request {in_short(request.subtype)}; known are {', '.join(_REQUESTS)}"
         )
 
-    def _set_model(self, wish: object) -> str:
+    def _initialize(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """What only informs is let pass; a driver that counts on the rest must not think it has it."""
+        wished = [name for name in _NOT_OFFERED if fields.get(name)]
+        if wished:
+            raise ValueError(f"initialize: ralph does not offer {', '.join(wished)}; leave that out")
+        return {}
+
+    def _set_model(self, wish: Any) -> str:
         """An absent key is a null: JavaScript drops a key whose value is undefined."""
-        if wish is not None and (not isinstance(wish, str) or not wish.strip()):
-            raise ValueError(f'"model" must be a model\'s name, "default" or null, not {in_short(wish)}')
-        self._target = None
+        if wish is not None and not _is_name(wish):
+            raise ValueError(
+                f'"model" must be a model\'s name of at most {LONGEST_MODEL_NAME} characters, "default" or null, '
+                f"not {in_short(wish)}"
+            )
         self._model = self._controls.model = self._choose_model(None if wish == "default" else wish)
+        self._target = None
         return self._model
 
     def _set_auto_retry(self, wish: object) -> bool:
@@ -252,3 +288,12 @@ class Steering:
             "seconds_left": round(left_s, 3),
             "message": self._retry.message,
         }
+
+
+def _is_name(value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and len(value) <= LONGEST_MODEL_NAME
+        and value.isprintable()
+        and bool(value.strip())
+    )

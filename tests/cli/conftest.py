@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ralph.mock_api import Playable
+    from tests.cli.driver import Driver
 
 KEY = "sk-ant-test-0123456789abcdef"
 
@@ -104,6 +105,22 @@ def ralph(tmp_path: Path) -> Ralph:
             "PYTHONPATH": str(Path(__file__).parent.parent.parent),
         },
     )
+
+
+@pytest.fixture
+def drive(ralph: Ralph) -> Iterator[Callable[..., Driver]]:
+    """Start a run that takes its messages from the test."""
+    from tests.cli.driver import Driver  # it needs what stands here
+
+    drivers: list[Driver] = []
+
+    def start(*arguments: str) -> Driver:
+        drivers.append(Driver(ralph, *arguments))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.close()
 
 
 @pytest.fixture

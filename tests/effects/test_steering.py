@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from typing import Any
+
 import pytest
 
 from ralph.core.control_lines import UserMessage, failure, success
@@ -23,6 +26,16 @@ def desk() -> Desk:
 @pytest.mark.parametrize("subtype", ["initialize", "set_permission_mode"])
 def test_what_needs_nothing_done_succeeds(desk, subtype) -> None:
     assert desk.answer_to(subtype, hooks=None, mode="acceptEdits") == {}
+
+
+def test_what_a_driver_would_count_on_in_vain_is_refused(desk) -> None:
+    nothing: dict[str, Any] = {"hooks": {}, "agents": None, "skills": [], "excludeDynamicSections": True}
+    assert desk.answer_to("initialize", **nothing) == {}
+    wishes = {"hooks": {"PreToolUse": [{"hookCallbackIds": ["h1"]}]}, "agents": {"a": {}}}
+    assert (
+        desk.answer_to("initialize", **wishes)
+        == "initialize: ralph does not offer hooks, agents; leave that out"
+    )
 
 
 def test_an_unknown_request_is_an_error_that_lists_the_known_ones(desk) -> None:
@@ -68,8 +81,19 @@ def test_a_model_is_wished_for_by_its_full_name_and_taken_once(desk, fields, mod
     ("wish", "error"),
     [
         ("third", "unknown model third; models: first, second"),
-        (" ", '"model" must be a model\'s name, "default" or null, not " "'),
-        (["first"], '"model" must be a model\'s name, "default" or null, not a list'),
+        *(
+            (
+                wish,
+                f'"model" must be a model\'s name of at most 200 characters, "default" or null, not {shown}',
+            )
+            for wish, shown in [
+                (" ", '" "'),
+                ("a\nb", '"a\\nb"'),
+                (["first"], "a list"),
+                ("x" * 201, "a text of 201 characters"),
+            ]
+        ),
+        ("x" * 200, f"unknown model {'x' * 200}; models: first, second"),
     ],
 )
 def test_a_model_that_cannot_be_had_changes_nothing(desk, wish, error) -> None:
@@ -261,3 +285,20 @@ def test_messages_are_queued_up_to_a_size_and_one_whatever_its_size(desk) -> Non
         desk.steering.next_message(waiter)
     desk.steering.handle(user("x" * (MOST_QUEUED_BYTES + 1)))
     assert desk.answer_to("get_status")["queued_messages"] == 1
+
+
+def test_messages_that_came_with_a_signal_are_not_lost(desk) -> None:
+    waiter = InboxWaiter(desk.clock)
+    steering = desk.steering
+    steering.mailbox = waiter.mailbox()
+    waiter.steering = steering
+    for line in (user("one"), request("get_status"), user("two"), END_OF_INPUT):
+        steering.mailbox.put(line)
+    waiter.note_signal(signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        steering.next_message(waiter)
+    assert not steering.has_message
+    steering.take_last_lines(waiter)
+    assert [steering.next_message(waiter).content for _ in range(2)] == ["one", "two"]
+    assert steering.next_message(waiter) is None
+    assert len(desk.responses) == 1

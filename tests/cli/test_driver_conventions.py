@@ -1,0 +1,199 @@
+"""Drivers that ralph did not make: one that does what is known of SDKs, and the one of the documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.mock_api import Fault, Text, Thinking, ToolUse, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "control.md"
+# What such a driver waits for an answer to `initialize`.
+INITIALIZE_S = 60
+
+INIT = (
+    "cwd session_id tools mcp_servers model permissionMode slash_commands apiKeySource output_style skills plugins "
+    "claude_code_version"
+)
+RESULT = (
+    "duration_ms duration_api_ms is_error num_turns session_id stop_reason total_cost_usd usage modelUsage "
+    "permission_denials"
+)
+# By type, and subtype of a system event: what a reader takes without asking whether it is there.
+REQUIRED = {
+    "system": "subtype uuid session_id",
+    "system/init": INIT,
+    "system/api_retry": "attempt max_retries retry_delay_ms error_status error",
+    "assistant": "message uuid session_id parent_tool_use_id",
+    "user": "message uuid session_id parent_tool_use_id",
+    "stream_event": "uuid session_id event",
+    "result": f"subtype uuid {RESULT}",
+    "control_response": "response",
+}
+REQUIRED_OF_BLOCKS = {
+    "text": "text",
+    "thinking": "thinking signature",
+    "tool_use": "id name input",
+    "tool_result": "tool_use_id content",
+}
+
+
+def lacking(line: dict[str, Any]) -> list[str]:
+    """The required keys that an object has not."""
+    kinds = [line["type"], f"{line['type']}/{line.get('subtype')}"]
+    missing = [key for kind in kinds for key in REQUIRED.get(kind, "").split() if key not in line]
+    message = line["message"] if line["type"] in ("assistant", "user") else {}
+    if line["type"] == "assistant":
+        missing += [key for key in ("id", "model", "role", "content", "usage") if key not in message]
+    for block in message.get("content", []):
+        missing += [key for key in REQUIRED_OF_BLOCKS[block["type"]].split() if key not in block]
+    return missing
+
+
+class SdkLike:
+    """Speaks as an SDK with a `cli_path` does, and shares no code with the other tests' driver."""
+
+    def __init__(self, ralph, *options: str) -> None:
+        begin = ["--output-format", "stream-json", "--verbose", "--system-prompt", ""]
+        argv = [*begin, *options, "--input-format", "stream-json"]
+        self.process = ralph.start(*argv, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.patience = threading.Timer(INITIALIZE_S, self.process.kill)
+        self.patience.start()
+        self.lines: list[dict[str, Any]] = []
+        self.request("initialize", hooks=None)
+        while self.read()["type"] != "control_response":
+            pass
+
+    def write(self, **line: Any) -> None:
+        self.process.stdin.write(json.dumps(line).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def request(self, subtype: str, **fields: Any) -> None:
+        request_id = f"req_{subtype}"
+        self.write(type="control_request", request_id=request_id, request={"subtype": subtype, **fields})
+
+    def query(self, prompt: str) -> None:
+        message = {"role": "user", "content": prompt}
+        self.write(type="user", session_id="", message=message, parent_tool_use_id=None)
+
+    def read(self) -> dict[str, Any]:
+        """The next JSON object; anything else is skipped, as SDKs do."""
+        for raw in self.process.stdout:
+            try:
+                line: dict[str, Any] = json.loads(raw)
+            except ValueError:
+                continue
+            self.lines.append(line)
+            return line
+        raise EOFError
+
+    def read_to_end(self) -> int:
+        self.process.stdin.close()
+        with suppress(EOFError):
+            while True:
+                self.read()
+        self.process.wait()
+        return int(self.process.returncode)
+
+    def close(self) -> None:
+        self.patience.cancel()
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def response(self, subtype: str) -> dict[str, Any]:
+        found: dict[str, Any]
+        (found,) = [
+            line["response"]
+            for line in self.lines
+            if line["type"] == "control_response" and line["response"]["request_id"] == f"req_{subtype}"
+        ]
+        return found
+
+
+@pytest.fixture
+def query_with(ralph) -> Iterator[Callable[..., SdkLike]]:
+    begun: list[SdkLike] = []
+
+    def start(*options: str) -> SdkLike:
+        begun.append(SdkLike(ralph, *options))
+        return begun[-1]
+
+    yield start
+    for sdk in begun:
+        sdk.close()
+
+
+@pytest.mark.parametrize("options", [[], ["--include-partial-messages"]], ids=["whole", "partial"])
+def test_a_query_of_an_sdk_is_worked_on_to_its_result(ralph, serve, query_with, options) -> None:
+    ralph.retry_quickly()
+    serve(
+        Fault(status=529),
+        Turn([Thinking("hm"), ToolUse("Bash", {"command": "echo hi"})]),
+        Turn([Thinking("unsigned", signature=""), Text("All done.")]),
+    )
+    sdk = query_with(*options)
+    sdk.query("do it")
+    assert sdk.read_to_end() == 0
+    assert sdk.response("initialize") == {
+        "subtype": "success",
+        "request_id": "req_initialize",
+        "response": {},
+    }
+    assert [(line["type"], missing) for line in sdk.lines if (missing := lacking(line))] == []
+    kinds = [line["type"] for line in sdk.lines]
+    assert {"system", "assistant", "user", "result", "control_response"} <= set(kinds)
+    assert ("stream_event" in kinds) is bool(options)
+    assert (kinds.count("result"), kinds[-1]) == (1, "result")
+    assert sdk.lines[-1]["result"] == "All done."
+
+
+def test_the_later_requests_of_an_sdk_are_answered(serve, query_with) -> None:
+    server = serve(Turn("one"), Turn("two"))
+    sdk = query_with("--permission-mode", "bypassPermissions", "--model", "opus")
+    sdk.query("first")
+    while sdk.read()["type"] != "result":
+        pass
+    sdk.request("interrupt")
+    sdk.request("set_permission_mode", mode="acceptEdits")
+    sdk.request("set_model", model="haiku")
+    sdk.request("get_context_usage")
+    sdk.query("second")
+    assert sdk.read_to_end() == 0
+    answered = [sdk.response(name)["subtype"] for name in ("interrupt", "set_permission_mode", "set_model")]
+    assert answered == ["success"] * 3
+    assert "unknown control request" in sdk.response("get_context_usage")["error"]
+    assert [sent.json()["model"] for sent in server.requests] == ["claude-opus-5-5", "claude-haiku-5-5"]
+
+
+def test_the_driver_of_the_documentation_works_and_cancels_a_long_wait(ralph, serve) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(list(filter(None, example.splitlines()))) <= 25
+    (ralph.cwd / "ralph").write_text(f'#!/bin/sh\nexec {sys.executable} -m ralph "$@"\n')
+    (ralph.cwd / "ralph").chmod(0o755)
+    serve(Turn("It is made."), Fault(status=529, headers={"retry-after": "3600"}))
+    environment = ralph.environment | {"PATH": f"{ralph.cwd}:{ralph.environment['PATH']}"}
+    ran = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=ralph.cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=INITIALIZE_S,
+        check=False,
+    )
+    made, cancelled, code = ran.stdout.splitlines()
+    assert (made, code) == ("completed It is made.", "exit 75"), ran.stderr
+    assert cancelled.startswith("api_unavailable Retry cancelled, after: HTTP 529")
