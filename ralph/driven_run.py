@@ -112,7 +112,6 @@ class DrivenRun:
         assert prepared is not None  # noqa: S101 - without it no message is taken
 
         def work() -> RunEnded:
-            prepared.begin()
             return prepared.work(message.content)
 
         self._steering.is_working = True

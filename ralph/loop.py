@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ralph.core.answer import with_unique_call_ids
 from ralph.core.bug_report import describe_bug
@@ -22,13 +22,22 @@ from ralph.core.conversation import (
     user_message,
 )
 from ralph.core.errors import AgentError, HttpError
-from ralph.core.events import AnswerAccepted, Event, Notice, RunEnded, UserMessageCommitted
+from ralph.core.events import (
+    AnswerAccepted,
+    Event,
+    ModelFallback,
+    Notice,
+    RetryScheduled,
+    RunEnded,
+    UserMessageCommitted,
+)
 from ralph.core.hints import come_back_hint, hints_for
 from ralph.core.next_step import CONTINUE, Continue, End, RunTools, TurnState, next_step
 from ralph.core.outcome import Outcome
 from ralph.core.session_entries import (
     assistant_entry,
     ended_entry,
+    queued_entry,
     result_entry,
     target_entry,
     user_entry,
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
     from ralph.core.backoff import RetryPolicy
     from ralph.core.roster import Roster
     from ralph.core.session import Session
+    from ralph.core.session_entries import Entry
     from ralph.core.tool_calls import Block
     from ralph.ports import Client, Clock, Events, Journal, Toolbox, Waiter
 
@@ -62,6 +72,14 @@ class _Ending:
     error: str | None = None
     cause: AgentError | None = None
     signal_number: int = 0
+
+
+class _Recorded(NamedTuple):
+    """What the journal's last words about targets are."""
+
+    target: str
+    first: str
+    cooling: tuple[tuple[str, float], ...] = ()
 
 
 class Run:
@@ -90,7 +108,11 @@ class Run:
         self._journal = journal
         self._sink = events
         self._tally = Tally()
-        self._recorded_target = roster.first.name
+        self._recorded = _Recorded(roster.first.name, roster.first.name)
+        self._named: set[str] = set()
+        """Targets whose requests' head this run's records hold."""
+        self._queued: tuple[Block, ...] = session.queued if session else ()
+        self._was_refused = session is not None and session.has_ended_as(Outcome.API_REJECTED)
         self._call_ids = set(session.call_ids) if session else set()
         self._answer = session.answer if session else None
         self._turn_state = session.turn_state if session else TurnState()
@@ -102,19 +124,22 @@ class Run:
     def emit(self, event: Event) -> None:
         """An `Events` port of its own: everything that happens in a run is counted on its way out."""
         self._tally.saw(event)
+        if isinstance(event, ModelFallback | RetryScheduled):
+            self._record_target()  # whoever is killed from here on leaves it behind
         self._sink.emit(event)
 
-    def run(self, prompt: Prompt | None) -> RunEnded:
-        """Go on until an outcome; None: with what the session has pending. The journal has the run's record.
+    def run(self, prompt: Prompt | None, *opening: Entry) -> RunEnded:
+        """Go on until an outcome; None: with what the session has pending. `opening`: the records that begin the run.
 
         Never raises: what the API, a tool, a signal or a bug does is an outcome.
         """
         started_s = self._clock.now_s()
         self._tally = Tally()
         self._roster.forgive()
-        self._recorded_target = self._roster.first.name
+        self._recorded = _Recorded(self._roster.first.name, self._roster.first.name)
+        self._named = {self._roster.first.name}
         try:
-            ending = self._turns(prompt)
+            ending = self._turns(prompt, opening)
         except AgentError as error:
             ending = _Ending(outcome_of(error), error=str(error), cause=error)
         except (JournalError, WorkingDirectoryGoneError) as error:
@@ -129,9 +154,10 @@ class Run:
 
     def _sealed(self, ended: RunEnded) -> RunEnded:
         """The end, written down. Where that fails, that is how the run ended."""
+        self._was_refused = ended.outcome is Outcome.API_REJECTED
         try:
             self._recover()
-            self._journal.append(ended_entry(ended))
+            self._journal.append(*self._target_entries(), ended_entry(ended))
         except JournalError as error:
             if ended.outcome is not Outcome.IO_ERROR:
                 outcome = Outcome.IO_ERROR
@@ -151,10 +177,8 @@ class Run:
             self._journal.append(*(result_entry(ToolResult.of_block(block)) for block in results))
             self.emit(UserMessageCommitted(message.content))
 
-    def _turns(self, prompt: Prompt | None) -> _Ending:
-        self._record_target()  # a task of its own does not end what cools down
-        if prompt is not None:
-            self._begin(prompt)
+    def _turns(self, prompt: Prompt | None, opening: Sequence[Entry]) -> _Ending:
+        self._begin(prompt, (*opening, *self._target_entries()))
         state = self._turn_state
         while True:
             answer, self._answer = self._answer or self._ask(), None
@@ -164,7 +188,7 @@ class Run:
                     self._run_tools(answer)
                 case Continue():
                     if self.conversation.messages[-1].role == "assistant":
-                        self._say(CONTINUE)
+                        self._say(text_blocks(CONTINUE))
                         self.emit(UserMessageCommitted(self.conversation.messages[-1].content))
                 case End():
                     self._tally.turns += 1
@@ -172,28 +196,42 @@ class Run:
                         self.emit(Notice(step.notice))
                     return _Ending(step.outcome, step.result, answer.stop_reason, step.error)
 
-    def _begin(self, prompt: Prompt) -> None:
-        """Add the prompt. What an earlier run left pending is finished before."""
+    def _begin(self, prompt: Prompt | None, opening: Sequence[Entry]) -> None:
+        """Add the prompt, in one write with the run's record. What an earlier run left pending is finished before."""
+        blocks = (*self._queued, *_blocks(prompt))
+        if not blocks:
+            self._journal.append(*opening)
+            return
         self._turn_state = TurnState()
         if self._answer is not None:
+            self._queued = blocks  # the calls may take long, and nothing that was said may be lost meanwhile
+            self._journal.append(*opening, queued_entry(blocks))
+            opening = ()
             if self._answer.calls:
                 self._run_tools(self._answer)
             self._recover()  # calls that must not run need a result too
             self._answer = None
-        self._say(prompt)
+        self._say(blocks, *opening)
+        self._queued = ()
 
-    def _say(self, said: Prompt) -> None:
+    def _say(self, blocks: Sequence[Block], *opening: Entry) -> None:
         """A user message of ours. One that nothing has answered yet grows by it: roles alternate."""
         messages = self.conversation.messages
-        blocks = text_blocks(said) if isinstance(said, str) else said
         if messages and messages[-1].role == "user":
-            message = user_message([*messages[-1].content, *blocks])
-            self._journal.append(user_entry(message, amends=True))
+            message = user_message([*self._presentable(messages[-1].content), *blocks])
+            self._journal.append(*opening, user_entry(message, amends=True))
             self.conversation = self.conversation.amended(message)
         else:
             message = user_message(blocks)
-            self._journal.append(user_entry(message))
+            self._journal.append(*opening, user_entry(message))
             self.conversation = self.conversation.plus(message)
+
+    def _presentable(self, unanswered: Sequence[Block]) -> Sequence[Block]:
+        """A request that was refused may have been so for an image of the user's: every further one would be too."""
+        kept = [block for block in unanswered if not self._was_refused or block.get("type") != "image"]
+        if len(kept) < len(unanswered):
+            self.emit(Notice("the API refused the last message: its images are left out from here on"))
+        return kept
 
     def _run_tools(self, answer: Answer) -> None:
         self._turn = ToolTurn(answer.calls, self._toolbox, self._journal, self)
@@ -210,7 +248,7 @@ class Run:
     def _ask(self) -> Answer:
         """One accepted answer, committed, with however many attempts the policy allows."""
         self._session = None  # what was pending in it is settled
-        self._take_model_wish()
+        self.take_model_wish()
         answer = send_with_retry(self.conversation, self._site, self._tally.turns + 1)
         answer = with_unique_call_ids(answer, self._call_ids)
         self._call_ids.update(call.id for call in answer.calls)
@@ -224,26 +262,34 @@ class Run:
             self.emit(Notice(warning))
         return answer
 
-    def _take_model_wish(self) -> None:
+    def take_model_wish(self) -> None:
+        """A driver's, from the next request on."""
         wish = self._controls.take_model_wish()
         if wish is not None:
             target = self._roster.prefer(wish)
             self.emit(Notice(f"from here on with {target.name}"))
 
     def _record_target(self) -> None:
-        """Whoever goes on with this session goes on with whom has answered, and lets those cool down who do."""
-        target, shape = self._roster.target, self._roster.shape
-        if target.name == self._recorded_target:
-            return
-        now_s, now = self._clock.now_s(), self._clock.utc_now()
+        if entries := self._target_entries():
+            self._journal.append(*entries)
+
+    def _target_entries(self) -> list[Entry]:
+        """Whoever goes on with this session goes on with whom it asks, and lets those cool down who do."""
+        roster, now_s, now = self._roster, self._clock.now_s(), self._clock.utc_now()
+        target, shape = roster.target, roster.shape
+        ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}
+        recorded = _Recorded(target.name, roster.first.name, tuple(sorted(ends_s.items())))
+        if recorded == self._recorded or (not roster.rules.is_rotation and target is roster.first):
+            return []
+        if recorded.target != self._recorded.target:
+            self.conversation = self.conversation.under(shape)
+        self._recorded = recorded
+        is_new = target.name not in self._named
+        self._named.add(target.name)
         cooling = {
-            name: (now + timedelta(seconds=end_s - now_s)).isoformat()
-            for name, end_s in self._roster.cooling_s().items()
-            if end_s > now_s
+            name: (now + timedelta(seconds=end_s - now_s)).isoformat() for name, end_s in ends_s.items()
         }
-        self._journal.append(target_entry(target.name, shape, cooling))
-        self._recorded_target = target.name
-        self.conversation = self.conversation.under(shape)
+        return [target_entry(target.name, shape if is_new else None, cooling, roster.first.name)]
 
     def _ended(self, ending: _Ending, duration_s: float) -> RunEnded:
         tally, cause = self._tally, ending.cause
@@ -274,3 +320,9 @@ class Run:
             keys = target.credentials
             source = keys[self._roster.state.route.key].source if keys else "ANTHROPIC_API_KEY is not set"
             yield from hints_for(cause, model=target.model, endpoint=target.base_url, credential=source)
+
+
+def _blocks(prompt: Prompt | None) -> Sequence[Block]:
+    if prompt is None:
+        return ()
+    return text_blocks(prompt) if isinstance(prompt, str) else prompt

@@ -53,15 +53,18 @@ class PreparedRun:
         self._options = options
         self._around = around
         self._controls = controls
-        self._toolbox = build_toolbox(around, redactor, options.writable)
         self._clients = build_clients(around, redactor)
+        now = around.clock.utc_now()
+        self.session: OpenSession = open_session(options.session, new_id, around.cwd, around.environment, now)
+        old = self.session.old
+        # What was not allowed before stays so, unless the command line says anew what is.
+        self._writable = options.writable or (old.writable if old is not None else ())
+        offered = old.offered_tools if old is not None and not options.shapes_requests else None
         try:
-            now = around.clock.utc_now()
-            self.session: OpenSession = open_session(
-                options.session, new_id, around.cwd, around.environment, now
-            )
+            self._toolbox = build_toolbox(around, redactor, self._writable, offered)
         except BaseException:
-            self._close_tools()
+            self._clients.close()
+            self.session.journal.close()
             raise
 
     def prepare(self) -> tuple[str, ...]:
@@ -106,26 +109,21 @@ class PreparedRun:
         """What the model is told first; None: what is pending goes on."""
         return prompt if self.session.old is None else prompt_of_resumed(self.session.old, prompt)
 
-    def begin(self) -> None:
-        """One task more: from here on the journal's records are its."""
+    def work(self, prompt: Prompt | None) -> RunEnded:
+        """One task, to its outcome."""
+        self._run.take_model_wish()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
-        self.session.journal.append(run_entry(shape, started_at, os.getpid(), target=name))
-
-    def work(self, prompt: Prompt | None) -> RunEnded:
-        """The task, to its outcome."""
-        ended = self._run.run(prompt)
+        opening = run_entry(shape, started_at, os.getpid(), target=name, writable=self._writable)
+        ended = self._run.run(prompt, opening)
         if ended.outcome not in _RESUMABLE or not self._options.session.is_kept:
             return ended
         return replace(ended, hints=(*ended.hints, f"go on with: ralph --resume {self.session.id[:8]}"))
 
     def close(self) -> None:
-        self._close_tools()
-        self.session.journal.close()
-
-    def _close_tools(self) -> None:
         self._clients.close()
         self._toolbox.close()
+        self.session.journal.close()
 
 
 def _go_on_from(roster: Roster, old: Session, around: Surroundings) -> None:

@@ -157,7 +157,6 @@ class RunCommand:
         prompt, notices = self._prompt()
         prepared, more_notices = self._prepare(around)
         first_prompt = prepared.first_prompt(prompt)
-        prepared.begin()
         prepared.announce((*around.settings.warnings, *notices, *more_notices))
         return prepared.work(first_prompt)
 

@@ -53,12 +53,22 @@ class Surroundings:
         )
 
 
-def build_toolbox(around: Surroundings, redactor: Redactor, writable: Sequence[str] = ()) -> LocalToolbox:
-    """Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in."""
+def build_toolbox(
+    around: Surroundings,
+    redactor: Redactor,
+    writable: Sequence[str] = (),
+    offered: frozenset[str] | None = None,
+) -> LocalToolbox:
+    """`offered`: what the requests of the session have offered so far; None: what the settings allow.
+
+    Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
+    """
     from ralph.effects.tools import ALL_TOOLS, LocalToolbox, ToolSettings  # noqa: PLC0415 - near the request
 
     tools = around.settings.tools
     allowed = ALL_TOOLS if tools.allowed is None else frozenset(tools.allowed)
+    if offered is not None:
+        allowed &= offered
     try:
         return LocalToolbox(
             ToolSettings(

@@ -18,6 +18,7 @@ from ralph.core.session_entries import run_entry
 from ralph.core.target import Target
 from ralph.core.tool_calls import FileChange, ToolDefinition, ToolOutput
 from ralph.loop import Run
+from ralph.ports import SignalReceived
 from ralph.tool_turn import INTERRUPTED
 from tests.conversation_rules import conversation_problems
 from tests.fakes import (
@@ -53,7 +54,7 @@ class Life:
         self,
         *script: Answer | BaseException,
         journal: FakeJournal | None = None,
-        prompt: str | None = None,
+        prompt: str | list[dict[str, Any]] | None = None,
         settled: dict[str, ToolOutput] | None = None,
         shape: RequestShape = SHAPE,
     ) -> None:
@@ -233,3 +234,38 @@ def test_a_session_knows_every_id_that_was_used() -> None:
     session: Session = replay(WHOLE.journal.records)
     assert session.call_ids == {"e", "t", "w", "t2"}
     assert session.is_completed
+
+
+def test_a_prompt_waits_in_the_journal_while_pending_calls_run() -> None:
+    """Whoever is killed during those calls has not lost what was said."""
+    first = Life(answer(call("w", "Write"), call("t", "Touch")), SignalReceived(9), prompt="the task")
+    journal = FakeJournal()
+    journal.records = first.journal.records[: first.journal.kinds.index("assistant") + 1]
+    second = Life(DONE, journal=journal, prompt="and this, please")
+    queued = second.journal.kinds.index("queued")
+    assert queued < second.journal.kinds.index("tool_intent"), "before anything runs"
+    killed = FakeJournal()
+    killed.records = second.journal.records[: queued + 2]
+    third = Life(DONE, journal=killed)
+    assert third.client.bodies == second.client.bodies
+    assert json.loads(third.client.bodies[0])["messages"][-1]["content"][-1]["text"] == "and this, please"
+
+
+def test_a_run_that_was_killed_before_its_prompt_leaves_a_completed_session_completed() -> None:
+    whole = Life(DONE, prompt="the task")
+    whole.journal.append(run_entry(SHAPE, "later", 2))
+    assert replay(whole.journal.records).is_completed
+    whole.journal.append(("queued", {"content": [{"type": "text", "text": "more"}]}))
+    assert not replay(whole.journal.records).is_completed
+
+
+def test_an_image_that_the_api_refused_is_not_sent_again_with_what_is_said_next() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    refused = Life(HttpError(400, None, ""), prompt=[{"type": "text", "text": "see"}, image])
+    assert refused.ended.outcome is Outcome.API_REJECTED
+    again = Life(DONE, journal=refused.journal, prompt="forget the image")
+    [message] = json.loads(again.client.bodies[0])["messages"]
+    assert [block.get("text", "image") for block in message["content"]] == ["see", "forget the image"]
+    overloaded = Life(HttpError(529, None, ""), prompt=[{"type": "text", "text": "see"}, image])
+    kept = Life(DONE, journal=overloaded.journal, prompt="well?")
+    assert b'"image"' in kept.client.bodies[0], "an outage is no refusal"

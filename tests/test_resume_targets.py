@@ -258,7 +258,7 @@ def test_a_target_that_a_driver_wished_for_is_recorded_and_forked_like_any_other
     life.journal.records.pop()
     for journal in (life.journal, _forked(life.journal)):
         session = replay(journal.records)
-        assert (session.target, session.first) == ("b", "a")
+        assert (session.target, session.first) == ("b", "b"), "a wish outlives the process"
         assert session.shape == replace(life.roster.shape_of(B), system="", tools=())
 
 

@@ -6,6 +6,7 @@ every call has its result, the results are the next user message; no record repe
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ralph.core.journal_lines import Record
+    from ralph.core.tool_calls import Block
 
 
 class SessionError(Exception):
@@ -69,7 +71,7 @@ class Session:
     turn_state: TurnState = field(default_factory=TurnState)
     """What answers before that one, or before the next one, left behind."""
     ended: Mapping[str, Any] | None = None
-    """How the last run ended; None: it was killed, or is still running."""
+    """How the last run ended, and nothing has followed; None: it was killed, or is still running."""
     call_ids: frozenset[str] = frozenset()
     """Every call's id so far."""
     target: str = ""
@@ -80,11 +82,24 @@ class Session:
     """What each target was sent, by name, in the last run that asked it."""
     cooling: Mapping[str, str] = field(default_factory=dict)
     """Of the last run: whose cooldown ends when, RFC 3339."""
+    queued: tuple[Block, ...] = ()
+    """What the user said while calls were pending, and the model has not been told yet."""
+    writable: tuple[str, ...] = ()
+    """What file tools might change in the last run, besides the working directory."""
 
     @property
     def is_completed(self) -> bool:
         """Nothing is pending: going on needs a prompt."""
-        return self.ended is not None and self.ended.get("outcome") == Outcome.COMPLETED.value
+        return self.has_ended_as(Outcome.COMPLETED) and not self.queued
+
+    def has_ended_as(self, outcome: Outcome) -> bool:
+        return self.ended is not None and self.ended.get("outcome") == outcome.value
+
+    @property
+    def offered_tools(self) -> frozenset[str]:
+        """By name, in the requests to the last run's first target."""
+        head = (self.shapes[self.first].recorded_head or b"{") + b"}"
+        return frozenset(tool["name"] for tool in json.loads(head).get("tools", ()))
 
 
 def replay(records: Iterable[Record]) -> Session:
@@ -98,6 +113,10 @@ def replay(records: Iterable[Record]) -> Session:
     return replaying.session()
 
 
+_GOES_ON = frozenset({"queued", "user", "assistant", "tool_intent", "tool_result"})
+"""Records after which the end before them is no longer where the session is."""
+
+
 class _Replay:
     """One method for each kind of record that changes the state."""
 
@@ -108,6 +127,8 @@ class _Replay:
         self._first = ""
         self._shapes: dict[str, RequestShape] = {}
         self._cooling: Mapping[str, str] = {}
+        self._queued: tuple[Block, ...] = ()
+        self._writable: tuple[str, ...] = ()
         self._conversation = Conversation(b"", marks_cache=False)
         self._answer: Answer | None = None
         self._results: dict[str, ToolResult] = {}
@@ -119,30 +140,21 @@ class _Replay:
     def take(self, kind: str, fields: Mapping[str, Any]) -> None:
         if not self._opening and kind != "session":
             raise SessionError("it does not begin as a session's journal does")
-        match kind:
-            case "session":
-                self._open(fields)
-            case "run":
-                self._begin_run(fields)
-            case "target":
-                self._cooling = fields["cooling"]
-                self._ask(fields)
-            case "user":
-                message = user_message(fields["content"])
-                grown = self._conversation.amended(message) if fields.get("amends") else None
-                self._conversation = grown or self._conversation.plus(message)
-                self._close_answer()
-                if message.content[-1].get("text") != CONTINUE:  # a prompt begins a turn of its own
-                    self._turn_state = TurnState()
-            case "assistant":
-                self._take_answer(fields)
-            case "tool_intent":
-                change = fields.get("change")
-                self._intents[fields["id"]] = FileChange(**change) if change else None
-            case "tool_result":
-                self._take_result(fields)
-            case "ended":
-                self._ended = fields
+        if kind in _GOES_ON:
+            self._ended = None
+        take = {
+            "session": self._open,
+            "run": self._begin_run,
+            "target": self._turn_to,
+            "queued": self._take_queued,
+            "user": self._take_user,
+            "assistant": self._take_answer,
+            "tool_intent": self._take_intent,
+            "tool_result": self._take_result,
+            "ended": self._end,
+        }.get(kind)
+        if take is not None:
+            take(fields)
 
     def session(self) -> Session:
         if not self._opening or self._shape is None or not self._conversation.messages:
@@ -163,6 +175,8 @@ class _Replay:
             self._first,
             self._shapes,
             self._cooling,
+            self._queued,
+            self._writable,
         )
 
     def _open(self, fields: Mapping[str, Any]) -> None:
@@ -173,7 +187,17 @@ class _Replay:
         self._cooling = {}
         self._ask(fields)
         self._first = self._target
-        self._ended = None
+        self._writable = tuple(fields.get("writable", ()))
+
+    def _turn_to(self, fields: Mapping[str, Any]) -> None:
+        self._cooling = fields["cooling"]
+        self._first = fields.get("first", self._first)
+        if "head" in fields:
+            self._ask(fields)
+        else:
+            self._target = fields["target"]
+            self._shape = self._shapes[self._target]
+            self._conversation = self._conversation.under(self._shape)
 
     def _ask(self, fields: Mapping[str, Any]) -> None:
         """Another target, or the same one with another head. Format 1 names neither target nor endpoint."""
@@ -184,6 +208,25 @@ class _Replay:
         self._target = fields.get("target") or self._shape.model
         self._shapes[self._target] = self._shape
         self._conversation = self._conversation.under(self._shape)
+
+    def _take_queued(self, fields: Mapping[str, Any]) -> None:
+        self._queued = tuple(fields["content"])
+
+    def _take_user(self, fields: Mapping[str, Any]) -> None:
+        message = user_message(fields["content"])
+        grown = self._conversation.amended(message) if fields.get("amends") else None
+        self._conversation = grown or self._conversation.plus(message)
+        self._queued = ()
+        self._close_answer()
+        if message.content[-1].get("text") != CONTINUE:  # a prompt begins a turn of its own
+            self._turn_state = TurnState()
+
+    def _take_intent(self, fields: Mapping[str, Any]) -> None:
+        change = fields.get("change")
+        self._intents[fields["id"]] = FileChange(**change) if change else None
+
+    def _end(self, fields: Mapping[str, Any]) -> None:
+        self._ended = fields
 
     def _take_answer(self, fields: Mapping[str, Any]) -> None:
         message = fields["message"]

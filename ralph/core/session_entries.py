@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ralph.core.conversation import Message, RequestShape
     from ralph.core.events import RunEnded
     from ralph.core.journal_lines import Record
-    from ralph.core.tool_calls import FileChange, ToolCall, ToolResult
+    from ralph.core.tool_calls import Block, FileChange, ToolCall, ToolResult
 
 Entry = tuple[str, dict[str, Any]]
 """A record's kind and fields, before it has a number."""
@@ -43,17 +43,34 @@ def fork_entries(records: Iterable[Record], session_id: str, created_at: str, ve
     return [first, *((record.kind, dict(record.fields)) for record in rest)]
 
 
-def run_entry(shape: RequestShape, started_at: str, process_id: int, target: str | None = None) -> Entry:
+def run_entry(
+    shape: RequestShape,
+    started_at: str,
+    process_id: int,
+    target: str | None = None,
+    writable: Iterable[str] = (),
+) -> Entry:
     """`head` is every request's beginning, kept whole: what a model is sent must not change under it.
 
-    `target`: the name of the first one; None: the model's.
+    `target`: the name of the first one; None: the model's. `writable`: what file tools may change besides.
     """
-    return "run", {"started_at": started_at, "pid": process_id, **_asked(target or shape.model, shape)}
+    fields = {"started_at": started_at, "pid": process_id, **_asked(target or shape.model, shape)}
+    directories = list(writable)
+    return "run", {**fields, "writable": directories} if directories else fields
 
 
-def target_entry(target: str, shape: RequestShape, cooling: Mapping[str, str]) -> Entry:
-    """Another target answers from here on. `cooling`: whose cooldown ends when, RFC 3339."""
-    return "target", {**_asked(target, shape), "cooling": dict(cooling)}
+def target_entry(target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str) -> Entry:
+    """Who is asked from here on. `shape`: None where the run has named it already.
+
+    `cooling`: whose cooldown ends when, RFC 3339. `first`: who is preferred.
+    """
+    asked = {"target": target} if shape is None else _asked(target, shape)
+    return "target", {**asked, "cooling": dict(cooling), "first": first}
+
+
+def queued_entry(content: Iterable[Block]) -> Entry:
+    """What the user said while calls were pending: it follows their results."""
+    return "queued", {"content": list(content)}
 
 
 def _asked(target: str, shape: RequestShape) -> dict[str, Any]:

@@ -151,13 +151,20 @@ def history_of(records: Iterable[Record]) -> SessionHistory:
     """Raises NewerFormatError; and SessionError for records that no run writes."""
     opening: Mapping[str, Any] = {}
     runs: list[tuple[Mapping[str, Any], list[Record]]] = []
+    before: list[Record] = []
+    """What a run has to tell before its first record, and after the end of the one before it."""
     try:
         for record in records:
             if record.kind == "session":
                 opening = record.fields
                 refuse_newer(opening)
             elif record.kind == "run":
-                runs.append((record.fields, []))
+                runs.append((record.fields, before))
+                before = []
+            elif record.kind == "event" and (
+                not runs or (runs[-1][1][-1:] and runs[-1][1][-1].kind == "ended")
+            ):
+                before.append(record)
             elif runs:
                 runs[-1][1].append(record)
         return SessionHistory(
