@@ -73,6 +73,8 @@ class DrivenRun:
             host.clock,
             writer.respond,
             self._choose_model,
+            serving=lambda: self._prepared.roster.target.name if self._prepared else None,
+            has_room=lambda: writer.has_room,
             acknowledge=channel.acknowledge,
         )
         host.waiter.steering = self._steering

@@ -144,6 +144,10 @@ class Driven(Protocol):
         """Where the lines come in."""
         ...
 
+    def can_take(self) -> bool:
+        """Whether a line may be handled now; it stays where it is otherwise."""
+        ...
+
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
         """Raises `InterruptRequested` and `RetryAborted`, which then leave the wait."""
         ...

@@ -70,6 +70,8 @@ def send_with_retry(conversation: Conversation, site: CallSite, turn: int) -> An
 def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) -> Answer:
     roster, clock, emit = site.roster, site.clock, site.events.emit
     roster.state = begin(roster.state, roster.rules, clock.now_s())
+    for change in chain.starts(roster):
+        emit(change)
     for chain.attempt in count(1):
         target, before = roster.target, roster.state
         body = roster.body_for(conversation)
@@ -85,7 +87,7 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
             )
             emit(chain.attempt_ended(target, now_s - sent_s, error.tokens, error, decision))
             if isinstance(decision, Wait):
-                emit(chain.scheduled(error, decision, target, policy.max_retries))
+                emit(chain.scheduled(decision, roster, policy.max_retries))
                 chain.is_open = True
             for change in chain.changes(before, roster, error):
                 emit(change)

@@ -226,6 +226,7 @@ class RunCommand:
         self._writer.redact = self._redactor.redact
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
         self._retention = settings.sessions
+        self.controls.auto_retry = settings.retry.enabled and settings.retry.policy != "off"
         if settings.limits.max_time_s is not None:
             self.waiter.run_ends_s = self._started_s + settings.limits.max_time_s
         return around

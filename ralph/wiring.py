@@ -150,7 +150,11 @@ def build_roster(
         for instructions in parts.instructions
         if instructions.was_cut
     ]
-    return roster, (*cut, *_effort_notices(targets))
+    changed = [
+        f"{name}: requests change from here on, as the settings ask for something else than before"
+        for name in roster.changed
+    ]
+    return roster, (*cut, *changed, *_effort_notices(targets))
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
@@ -184,13 +188,10 @@ def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
 
 
 def retry_policy(retry: RetrySettings) -> RetryPolicy:
-    if not retry.enabled:
-        return backoff.off()
+    """Where retry is off, the one that a driver may switch on."""
     match retry.policy:
         case "patient":
             return backoff.patient()
-        case "off":
-            return backoff.off()
         case "custom":
             return backoff.custom(retry.max_retries, retry.base_delay_s, retry.max_delay_s)
         case _:

@@ -46,8 +46,14 @@ class Desk:
         self.clock = FakeClock()
         self.controls = RunControls()
         self.responses: list[dict[str, Any]] = []
+        self.serving = "claude-first-1"
         self.steering = Steering(
-            FakeMailbox(), self.controls, self.clock, self.responses.append, choose_model
+            FakeMailbox(),
+            self.controls,
+            self.clock,
+            self.responses.append,
+            choose_model,
+            serving=lambda: self.serving,
         )
 
     def answer_to(self, subtype: str, **fields: Any) -> Any:

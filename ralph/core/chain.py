@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from ralph.core.usage import TokenUsage
 
 
+COOLDOWN = "cooldown"
+"""Why another target is asked than the first, where no error of this turn has made it so."""
+
+
 @dataclass
 class Chain:
     """How far it has got."""
@@ -83,7 +87,10 @@ class Chain:
             wait_s=decision.seconds if isinstance(decision, Wait) else 0.0,
         )
 
-    def scheduled(self, error: AgentError, wait: Wait, target: Target, max_retries: int) -> RetryScheduled:
+    def scheduled(self, wait: Wait, roster: Roster, max_retries: int) -> RetryScheduled:
+        """It names the error of whoever may answer first."""
+        route, error = self._telling(self.round_errors)
+        target = roster.targets[route.target]
         return RetryScheduled(
             attempt=self.retries + 1,
             max_retries=max_retries,
@@ -97,6 +104,13 @@ class Chain:
             turn=self.turn,
             target=target.name,
         )
+
+    def starts(self, roster: Roster) -> Iterator[Event]:
+        """The preferred target is not the one that is asked, and nobody has said so yet."""
+        state = roster.state
+        if state.route.target not in {roster.rules.first, state.announced}:
+            roster.state = replace(state, is_away=True)
+            yield ModelFallback(roster.first.name, roster.target.name, COOLDOWN, self.turn, attempt=0)
 
     def changes(self, before: TargetsState, roster: Roster, error: AgentError) -> Iterator[Event]:
         """Who is out, and who is asked instead."""
@@ -115,12 +129,14 @@ class Chain:
 
         The roster's route is then the one that it came from.
         """
-        errors = self.round_errors[-1:]
-        if decision is not CANNOT_HELP:
-            errors = [one for one in self.round_errors if failure_of(one[1]).is_transient] or errors
-        route, error = min(reversed(errors), key=lambda one: failure_of(one[1]).wish_s or 0.0)
+        errors = self.round_errors[-1:] if decision is CANNOT_HELP else self.round_errors
+        route, error = self._telling(errors)
         roster.state = replace(roster.state, route=route)
         return error
+
+    def _telling(self, errors: list[tuple[Route, AgentError]]) -> tuple[Route, AgentError]:
+        passing = [one for one in errors if failure_of(one[1]).is_transient] or errors[-1:]
+        return min(reversed(passing), key=lambda one: failure_of(one[1]).wish_s or 0.0)
 
     def answered(self, roster: Roster) -> Iterator[Event]:
         """The chain is closed, and a change of targets confirmed."""

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ralph.core.models import facts_of, is_claude, max_tokens_for
+from ralph.core.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
 from ralph.core.tool_calls import ToolOutput, ToolResult
 
 if TYPE_CHECKING:
@@ -88,6 +88,24 @@ class RequestShape:
     def author(self) -> Author:
         """Of what is answered to it."""
         return Author(self.model, self.endpoint)
+
+    def with_wishes(
+        self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
+    ) -> RequestShape:
+        """A recorded head as it is wished for by now. What is left to defaults stays as it was, to the byte."""
+        recorded = json.loads(self.head() + b"}")
+        wished = dict(recorded)
+        facts = facts_of(self.model)
+        if max_tokens not in {None, DEFAULT_MAX_TOKENS}:
+            wished["max_tokens"] = max_tokens_for(self.model, max_tokens)
+        if thinking is not None:
+            wished["thinking"] = {"type": thinking}
+        if thinking == "none":
+            del wished["thinking"]
+        if effort is not None and (facts is None or facts.takes_effort):
+            wished["output_config"] = {"effort": effort}
+        head = self.head() if wished == recorded else to_json(wished)[:-1]
+        return replace(self, endpoint=endpoint, recorded_head=head)
 
     def head(self) -> bytes:
         """Everything up to the messages, without the closing brace."""

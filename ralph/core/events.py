@@ -140,9 +140,10 @@ class ModelFallback:
     from_target: str
     to_target: str
     reason: str
-    """The `FailureKind` of the error that made it so."""
+    """The `FailureKind` of the error that made it so, or "cooldown": an earlier one did."""
     turn: int
     attempt: int
+    """The one that failed; 0: none of this turn did."""
 
 
 @dataclass(frozen=True)

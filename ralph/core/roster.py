@@ -67,6 +67,15 @@ class Roster:
         return self._shapes[self.rules.first]
 
     @property
+    def changed(self) -> tuple[str, ...]:
+        """Targets whose requests are not what they were in the session so far: the settings ask for something else."""
+        return tuple(
+            target.name
+            for target, shape in zip(self.targets, self._shapes, strict=True)
+            if (old := self._recorded.get(target.name)) is not None and old.head() != shape.head()
+        )
+
+    @property
     def names(self) -> tuple[str, ...]:
         """In the order of preference."""
         return tuple(self.targets[index].name for index in self.rules.order)
@@ -104,7 +113,12 @@ class Roster:
         for name in (target.name, *(self._recorded if self._can_grow else ())):
             recorded = self._recorded.get(name)
             if recorded is not None and recorded.model == target.model:
-                return replace(recorded, endpoint=target.base_url)
+                return recorded.with_wishes(
+                    endpoint=target.base_url,
+                    max_tokens=target.max_tokens,
+                    effort=target.effort,
+                    thinking=target.thinking,
+                )
         fresh = target.shape(self._system, self._tools)
         return replace(fresh, recorded_head=fresh.head())
 
@@ -130,10 +144,7 @@ class Roster:
         names = [target.name for target in self.targets]
         route = Route(names.index(serving)) if serving in names else self.state.route
         is_away = route.target != self.rules.first
-        announced = route.target if is_away else None
-        self.state = replace(
-            self.state, releases_s=releases_s, route=route, is_away=is_away, announced=announced
-        )
+        self.state = replace(self.state, releases_s=releases_s, route=route, is_away=is_away)
 
     def forgive(self) -> None:
         """A new task: whoever was left out for the last one may be asked again."""

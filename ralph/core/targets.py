@@ -212,7 +212,9 @@ def round_wait(
     wait_s = min(max(max(named, default=float(retry)), LEAST_ROUND_WAIT_S), MOST_ROUND_WAIT_S)
     if policy.outlasts_outages and decision.seconds > wait_s:
         return decision
-    return Wait(wait_s, from_server=bool(named))
+    # The policy has the last word: its maximum and its budget hold for this wait too.
+    judged = policy.next_wait(retry, wait_s, slept_s)
+    return judged if isinstance(judged, GiveUp) else Wait(wait_s, from_server=bool(named))
 
 
 def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
@@ -277,7 +279,9 @@ def _begin_round(state: TargetsState, rules: Rules, at_s: float) -> TargetsState
 
 
 def _moved(state: TargetsState, route: Route) -> TargetsState:
-    return replace(state, route=route, is_away=state.is_away or route.target != state.route.target)
+    if route.target == state.route.target:
+        return replace(state, route=route)
+    return replace(state, route=route, is_away=True, announced=None)
 
 
 def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:

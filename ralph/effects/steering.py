@@ -23,8 +23,6 @@ from ralph.core.events import (
     AttemptEnded,
     ClockFired,
     Event,
-    ModelFallback,
-    ModelFallbackRecovered,
     ResponseDiscarded,
     RetryExhausted,
     RetryRecovered,
@@ -48,6 +46,7 @@ LONGEST_MODEL_NAME = 200
 # Once a run is stopped: after such a silence nothing more was sent before it. A flood does not keep us here.
 _QUIET_S = 0.1
 _LAST_LOOK_S = 0.5
+_ROOM_LOOK_S = 0.05
 
 _NEXT_MESSAGE = "the next message"
 _REQUESTS = (
@@ -82,28 +81,28 @@ class Steering:
         respond: Callable[[dict[str, Any]], None],
         choose_model: Callable[[str | None], str],
         *,
+        serving: Callable[[], str | None] = lambda: None,
+        has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] | None = None,
     ) -> None:
         """`respond` writes one object; `choose_model` gives a wish's full name, for None the first model's.
 
-        `choose_model` raises ValueError with what to say about a model that cannot be had. `acknowledge` is told
-        of every item that was taken.
+        `choose_model` raises ValueError with what to say about a model that cannot be had. `serving` tells who is
+        asked at present, `has_room` whether answers are read. `acknowledge` is told of every item that was taken.
         """
         self.mailbox = mailbox
         self._controls = controls
         self._clock = clock
         self._respond = respond
         self._choose_model = choose_model
+        self._serving = serving
+        self._has_room = has_room
         self._acknowledge = acknowledge
         self._queue: deque[tuple[UserMessage, int]] = deque()
         self._queued_bytes = 0
         self._has_input_ended = False
         self._is_working = False
         self._has_stopped = False
-        self._model: str | None = None
-        """The last one that was asked for; None: the first model."""
-        self._target: str | None = None
-        """Who is asked in its place; None: nobody."""
         self._turn = 0
         self._retry: RetryScheduled | None = None
         """Of the chain that is open."""
@@ -122,6 +121,10 @@ class Steering:
         self._has_stopped = False
         self._retry, self._retry_waits_until_s = None, None
 
+    def can_take(self) -> bool:
+        """A driver that does not read its answers is not asked for more."""
+        return self._has_room()
+
     @property
     def has_message(self) -> bool:
         """One is waiting to be worked on."""
@@ -134,10 +137,6 @@ class Steering:
                 self._retry_waits_until_s = self._clock.now_s() + event.wait_s
             case RetryRecovered() | RetryExhausted():
                 self._retry, self._retry_waits_until_s = None, None
-            case ModelFallback():
-                self._target = event.to_target
-            case ModelFallbackRecovered():
-                self._target = None
             case _ if isinstance(event, _ATTEMPT_SIGNS):
                 self._retry_waits_until_s = None
                 self._turn += isinstance(event, AnswerAccepted)
@@ -147,6 +146,8 @@ class Steering:
         while not self._queue:
             if self._has_input_ended:
                 return None
+            while not self.can_take():
+                waiter.sleep(_ROOM_LOOK_S, waiting_for="a reader of the answers")
             item = waiter.wait(self.mailbox, until_s=None, waiting_for=_NEXT_MESSAGE)
             self.handle(item, waiting_for=_NEXT_MESSAGE)
         message, size_bytes = self._queue.popleft()
@@ -250,9 +251,9 @@ class Steering:
                 f'"model" must be a model\'s name of at most {LONGEST_MODEL_NAME} characters, "default" or null, '
                 f"not {in_short(wish)}"
             )
-        self._model = self._controls.model = self._choose_model(None if wish == "default" else wish)
-        self._target = None
-        return self._model
+        chosen = self._choose_model(None if wish == "default" else wish)
+        self._controls.model = chosen
+        return chosen
 
     def _set_auto_retry(self, wish: object) -> bool:
         if not isinstance(wish, bool):
@@ -272,7 +273,7 @@ class Steering:
             "queued_messages": len(self._queue),
             "auto_retry": self._controls.auto_retry,
             "retry": self._retry_status(),
-            "model": self._target or self._model or self._choose_model(None),
+            "model": self._controls.model or self._serving(),
             "waiting_for": waiting_for,
         }
 

@@ -97,7 +97,8 @@ class InboxWaiter:
             if on_tick is not None and until_s is not None:
                 on_tick(waiting_for, max(until_s - self._clock.now_s(), 0.0))
             self._sort_what_came()
-            if lines and self.steering is not None:
+            has_line = bool(lines) and self.steering is not None and self.steering.can_take()
+            if has_line and self.steering is not None:
                 # One at a time: neither a flood of lines nor one of other items leaves the other waiting.
                 self.steering.handle(lines.popleft(), waiting_for=waiting_for)
                 self._sort_what_came()
@@ -106,7 +107,7 @@ class InboxWaiter:
             left_s = _LONGEST_SLICE_S if until_s is None else until_s - self._clock.now_s()
             if left_s <= 0:
                 return TIMED_OUT
-            if not lines:
+            if not has_line:
                 slice_s = min(left_s, self.time_left_s(), _LONGEST_SLICE_S)
                 self._sort_next(timeout_s=max(slice_s, 0.0))
 

@@ -28,6 +28,10 @@ class Listener:
         self.heard: list[Any] = []
         self.waited_for: list[str | None] = []
         self.on_line: Callable[[Any], None] = lambda _item: None
+        self.has_room = True
+
+    def can_take(self) -> bool:
+        return self.has_room
 
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
         self.heard.append(item)
@@ -197,3 +201,13 @@ def test_a_sleep_is_counted_down_and_a_wait_is_not(waiter) -> None:
     assert 0.2 < left_s[0] <= 0.25
     assert left_s[-1] == 0
     assert len(ticks) >= 3
+
+
+def test_a_line_stays_where_it_is_until_there_is_room_for_its_answer(waiter, listener) -> None:
+    listener.has_room = False
+    listener.mailbox.put("line")
+    assert take(waiter, waiter.mailbox()) is TIMED_OUT
+    assert listener.heard == []
+    listener.has_room = True
+    assert take(waiter, waiter.mailbox()) is TIMED_OUT
+    assert listener.heard == ["line"]

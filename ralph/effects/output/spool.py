@@ -47,6 +47,11 @@ class Spool:
             self._unread_bytes += len(data)
         self._queue.put(data)
 
+    @property
+    def unread_bytes(self) -> int:
+        with self._lock:
+            return self._unread_bytes
+
     def drain(self, waiter: Waiter, until_s: float) -> None:
         """Wait until everything was written, or `until_s`. Raises `Interrupted`."""
         drained = waiter.mailbox()

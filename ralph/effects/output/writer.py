@@ -32,6 +32,9 @@ OutputFormat = Literal["text", "json", "stream-json"]
 LAST_CHANCE_S = 5.0
 LAST_CHANCE_AFTER_SIGNAL_S = 0.5
 
+# Answers are never left out, so there may not be more of them than this and one.
+MOST_UNANSWERED_BYTES = 8 * 1024 * 1024
+
 _CLEAR_LINE = b"\r\x1b[K"
 
 
@@ -91,6 +94,11 @@ class Writer:
                 event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
             ):
                 self._stdout.write(self._json_line(fields))
+
+    @property
+    def has_room(self) -> bool:
+        """For more than events: whoever drives the run reads what it is answered."""
+        return self._stdout.unread_bytes < MOST_UNANSWERED_BYTES
 
     def respond(self, fields: dict[str, Any]) -> None:
         """An answer to whoever drives the run; it is written even while the output is closing."""
