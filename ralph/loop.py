@@ -7,8 +7,7 @@ other rooms' business.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ralph.core.answer import with_unique_call_ids
 from ralph.core.bug_report import describe_bug
@@ -39,10 +38,10 @@ from ralph.core.session_entries import (
     ended_entry,
     queued_entry,
     result_entry,
-    target_entry,
     user_entry,
 )
 from ralph.core.tally import Tally
+from ralph.core.target_log import TargetLog
 from ralph.core.tool_calls import ToolResult
 from ralph.ports import Interrupted, JournalError, WorkingDirectoryGoneError
 from ralph.retry import CallSite, send_with_retry
@@ -74,14 +73,6 @@ class _Ending:
     signal_number: int = 0
 
 
-class _Recorded(NamedTuple):
-    """What the journal's last words about targets are."""
-
-    target: str
-    first: str
-    cooling: tuple[tuple[str, float], ...] = ()
-
-
 class Run:
     """One session's loop, task after task. `conversation` is valid to resume whenever `run()` has returned."""
 
@@ -108,9 +99,7 @@ class Run:
         self._journal = journal
         self._sink = events
         self._tally = Tally()
-        self._recorded = _Recorded(roster.first.name, roster.first.name)
-        self._named: set[str] = set()
-        """Targets whose requests' head this run's records hold."""
+        self._target_log = TargetLog(roster)
         self._queued: tuple[Block, ...] = session.queued if session else ()
         self._was_refused = session is not None and session.has_ended_as(Outcome.API_REJECTED)
         self._call_ids = set(session.call_ids) if session else set()
@@ -136,8 +125,7 @@ class Run:
         started_s = self._clock.now_s()
         self._tally = Tally()
         self._roster.forgive()
-        self._recorded = _Recorded(self._roster.first.name, self._roster.first.name)
-        self._named = {self._roster.first.name}
+        self._target_log = TargetLog(self._roster)
         try:
             ending = self._turns(prompt, opening)
         except AgentError as error:
@@ -275,21 +263,11 @@ class Run:
 
     def _target_entries(self) -> list[Entry]:
         """Whoever goes on with this session goes on with whom it asks, and lets those cool down who do."""
-        roster, now_s, now = self._roster, self._clock.now_s(), self._clock.utc_now()
-        target, shape = roster.target, roster.shape
-        ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}
-        recorded = _Recorded(target.name, roster.first.name, tuple(sorted(ends_s.items())))
-        if recorded == self._recorded or (not roster.rules.is_rotation and target is roster.first):
-            return []
-        if recorded.target != self._recorded.target:
-            self.conversation = self.conversation.under(shape)
-        self._recorded = recorded
-        is_new = target.name not in self._named
-        self._named.add(target.name)
-        cooling = {
-            name: (now + timedelta(seconds=end_s - now_s)).isoformat() for name, end_s in ends_s.items()
-        }
-        return [target_entry(target.name, shape if is_new else None, cooling, roster.first.name)]
+        before = self._target_log.target
+        entries = self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
+        if self._target_log.target != before:
+            self.conversation = self.conversation.under(self._roster.shape)
+        return entries
 
     def _ended(self, ending: _Ending, duration_s: float) -> RunEnded:
         tally, cause = self._tally, ending.cause
