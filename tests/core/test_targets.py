@@ -230,6 +230,24 @@ def test_over_the_maximum_delay_it_moves_on_while_there_is_somebody_and_gives_up
     assert isinstance(alone, GiveUp)
 
 
+def test_the_maximum_delay_holds_for_the_wait_of_rate_limits_too() -> None:
+    decision = Choosing(1, 1, policy=custom(4, 0.5, 5)).turn().fails(limited(1), limited(20))
+    assert isinstance(decision, GiveUp)
+    assert decision.is_early
+
+
+@pytest.mark.parametrize("policy", [patient(), custom(4, 1, 300)])
+def test_a_long_wish_ends_nothing_while_another_target_is_about_to_be_free(policy) -> None:
+    run = Choosing(1, 1, policy=policy)
+    run.turn().fails(replace(OVERLOADED, wish_s=6))
+    run.answers()
+    decision = run.turn().fails(replace(OVERLOADED, wish_s=40_000))
+    assert run.asked[-1] == Route(1)
+    assert isinstance(decision, Wait)
+    assert decision.seconds <= 6
+    assert run.state.route == Route(0)
+
+
 def test_off_asks_everybody_once() -> None:
     run = Choosing(1, 2, policy=off())
     assert isinstance(run.turn().fails_for_ever(RATE_LIMIT), GiveUp)

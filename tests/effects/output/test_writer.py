@@ -14,7 +14,13 @@ from ralph.core import events as ev
 from ralph.core.outcome import Outcome
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
-from ralph.effects.output.writer import LAST_CHANCE_AFTER_SIGNAL_S, LAST_CHANCE_S, OutputOptions, Writer
+from ralph.effects.output.writer import (
+    LAST_CHANCE_AFTER_SIGNAL_S,
+    LAST_CHANCE_S,
+    MOST_UNANSWERED_BYTES,
+    OutputOptions,
+    Writer,
+)
 from ralph.effects.waiter import Heartbeats, InboxWaiter
 
 if TYPE_CHECKING:
@@ -300,3 +306,21 @@ def test_a_failure_to_sync_leaves_the_old_result_file(output, tmp_path, monkeypa
         output(result_file=str(path)).writer.write_result_file(ended())
     assert path.read_text() == "old"
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_driver_that_reads_no_answers_is_told_from_one_that_does() -> None:
+    read_fd, write_fd = os.pipe()
+    options = OutputOptions("stream-json")
+    writer = Writer(
+        options, "s1", "0", redact=str, stdout_fd=write_fd, stderr_fd=os.open(os.devnull, os.O_WRONLY)
+    )
+    answers = 0
+    while writer.has_room:
+        writer.respond({"answer": "x" * 100_000})
+        answers += 1
+    assert answers * 100_000 < MOST_UNANSWERED_BYTES * 2
+    received = bytearray()
+    while received.count(b"\n") < answers:
+        received += os.read(read_fd, 1 << 20)
+    writer.deliver(InboxWaiter(CLOCK), CLOCK)
+    assert writer.has_room
