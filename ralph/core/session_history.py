@@ -167,6 +167,8 @@ def history_of(records: Iterable[Record]) -> SessionHistory:
                 before.append(record)
             elif runs:
                 runs[-1][1].append(record)
+        if runs:
+            runs[-1][1].extend(before)
         return SessionHistory(
             opening,
             tuple(
