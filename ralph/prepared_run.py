@@ -14,7 +14,7 @@ from ralph.core.events import Notice, RunStarted
 from ralph.core.outcome import Outcome
 from ralph.core.session_entries import run_entry
 from ralph.loop import Run
-from ralph.run_session import OpenSession, open_session, prompt_of_resumed
+from ralph.run_session import OpenSession, open_session, prompt_of_resumed, way_back
 from ralph.wiring import (
     build_clients,
     build_roster,
@@ -55,7 +55,9 @@ class PreparedRun:
         self._controls = controls
         self._clients = build_clients(around, redactor)
         now = around.clock.utc_now()
-        self.session: OpenSession = open_session(options.session, new_id, around.cwd, around.environment, now)
+        self.session: OpenSession = open_session(
+            options.session, new_id, around.cwd, around.environment, now, settings=around.settings
+        )
         old = self.session.old
         # What was not allowed before stays so, unless the command line says anew what is.
         self._writable = options.writable or (old.writable if old is not None else ())
@@ -116,9 +118,19 @@ class PreparedRun:
         shape, name = self.roster.first_shape, self.roster.first.name
         opening = run_entry(shape, started_at, os.getpid(), target=name, writable=self._writable)
         ended = self._run.run(prompt, opening)
-        if ended.outcome not in _RESUMABLE or not self._options.session.is_kept:
-            return ended
-        return replace(ended, hints=(*ended.hints, f"go on with: ralph --resume {self.session.id[:8]}"))
+        command = self._way_back() if ended.outcome in _RESUMABLE else None
+        return ended if command is None else replace(ended, hints=(*ended.hints, f"go on with: {command}"))
+
+    def _way_back(self) -> str | None:
+        """With what was said on the command line and the next one must say again."""
+        settings, options = self._around.settings, self._options
+        is_flag = settings.origins["model.base_url"].startswith("flag")
+        return way_back(
+            self.session,
+            options.session,
+            cwd=self._around.cwd if options.directory is not None else None,
+            base_url=settings.model.base_url if is_flag else None,
+        )
 
     def close(self) -> None:
         self._clients.close()

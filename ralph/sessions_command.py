@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from ralph.core import session_history as names
 from ralph.core.outcome import Outcome, UsageError
+from ralph.core.resume_command import resume_command
 from ralph.core.session import SessionError
+from ralph.core.session_opening import directory_of
 from ralph.effects.output.session_document import as_json, json_text, markdown
-from ralph.effects.output.session_list import ID_CHARS, SessionList, session_object
+from ralph.effects.output.session_list import SessionList, session_object
 from ralph.effects.output.session_text import SessionText
 from ralph.effects.sessions.looking import SessionLook, look_at
 from ralph.effects.sessions.store import SessionStore, written_at
@@ -29,7 +31,7 @@ _PIPE_COLUMNS = 80
 _PIPE_COLUMNS_WITH_DIRECTORY = 120
 
 # What a record that no run wrote makes of the code that reads it; a journal's shape is known, its content is not.
-_MAKES_NO_SENSE = (KeyError, TypeError, ValueError, AttributeError)
+_MAKES_NO_SENSE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def show_session(place: Place, prefix: str | None) -> int:
             _write(["", text.damage(problem)])
             return Outcome.IO_ERROR.exit_code()
         if look.outcome != names.RUNNING and look.history.task:
-            _write(["", text.way_back(_way_back(look, store, place))])
+            with suppress(SessionError):  # nobody can go on with that
+                _write(["", text.way_back(_way_back(look, store, place))])
     except _ReaderLeftError:
         pass
     return _code(look.problem)
@@ -155,7 +158,7 @@ def _found(store: SessionStore, prefix: str | None) -> Path:
     if prefix is not None:
         if not prefix.strip():
             raise UsageError("the beginning of a session's id is needed, or none for the last session")
-        return store.only_one(prefix)
+        return store.only_one(prefix, _here())
     last = store.last_of(_cwd())
     if last is None:
         raise UsageError(
@@ -165,10 +168,17 @@ def _found(store: SessionStore, prefix: str | None) -> Path:
 
 
 def _cwd() -> Path:
+    here = _here()
+    if here is None:
+        raise UsageError("the working directory is gone; change to one that exists")
+    return here
+
+
+def _here() -> Path | None:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise UsageError("the working directory is gone; change to one that exists") from None
+        return None
 
 
 def _refuse(look: SessionLook) -> int:
@@ -181,16 +191,13 @@ def _refuse(look: SessionLook) -> int:
 
 def _way_back(look: SessionLook, store: SessionStore, place: Place) -> str:
     """The command that goes on with it from here."""
-    short = look.id[:ID_CHARS]
-    name = short if len(store.starting_with(short)) == 1 else look.id
-    words = ["ralph", "--resume", name]
-    cwd = str(look.history.opening["cwd"])
-    if cwd != str(Path.cwd()):
-        words += ["--cd", cwd]
-    if place.directory is not None:
-        words += ["--session-dir", str(place.directory)]
-    command = shlex.join(words)
-    return f'{command} "what is to be done next"' if look.history.is_completed else command
+    directory = directory_of(look.records)
+    return resume_command(
+        store.short_name(look.id),
+        cwd=directory if directory != str(_here()) and Path(directory).is_dir() else None,
+        session_dir=None if place.directory is None else str(place.directory),
+        prompt="what is to be done next" if look.history.is_completed else None,
+    )
 
 
 def _iso(moment_s: float) -> str:

@@ -99,6 +99,7 @@ PURE = {
     "pathlib",
     "zlib",
     "re",
+    "shlex",
     "signal",
     "types",
     "typing",

@@ -108,7 +108,7 @@ def replay(records: Iterable[Record]) -> Session:
     try:
         for record in records:
             replaying.take(record.kind, record.fields)
-    except (KeyError, TypeError, ValueError, AttributeError, AgentError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, AgentError) as error:
         raise SessionError(f"a record of it makes no sense ({type(error).__name__}: {error})") from error
     return replaying.session()
 

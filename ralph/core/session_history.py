@@ -15,6 +15,7 @@ from ralph.core.models import facts_of
 from ralph.core.outcome import Outcome
 from ralph.core.reading import Reading
 from ralph.core.session import SessionError, refuse_newer, replay
+from ralph.core.session_opening import MOVED
 from ralph.core.usage import RunUsage, tokens_of
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class RunHistory:
 @dataclass(frozen=True)
 class SessionHistory:
     opening: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of the `session` record; empty: not even that can be read."""
+    """The fields of the `session` record, `cwd` after the last move; empty: not even that can be read."""
     runs: tuple[RunHistory, ...] = ()
 
     @property
@@ -150,7 +151,7 @@ class SessionHistory:
 def history_of(records: Iterable[Record]) -> SessionHistory:
     """Raises NewerFormatError; and SessionError for records that no run writes."""
     opening: Mapping[str, Any] = {}
-    runs: list[tuple[Mapping[str, Any], list[Record]]] = []
+    runs: list[tuple[Record, list[Record]]] = []
     before: list[Record] = []
     """What a run has to tell before its first record, and after the end of the one before it."""
     try:
@@ -158,8 +159,10 @@ def history_of(records: Iterable[Record]) -> SessionHistory:
             if record.kind == "session":
                 opening = record.fields
                 refuse_newer(opening)
+            elif record.kind == MOVED and record.seq > opening.get("copied", 0):
+                opening = {**opening, "cwd": record.fields["cwd"]}
             elif record.kind == "run":
-                runs.append((record.fields, before))
+                runs.append((record, before))
                 before = []
             elif record.kind == "event" and (
                 not runs or (runs[-1][1][-1:] and runs[-1][1][-1].kind == "ended")
@@ -172,11 +175,11 @@ def history_of(records: Iterable[Record]) -> SessionHistory:
         return SessionHistory(
             opening,
             tuple(
-                RunHistory(number, fields, tuple(written), _is_copied(opening, fields))
-                for number, (fields, written) in enumerate(runs, start=1)
+                RunHistory(number, run.fields, tuple(written), _is_copied(opening, run))
+                for number, (run, written) in enumerate(runs, start=1)
             ),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise SessionError(f"a record of it makes no sense ({type(error).__name__}: {error})") from error
 
 
@@ -206,6 +209,11 @@ def _sum_of_known(costs: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(costs) else None
 
 
-def _is_copied(opening: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
-    """A fork is made before its own first run starts; times of one clock in one form compare as texts."""
-    return "forked_from" in opening and run["started_at"] < opening["created_at"]
+def _is_copied(opening: Mapping[str, Any], run: Record) -> bool:
+    """By the number that the fork's first record tells.
+
+    Older forks tell none. Each was made before its own first run; times of one clock in one form compare as texts.
+    """
+    if "copied" in opening:
+        return run.seq <= int(opening["copied"])
+    return "forked_from" in opening and run.fields["started_at"] < opening["created_at"]

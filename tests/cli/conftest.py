@@ -95,11 +95,14 @@ def ralph(tmp_path: Path) -> Ralph:
     work.mkdir()
     home = tmp_path / "home"
     home.mkdir()
+    temporary = tmp_path / "tmp"  # sessions that others have left in the system's are none of these tests'
+    temporary.mkdir()
     return Ralph(
         work,
         {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
+            "TMPDIR": str(temporary),
             "ANTHROPIC_API_KEY": KEY,
             # The tree that these tests belong to, whatever is installed.
             "PYTHONPATH": str(Path(__file__).parent.parent.parent),

@@ -135,6 +135,7 @@ def test_p5_a_full_disk_under_the_work_is_an_error_for_the_model_and_leaves_file
 
 
 READ_ONLY = "mount -t tmpfs -o ro tmpfs"
+READ_ONLY_BIND = "bind() { mount --bind $1 $1 && mount -o remount,ro,bind $1; }; bind"
 
 
 @needs_mounts
@@ -148,6 +149,29 @@ def test_p6_without_a_home_to_write_to_sessions_go_to_the_temporary_directory_an
     assert "sessions are kept in" in ran.stderr
     assert "Read-only file system" in ran.stderr
     assert len(journals(tmp_path)) == 1
+
+
+@needs_mounts
+def test_p6_sessions_of_a_home_that_became_read_only_and_of_the_time_since_are_both_found_exits_0(
+    ralph, serve
+) -> None:
+    serve(*[Turn(DONE)] * 4)
+    home = ralph.environment["HOME"]
+    before, since = (f"{n}0000000-0000-4000-8000-000000000000" for n in (1, 2))
+    assert ralph("before", "--session-id", before).code == 0
+    for words in (
+        ["since", "--session-id", since],
+        ["sessions", "show", before],
+        ["-r", since, "on"],
+        ["-r", before, "--fork-session", "on"],
+    ):
+        assert in_small_disk(ralph, READ_ONLY_BIND, Path(home), *words).code == 0
+    refused = in_small_disk(ralph, READ_ONLY_BIND, Path(home), "-r", before, "on")
+    assert refused.code == 74
+    assert "Read-only file system: --fork-session goes on with a copy" in refused.last_line
+    for session in (before, since):
+        assert ralph("sessions", "show", session).code == 0
+        assert session[:8] in ralph("sessions", "ls").stdout
 
 
 @needs_mounts

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.core.journal_lines import FORMAT, Record, line_of, read_lines
+from ralph.effects.sessions.journal import FileJournal
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.cli.conftest import Finished, Ralph, wait_until
 from tests.journals.corpus import EXPECTED, JOURNALS
@@ -259,8 +260,11 @@ def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(
         whole = max((end for end in ends if end <= cut + 1), default=0)  # a line is whole without its break
         kinds = [record.kind for record in read_lines(journal[:whole]).records]
         assert ran.code == (0 if "user" in kinds and "ended" not in kinds else 2), (cut, ran.stderr)
-        assert path.read_bytes().startswith(journal[:whole])
         torn = path.with_suffix(".torn")
+        if "user" not in kinds:  # nothing goes on, and nothing is touched
+            assert (path.read_bytes(), torn.exists()) == (journal[:cut], False)
+            continue
+        assert path.read_bytes().startswith(journal[:whole])
         assert (torn.read_bytes() if torn.exists() else b"") == journal[whole:cut]
 
 
@@ -274,6 +278,40 @@ def test_p3_a_flipped_bit_is_damage_and_nothing_is_touched_exits_74(ralph, journ
         assert ran.last_line.startswith(f"[ralph] io_error (exit 74): the journal {path} is damaged: line")
         assert path.read_bytes() == data
         assert [*path.parent.iterdir()] == [path]
+
+
+def test_p3_what_was_torn_before_is_never_overwritten_exits_0(ralph, serve) -> None:
+    serve(Fault(status=529), Fault(status=529), Turn("Done."))
+    assert ralph("go", "--session-id", ID, "--retry", "off").code == 75
+    path = journal_of(ralph)
+    tears = [b'{"seq":9,"ki', b'{"seq":99,"kin']
+    for torn, code in zip(tears, (75, 0), strict=True):
+        path.write_bytes(path.read_bytes() + torn)
+        assert ralph("--resume", ID, "--retry", "off").code == code
+    assert sorted(torn.read_bytes() for torn in path.parent.glob("*.torn")) == sorted(tears)
+
+
+NONSENSE: dict[str, tuple[str, dict[str, Any]]] = {
+    "a prompt without a block": ("user", {"content": []}),
+    "a result before any message": ("tool_result", {"tool_use_id": "c", "content": "x"}),
+    "an answer without a message": ("assistant", {}),
+}
+
+
+@pytest.mark.parametrize("record", NONSENSE.values(), ids=NONSENSE)
+def test_p3_a_record_that_no_run_writes_is_damage_with_a_valid_checksum_too_exits_74(
+    ralph, journal, record
+) -> None:
+    whole = journal.splitlines(keepends=True)
+    prompt = {"content": [{"type": "text", "text": "go"}]}
+    data = b"".join([*whole[:2], line_of(Record(2, *record)), line_of(Record(3, "user", prompt))])
+    [(ran, path)] = resumed(ralph, [data])
+    assert ran.code == 74
+    assert "makes no sense" in ran.last_line
+    assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}`" in ran.last_line
+    assert path.read_bytes() == data
+    exported = ralph("sessions", "export", ID, "--format", "json", "--session-dir", str(path.parents[1]))
+    assert (exported.code, len(exported.stderr.splitlines())) == (74, 1)
 
 
 # In use: P13
@@ -324,6 +362,16 @@ def test_p13_of_twenty_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, hel
     assert held.request_count == 3
 
 
+def test_p13_a_run_that_has_ended_is_not_named_as_the_holder_exits_78(ralph, held) -> None:
+    holder = FileJournal.open(journal_of(ralph))  # as a new run's process does before it has written anything
+    try:
+        ran = ralph("--resume", ID)
+    finally:
+        holder.close()
+    assert ran.code == 78
+    assert ran.last_line.endswith(f"session {ID} is in use by another process")
+
+
 # Of another version: P14
 
 
@@ -339,6 +387,18 @@ def test_p14_a_journal_of_a_newer_format_says_who_made_it_exits_78(ralph, journa
     assert ran.code == 78
     assert "made by ralph 99.0.0" in ran.last_line
     assert path.read_bytes() == newer
+
+
+@pytest.mark.parametrize("rest", [b'{"seq":9,"ki', b"lines of another kind\n"])
+def test_p14_a_journal_of_a_newer_format_is_left_as_it_is_whatever_follows_exits_78(
+    ralph, journal, rest
+) -> None:
+    newer = with_opening(journal, format=FORMAT + 1, ralph="99.0.0") + rest
+    [(ran, path)] = resumed(ralph, [newer])
+    assert ran.code == 78
+    assert "made by ralph 99.0.0" in ran.last_line
+    assert path.read_bytes() == newer
+    assert [*path.parent.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("name", ["amended", "out-of-time", "stopped-in-a-command"])

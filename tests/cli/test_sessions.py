@@ -114,8 +114,8 @@ def test_looking_at_a_running_session_never_gets_in_its_way(ralph, serve) -> Non
 
 
 def test_a_fork_is_a_session_of_its_own_and_counts_its_own_runs(ralph, serve, session) -> None:
-    serve(HELLO)
-    assert ralph("-c", "--fork-session", "and now?").code == 0
+    server = serve(HELLO)
+    assert ralph("-c", "--fork-session", "and now?", "--base-url", server.base_url).code == 0
     new, old = listed(ralph)
     assert (new["forked_from"], old["id"]) == (session.stem, session.stem)
     assert (new["turns"], new["runs"], old["turns"]) == (1, 1, 2)

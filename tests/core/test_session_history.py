@@ -8,6 +8,7 @@ from ralph.core.journal_lines import FORMAT, Record
 from ralph.core.outcome import Outcome
 from ralph.core.session import NewerFormatError, SessionError
 from ralph.core.session_history import SessionHistory, history_of, messages_of
+from ralph.core.session_opening import copied_entries
 from ralph.core.session_story import Called, Happened, Prompted, Said, story_of
 from tests.fakes import call, text
 from tests.session_journals import Told, completed, killed
@@ -57,6 +58,20 @@ def test_a_fork_counts_its_own_runs_only() -> None:
     assert [run.is_copied for run in told(journal).runs] == [True, False]
     assert told(journal).turns == 2
     assert told(journal).task == "old"
+
+
+@pytest.mark.parametrize("started_at", ["2026-11-20T00:00:00+00:00", "2026-11-22T00:00:00+00:00"])
+def test_what_a_fork_has_copied_is_told_by_number_whatever_the_clock_said(started_at) -> None:
+    old = Told().run(started_at).prompt("old").answers(text("x")).ends()
+    fork = Told()
+    fork.records = []
+    fork.append(*copied_entries(old.records, "s2", "/work", "2026-11-21T12:00:00+00:00", "0.1.0"))
+    fork.run("2026-11-21T11:00:00+00:00").prompt("new").answers(text("y")).ends()
+    assert [run.is_copied for run in told(fork).runs] == [True, False]
+    again = Told()
+    again.records = []
+    again.append(*copied_entries(fork.records, "s3", "/work", "2026-11-21T10:00:00+00:00", "0.1.0"))
+    assert told(again).own_runs == ()
 
 
 def test_a_session_that_has_only_begun_is_empty_and_no_error() -> None:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.outcome import Outcome
 from ralph.core.session_history import RUNNING
+from ralph.core.session_naming import SHORT_ID_CHARS, shortened
 from ralph.effects.output.narration import Narration, plain
-from ralph.effects.output.session_words import cost_text, shortened
+from ralph.effects.output.session_words import cost_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.core.session_history import SessionHistory
 
-ID_CHARS = 8
 _DIRECTORY_CHARS = 28
 _SHORTEST_TASK_CHARS = 12
 _TASK_JSON_CHARS = 400
@@ -38,7 +38,7 @@ class SessionList:
 
     def row(self, session_id: str, written_at_s: float, outcome: str, history: SessionHistory) -> str:
         return self._line(
-            session_id[:ID_CHARS],
+            session_id[:SHORT_ID_CHARS],
             self._time(written_at_s),
             _tail(str(history.opening.get("cwd", "?")), _DIRECTORY_CHARS) if self._has_directory else "",
             self._narration.color(_color_of(outcome), f"{outcome:15}"),
@@ -50,7 +50,7 @@ class SessionList:
     def _line(self, name: str, time: str, directory: str, outcome: str, *rest: str) -> str:
         turns, cost, task = rest
         where = f"{directory:{_DIRECTORY_CHARS}}  " if self._has_directory else ""
-        before = f"{name:{ID_CHARS}}  {time:11}  {where}"
+        before = f"{name:{SHORT_ID_CHARS}}  {time:11}  {where}"
         after = f"{turns:>5}  {cost:>8}  "
         left = self._width - len(before) - 15 - len(after) - 2
         return f"{before}{outcome}  {after}{shortened(task, max(_SHORTEST_TASK_CHARS, left))}".rstrip()

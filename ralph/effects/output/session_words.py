@@ -65,9 +65,3 @@ def ending(ended: Mapping[str, Any]) -> str:
         f"{counted(ended['num_turns'], 'turn')}, {ended['duration_s']:.1f}s, {cost_text(ended['cost_usd'])}"
     )
     return f"{ended['outcome']}{code}{why} [{took}]"
-
-
-def shortened(text: str, width: int) -> str:
-    """One line of at most so many characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: max(0, width - 1)].rstrip() + "…"

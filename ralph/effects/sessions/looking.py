@@ -42,6 +42,14 @@ class SessionLook:
     def id(self) -> str:
         return self.path.stem
 
+    @property
+    def task(self) -> str:
+        """Its first prompt; empty: there is none that could be read."""
+        try:
+            return self.history.task
+        except (LookupError, TypeError, AttributeError):
+            return ""
+
 
 def look_at(path: Path) -> SessionLook:
     """Raises FileNotFoundError for a journal that was removed just now; everything else is an outcome."""
@@ -86,6 +94,28 @@ def _read(path: Path) -> tuple[int, SessionLook]:
         outcome = history.end or history_names.KILLED
     problem = str(damage) if damage is not None else None
     return len(data), SessionLook(path, written_at_s, outcome, history, records, problem)
+
+
+def holder_of(path: Path) -> str:
+    """Who has it open, as far as its last run tells; one that has ended, or is no process here, is not it."""
+    try:
+        run = history_of(readable_part(path.read_bytes())[0]).runs[-1]
+        process_id = int(run.fields["pid"])
+        if run.ended is None and _is_there(process_id):
+            return f"process {process_id}, since {run.started_at}"
+    except (OSError, SessionError, LookupError, TypeError, ValueError):
+        pass
+    return "another process"
+
+
+def _is_there(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)  # sends nothing
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def is_locked(path: Path) -> bool:

@@ -76,5 +76,6 @@ def _remove(journal: KeptJournal) -> None:
         path.unlink()
     finally:
         os.close(descriptor)
-    path.with_suffix(".torn").unlink(missing_ok=True)
+    for torn in path.parent.glob(f"{path.stem}.*torn"):
+        torn.unlink(missing_ok=True)
     path.parent.rmdir()  # where it was the last one

@@ -10,24 +10,34 @@ import os
 import re
 import stat
 import tempfile
+import time
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.outcome import UsageError
+from ralph.core.session_naming import SHORT_ID_CHARS, named_session
 from ralph.effects.sessions.journal import FileJournal
+from ralph.effects.sessions.looking import look_at
 from ralph.ports import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import BinaryIO
 
 SUFFIX = ".jsonl"
-# The first message stands within: before it come the session, the run with the requests' head, and notices.
-_OPENING_BYTES = 512 * 1024
+_PIECE_BYTES = 64 * 1024
+_MESSAGE = re.compile(rb'\{"seq":\d+,"kind":"user"')
+_MOST_NAMED = 3
 
 
 class SessionStore:
-    def __init__(self, root: Path, notice: str | None = None) -> None:
+    def __init__(self, root: Path, notice: str | None = None, others: tuple[Path, ...] = ()) -> None:
         self.root = root
+        """Where new ones are made."""
+        self._roots = (root, *others)
         self.notice = notice
         """For people: why this is not the usual place."""
 
@@ -42,34 +52,33 @@ class SessionStore:
             _make_private(chosen)
             return cls(chosen)
         usual = _usual_place(environment)
-        if usual is not None:
-            try:
+        try:
+            if usual is not None:
                 _make_private(usual)
-            except JournalError as error:
-                fallback = _temporary_place()
-                return cls(
-                    fallback, f"sessions are kept in {fallback}, which may be cleared at any time: {error}"
-                )
-            return cls(usual)
+                return cls(usual, others=_temporary_if_ours())
+            why = "there is no HOME"
+        except JournalError as error:
+            why = str(error)
         fallback = _temporary_place()
-        return cls(
-            fallback, f"sessions are kept in {fallback}, which may be cleared at any time: there is no HOME"
-        )
+        notice = f"sessions are kept in {fallback}, which may be cleared at any time: {why}"
+        return cls(fallback, notice, others=() if usual is None else (usual,))
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """Where a run of this user would keep its sessions. Nothing is made: what is not there is empty."""
+        """Where a run of this user would look for sessions. Nothing is made: what is not there is empty."""
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
             return cls(chosen)
-        usual, fallback = _usual_place(environment), _temporary_path()
-        if usual is None or (not os.access(usual, os.W_OK | os.X_OK) and _is_ours_alone(fallback)):
-            return cls(fallback)
-        return cls(usual)
+        usual, others = _usual_place(environment), _temporary_if_ours()
+        if usual is None:
+            return cls(_temporary_path())
+        if others and not os.access(usual, os.W_OK | os.X_OK):
+            return cls(others[0], others=(usual,))
+        return cls(usual, others=others)
 
     def create(self, session_id: str, cwd: Path) -> FileJournal:
         """Raises JournalError; its cause is a FileExistsError when there is such a session already."""
-        path = self._directory_of(cwd) / f"{session_id}{SUFFIX}"
+        path = self.root / _directory_name(cwd) / f"{session_id}{SUFFIX}"
         _make_private(path.parent)
         try:
             return FileJournal.create(path)
@@ -88,39 +97,85 @@ class SessionStore:
         newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
         return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
 
-    def only_one(self, prefix: str) -> Path:
-        """Raises UsageError unless one id, and one alone, begins so."""
+    def only_one(self, prefix: str, cwd: Path | None) -> Path:
+        """Raises UsageError unless one id, and one alone, begins so. `cwd`: whose others may have been meant."""
         found = self.starting_with(prefix)
         if not found:
-            raise UsageError(f"there is no session that begins with {prefix!r} (in {self.root})")
+            none = f"there is no session that begins with {prefix!r} (in {self.root})"
+            raise UsageError(f"{none}{self._instead(prefix, cwd)}")
         if len(found) > 1:
             names = ", ".join(path.stem for path in found[:5])
             raise UsageError(f"{len(found)} sessions begin with {prefix!r}: {names}")
         return found[0]
 
     def starting_with(self, prefix: str) -> list[Path]:
-        return sorted(path for path in self.all() if path.stem.startswith(prefix))
+        """Capitals do not count: an id is a number."""
+        return sorted(path for path in self.all() if path.stem.startswith(prefix.lower()))
+
+    def short_name(self, session_id: str) -> str:
+        """As much of the id as tells it from the others."""
+        short = session_id[:SHORT_ID_CHARS]
+        return short if len(self.starting_with(short)) <= 1 else session_id
 
     def of(self, cwd: Path) -> Iterator[Path]:
         """The journals of this directory."""
-        return self._directory_of(cwd).glob(f"*{SUFFIX}")
+        name = _directory_name(cwd)
+        return chain.from_iterable((root / name).glob(f"*{SUFFIX}") for root in self._roots)
 
     def all(self) -> Iterator[Path]:
-        return self.root.glob(f"*/*{SUFFIX}")
+        return chain.from_iterable(root.glob(f"*/*{SUFFIX}") for root in self._roots)
 
-    def _directory_of(self, cwd: Path) -> Path:
-        """Its name for people to recognise, a hash because names repeat."""
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
-        return self.root / f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
+    def _instead(self, prefix: str, cwd: Path | None) -> str:
+        """What may have been meant: ids that look like it, or the newest of this directory."""
+        beginnings = {path.stem[: len(prefix)]: path for path in self.all()}
+        alike = get_close_matches(prefix.lower(), beginnings, _MOST_NAMED)
+        if alike:
+            return f"; the closest: {_names([beginnings[each] for each in alike])}"
+        newest = sorted(self.of(cwd) if cwd is not None else (), key=written_at, reverse=True)[:_MOST_NAMED]
+        return f"; the newest of this directory: {_names(newest)}" if newest else ""
+
+
+def _directory_name(cwd: Path) -> str:
+    """For people to recognise, with a hash because names repeat."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
+    return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
+
+
+def _names(paths: Iterable[Path]) -> str:
+    now_s = time.time()
+    named = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            look = look_at(path)
+            named.append(named_session(look.id, now_s - look.written_at_s, look.task))
+    return ", ".join(named)
 
 
 def _has_message(path: Path) -> bool:
-    """A run that was stopped before its first message left nothing to go on with."""
+    """A run that was stopped before its first message left nothing to go on with.
+
+    Memory is bounded: the record before the message, with the head of all requests, may be of any size.
+    """
     try:
         with path.open("rb") as file:
-            return b'"kind":"user"' in file.read(_OPENING_BYTES)
-    except OSError:
+            begins_line = True
+            while piece := file.readline(_PIECE_BYTES):
+                if begins_line and _MESSAGE.match(piece):
+                    return _is_whole(piece, file)
+                begins_line = piece.endswith(b"\n")
+    except FileNotFoundError:  # it was deleted just now
         return False
+    except OSError:  # it is not passed over in silence: opening it will say what is wrong
+        return True
+    return False
+
+
+def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
+    """A line that a kill cut off is no record."""
+    end = beginning
+    while not end.endswith(b"\n") and (piece := file.readline(_PIECE_BYTES)):
+        end = end[-2:] + piece
+    return end.endswith((b'"}\n', b'"}'))
 
 
 def _usual_place(environment: Mapping[str, str]) -> Path | None:
@@ -145,6 +200,15 @@ def _temporary_place() -> Path:
 
 def _temporary_path() -> Path:
     return Path(tempfile.gettempdir()) / f"ralph-sessions-{os.getuid()}"
+
+
+def _temporary_if_ours() -> tuple[Path, ...]:
+    """Runs that had no better place may have left some there."""
+    try:
+        place = _temporary_path()
+    except OSError:  # there is no temporary directory at all
+        return ()
+    return (place,) if _is_ours_alone(place) else ()
 
 
 def _is_ours_alone(place: Path) -> bool:

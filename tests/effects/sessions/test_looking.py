@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.effects.sessions.journal import FileJournal
-from ralph.effects.sessions.looking import is_locked, look_at
+from ralph.core.conversation import RequestShape
+from ralph.core.session_entries import run_entry
+from ralph.effects.sessions.journal import FileJournal, SessionLockedError
+from ralph.effects.sessions.looking import holder_of, is_locked, look_at
 from ralph.effects.sessions.store import SessionStore
 from tests.session_journals import SESSION_ID, Told, completed, killed
 
@@ -39,6 +44,52 @@ def test_a_journal_without_an_end_that_is_open_is_running(path: Path) -> None:
     assert look_at(path).outcome == "running"
     journal.close()
     assert look_at(path).outcome == "killed"
+
+
+def test_p13_somebody_who_only_looks_does_not_make_a_run_find_its_journal_taken(path, monkeypatch) -> None:
+    path.write_bytes(killed().data)
+    looker = os.open(path, os.O_RDONLY)
+    fcntl.flock(looker, fcntl.LOCK_SH)
+    pauses: list[float] = []
+
+    def looks_for_two_pauses(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 2:
+            os.close(looker)
+
+    monkeypatch.setattr(time, "sleep", looks_for_two_pauses)
+    FileJournal.open(path).close()
+    assert len(pauses) == 2
+
+
+def test_p13_a_journal_that_stays_locked_is_waited_for_no_longer_than_50_ms(path, monkeypatch) -> None:
+    path.write_bytes(killed().data)
+    holder = FileJournal.open(path)
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with pytest.raises(SessionLockedError):
+        FileJournal.open(path)
+    assert sum(pauses) == pytest.approx(0.05)
+    holder.close()
+
+
+NO_PROCESS = 2**22 + 1
+"""Beyond the largest number that Linux gives."""
+
+
+@pytest.mark.parametrize(
+    ("process_id", "ends", "is_named"),
+    [(1, False, True), (1, True, False), (NO_PROCESS, False, False), (2**70, False, False)],
+)
+def test_only_a_process_that_may_have_it_open_is_named_as_the_holder(
+    path, process_id, ends, is_named
+) -> None:
+    journal = Told()
+    journal.append(run_entry(RequestShape("m", "", ()), "now", process_id))
+    path.write_bytes((journal.ends() if ends else journal).data + b'{"seq":')
+    assert holder_of(path) == (f"process {process_id}, since now" if is_named else "another process")
+    path.write_bytes(b"")
+    assert holder_of(path) == "another process"
 
 
 def test_looking_leaves_no_lock_behind(path: Path) -> None:

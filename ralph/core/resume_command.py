@@ -1,0 +1,34 @@
+"""The command that goes on with a session, as it can be typed into a shell. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+
+def resume_command(
+    name: str,
+    *,
+    cwd: str | None = None,
+    session_dir: str | None = None,
+    base_url: str | None = None,
+    prompt: str | None = None,
+) -> str:
+    """`name`: enough of the session's id. None: that goes without saying."""
+    options = {"--cd": cwd, "--session-dir": session_dir, "--base-url": base_url}
+    words = ["ralph", "--resume", name]
+    for option, value in options.items():
+        words += [option, value] if value is not None else []
+    command = " ".join(map(shell_word, words))
+    return f'{command} "{prompt}"' if prompt is not None else command
+
+
+def shell_word(text: str) -> str:
+    """One word to a shell. What cannot be printed, as a path's bytes that are no UTF-8, stands in octal (`$'...'`)."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(map(_in_octal, text.encode("utf-8", "surrogateescape"))) + "'"
+
+
+def _in_octal(byte: int) -> str:
+    is_plain = 32 <= byte < 127 and chr(byte) not in "'\\"
+    return chr(byte) if is_plain else f"\\{byte:03o}"

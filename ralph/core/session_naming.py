@@ -1,0 +1,32 @@
+"""How people are told which session is meant: the beginning of its id, its age, the first words of its task. Pure."""
+
+from __future__ import annotations
+
+SHORT_ID_CHARS = 8
+_TASK_CHARS = 60
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+def named_session(session_id: str, age_s: float, task: str) -> str:
+    """`age_s`: since something was written to it."""
+    words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
+    return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
+
+
+def age_text(age_s: float) -> str:
+    """In the largest unit that is whole; a time to come, by a clock that was put back, is now."""
+    age_s = max(0.0, age_s)
+    if age_s < _MINUTE_S:
+        return f"{age_s:.0f} s ago"
+    if age_s < _HOUR_S:
+        return f"{age_s // _MINUTE_S:.0f} min ago"
+    if age_s < 2 * _DAY_S:
+        return f"{age_s // _HOUR_S:.0f} h ago"
+    return f"{age_s // _DAY_S:.0f} days ago"
+
+
+def shortened(text: str, width: int) -> str:
+    """One line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: max(0, width - 1)].rstrip() + "…"
