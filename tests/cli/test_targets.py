@@ -359,6 +359,6 @@ def test_a_model_that_a_driver_chose_is_sent_the_same_head_by_the_next_run(ralph
     assert [request.json()["model"] for request in server.requests] == ["claude-haiku-5-5"] * 2
     (ralph.cwd / "AGENTS.md").write_text("Instructions that came later.")
     later = serve(DONE)
-    assert ralph("and now?", "--continue").code == 0
+    assert ralph("and now?", "--continue", "--base-url", later.base_url).code == 0
     assert heads(later) == heads(server)[:1]
     assert only_journal(ralph).exists()
