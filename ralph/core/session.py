@@ -80,6 +80,8 @@ class Session:
     """What each target was sent, by name, in the last run that asked it."""
     cooling: Mapping[str, str] = field(default_factory=dict)
     """Of the last run: whose cooldown ends when, RFC 3339."""
+    seen: Mapping[str, str] = field(default_factory=dict)
+    """By path, the content that the model saw last, as `ToolOutput.seen` says it."""
 
     @property
     def is_completed(self) -> bool:
@@ -115,6 +117,7 @@ class _Replay:
         self._turn_state = TurnState()
         self._ended: Mapping[str, Any] | None = None
         self._call_ids: set[str] = set()
+        self._seen: dict[str, str] = {}
 
     def take(self, kind: str, fields: Mapping[str, Any]) -> None:
         if not self._opening and kind != "session":
@@ -163,6 +166,7 @@ class _Replay:
             self._first,
             self._shapes,
             self._cooling,
+            self._seen,
         )
 
     def _open(self, fields: Mapping[str, Any]) -> None:
@@ -205,6 +209,7 @@ class _Replay:
 
     def _take_result(self, fields: Mapping[str, Any]) -> None:
         self._results[fields["tool_use_id"]] = ToolResult.of_block(dict(fields))
+        self._seen |= fields.get("seen", {})
         asked = self._conversation.messages[-1].tool_use_ids
         if all(name in self._results for name in asked):
             blocks = [self._results[name].as_block() for name in asked]
