@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ralph.core.answer import with_unique_call_ids
+from ralph.core.answer import with_sendable_calls
 from ralph.core.bug_report import describe_bug
 from ralph.core.classify import outcome_of
 from ralph.core.controls import RunControls
@@ -238,8 +238,8 @@ class Run:
         self._session = None  # what was pending in it is settled
         self.take_model_wish()
         answer = send_with_retry(self.conversation, self._site, self._tally.turns + 1)
-        answer = with_unique_call_ids(answer, self._call_ids)
-        self._call_ids.update(call.id for call in answer.calls)
+        answer = with_sendable_calls(answer, self._call_ids)
+        self._call_ids.update(answer.call_ids)
         self._record_target()
         self._journal.append(assistant_entry(answer))
         message = assistant_message(answer.content, self._roster.shape.author)

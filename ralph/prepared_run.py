@@ -76,6 +76,7 @@ class PreparedRun:
         )
         if self.session.old is not None:
             _go_on_from(self.roster, self.session.old, self._around)
+            self._toolbox.go_on_from(self.session.old)
         self._run = Run(
             self.roster,
             run_policy(self._around.settings.retry, self._options.speed),

@@ -111,8 +111,15 @@ class ToolTurn:
         change = self.intents[call.id]
         if call.name in FILE_TOOLS:
             # Without a change there was nothing that it could do.
-            return None if change is None else self.toolbox.settle(change)
+            return None if change is None else self._settle(call, change)
         return ToolOutput(INTERRUPTED, is_error=True)
+
+    def _settle(self, call: ToolCall, change: FileChange) -> ToolOutput | None:
+        try:
+            return self.toolbox.settle(change)
+        except Interrupted:
+            self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
+            raise
 
     def _finish(self, done: Sequence[tuple[ToolCall, ToolOutput, float]]) -> None:
         results = [ToolResult(call.id, output) for call, output, _ in done]

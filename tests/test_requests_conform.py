@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +26,7 @@ from ralph.settings import load_settings
 from ralph.wiring import Surroundings, build_roster, build_toolbox, run_policy
 from tests.core.test_conversation import ASSISTANT, IDS, USER, conversation, sent
 from tests.effects.messages_api.streams import streams
+from tests.effects.tools.image_files import png
 from tests.fakes import FakeJournal, RecordingEvents, ScriptedClient, answer, call, text
 from tests.request_types import request_problems
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ralph.core.conversation import Conversation, Message
 
 DONE = answer(text("Done."))
-PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 2, 2) + b"\0" * 5
+PNG = png(2, 2)
 EFFORTS = (None, "low", "medium", "high", "xhigh", "max")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +17,10 @@ from ralph.core.roster import Roster
 from ralph.core.session import Session, SessionError, replay
 from ralph.core.session_entries import run_entry
 from ralph.core.target import Target
-from ralph.core.tool_calls import FileChange, ToolDefinition, ToolOutput
+from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 from ralph.loop import Run
 from ralph.ports import SignalReceived
-from ralph.tool_turn import INTERRUPTED
+from ralph.tool_turn import INTERRUPTED, ToolTurn
 from tests.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
@@ -269,3 +270,30 @@ def test_an_image_that_the_api_refused_is_not_sent_again_with_what_is_said_next(
     overloaded = Life(HttpError(529, None, ""), prompt=[{"type": "text", "text": "see"}, image])
     kept = Life(DONE, journal=overloaded.journal, prompt="well?")
     assert b'"image"' in kept.client.bodies[0], "an outage is no refusal"
+
+
+def test_the_newest_thing_seen_of_a_file_counts_and_is_no_part_of_the_conversation() -> None:
+    first = Life(answer(call("e")), answer(call("e2")), DONE, prompt="go")
+    records = list(first.journal.records)
+    older, newer = [record for record in records if record.kind == "tool_result"]
+    for record, seen in ((older, {"/a": "1", "/b": "1"}), (newer, {"/a": "2"})):
+        records[record.seq] = replace(record, fields={**record.fields, "seen": seen})
+    session = replay(records)
+    assert session.seen == {"/a": "2", "/b": "1"}
+    assert session.conversation.messages == replay(first.journal.records).conversation.messages
+
+
+class InterruptedToolbox(FakeToolbox):
+    def settle(self, change: FileChange) -> ToolOutput | None:
+        raise SignalReceived(15)
+
+
+def test_p7_a_signal_while_a_write_is_settled_leaves_its_effects_unknown() -> None:
+    journal = FakeJournal.of_run(SHAPE)
+    toolbox = InterruptedToolbox()
+    toolbox.definitions = SHAPE.tools
+    turn = ToolTurn([ToolCall("w", "Write", {})], toolbox, journal, RecordingEvents())
+    turn.intents = {"w": CHANGE}
+    with pytest.raises(SignalReceived):
+        turn.run()
+    assert turn.finished["w"].output == ToolOutput(INTERRUPTED, is_error=True)

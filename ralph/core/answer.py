@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping
 
     from ralph.core.tool_calls import Block, ToolCall
+
+# The API refuses a conversation that holds an id or a name of other characters, or a longer name.
+_REFUSED_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 128
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,11 @@ class Answer:
         return content
 
     @property
+    def call_ids(self) -> list[str]:
+        """Of all client tool calls, also of those that must not run."""
+        return [block["id"] for block in self.content if block.get("type") == "tool_use"]
+
+    @property
     def stop_reason(self) -> str:
         return str(self.message["stop_reason"])
 
@@ -48,23 +58,39 @@ class Answer:
         return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
 
 
-def with_unique_call_ids(answer: Answer, taken: Collection[str]) -> Answer:
-    """The answer with new ids for calls whose id an earlier answer has used.
+def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
+    """The answer with new ids and names for calls whose own the API would refuse in the next request.
 
-    Some local servers number their calls from 0 in every answer; the API wants ids unique over a conversation.
+    Some local servers number their calls from 0 in every answer, or call them `functions.Bash:0`; the API wants ids
+    unique over a conversation (`taken`: the ids so far), and both without dots and colons.
     """
-    names = {call.id: call.id for call in answer.calls}
-    for used in names.keys() & set(taken):
-        names[used] = next(
-            name for n in count(2) if (name := f"{used}_{n}") not in taken and name not in names
-        )
-    if all(old == new for old, new in names.items()):
+    ids = _sendable_ids(answer.call_ids, taken)
+    content = [_renamed(block, ids) if block.get("type") == "tool_use" else block for block in answer.content]
+    if content == answer.content:
         return answer
-    content = [
-        {**block, "id": names[block["id"]]}
-        if block.get("type") == "tool_use" and block["id"] in names
-        else block
-        for block in answer.content
-    ]
-    calls = tuple(replace(call, id=names[call.id]) for call in answer.calls)
+    calls = tuple(replace(call, id=ids[call.id], name=_sendable_name(call.name)) for call in answer.calls)
     return replace(answer, message={**answer.message, "content": content}, calls=calls)
+
+
+def _sendable_ids(ids: Collection[str], taken: Collection[str]) -> dict[str, str]:
+    sendable = {own: _REFUSED_CHARACTER.sub("_", own) for own in ids}
+    used = {own for own in ids if sendable[own] == own and own not in taken}
+    for own in ids:
+        if own not in used:
+            free = (name for name in _numbered(sendable[own]) if name not in taken and name not in used)
+            sendable[own] = next(free)
+            used.add(sendable[own])
+    return sendable
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
+
+
+def _sendable_name(name: str) -> str:
+    return _REFUSED_CHARACTER.sub("_", name)[:_LONGEST_NAME]
+
+
+def _renamed(block: Block, ids: Mapping[str, str]) -> Block:
+    return {**block, "id": ids[block["id"]], "name": _sendable_name(block["name"])}

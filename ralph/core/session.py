@@ -86,6 +86,8 @@ class Session:
     """What the user said while calls were pending, and the model has not been told yet."""
     writable: tuple[str, ...] = ()
     """What file tools might change in the last run, besides the working directory."""
+    seen: Mapping[str, str] = field(default_factory=dict)
+    """By path, the content that the model saw last, as `ToolOutput.seen` says it."""
 
     @property
     def is_completed(self) -> bool:
@@ -136,6 +138,7 @@ class _Replay:
         self._turn_state = TurnState()
         self._ended: Mapping[str, Any] | None = None
         self._call_ids: set[str] = set()
+        self._seen: dict[str, str] = {}
 
     def take(self, kind: str, fields: Mapping[str, Any]) -> None:
         if not self._opening and kind != "session":
@@ -160,23 +163,24 @@ class _Replay:
         if not self._opening or self._shape is None or not self._conversation.messages:
             raise NoMessageError("it ends before its first message")
         return Session(
-            self._opening["id"],
-            self._opening["cwd"],
-            self._opening["created_at"],
-            self._shape,
-            self._conversation,
-            self._answer,
-            self._results,
-            self._intents,
-            self._turn_state,
-            self._ended,
-            frozenset(self._call_ids),
-            self._target,
-            self._first,
-            self._shapes,
-            self._cooling,
-            self._queued,
-            self._writable,
+            id=self._opening["id"],
+            cwd=self._opening["cwd"],
+            created_at=self._opening["created_at"],
+            shape=self._shape,
+            conversation=self._conversation,
+            answer=self._answer,
+            results=self._results,
+            intents=self._intents,
+            turn_state=self._turn_state,
+            ended=self._ended,
+            call_ids=frozenset(self._call_ids),
+            target=self._target,
+            first=self._first,
+            shapes=self._shapes,
+            cooling=self._cooling,
+            queued=self._queued,
+            writable=self._writable,
+            seen=self._seen,
         )
 
     def _open(self, fields: Mapping[str, Any]) -> None:
@@ -248,6 +252,7 @@ class _Replay:
 
     def _take_result(self, fields: Mapping[str, Any]) -> None:
         self._results[fields["tool_use_id"]] = ToolResult.of_block(dict(fields))
+        self._seen |= fields.get("seen", {})
         asked = self._conversation.messages[-1].tool_use_ids
         if all(name in self._results for name in asked):
             blocks = [self._results[name].as_block() for name in asked]

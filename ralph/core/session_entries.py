@@ -107,8 +107,9 @@ def intent_entry(call: ToolCall, change: FileChange | None) -> Entry:
 
 
 def result_entry(result: ToolResult) -> Entry:
-    """The block as the API gets it."""
-    return "tool_result", result.as_block()
+    """The block as the API gets it, and beside it what files were seen to hold."""
+    seen = result.output.seen
+    return "tool_result", {**result.as_block(), **({"seen": dict(seen)} if seen else {})}
 
 
 def event_entry(fields: Mapping[str, Any]) -> Entry:

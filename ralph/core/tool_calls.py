@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
 """Whose effect is one file's new content, so that it can be seen afterwards whether they had it."""
@@ -38,6 +41,8 @@ class ToolOutput:
 
     content: str | tuple[Block, ...]
     is_error: bool = False
+    seen: Mapping[str, str] = field(default_factory=dict)
+    """What the model knows of files by it: by path, which content. For the journal alone, no part of the block."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +65,12 @@ class ToolResult:
 
     @classmethod
     def of_block(cls, block: Block) -> ToolResult:
+        """Also of its record in the journal, which may say more."""
         content = block["content"]
         output = ToolOutput(
-            content if isinstance(content, str) else tuple(content), block.get("is_error", False)
+            content if isinstance(content, str) else tuple(content),
+            block.get("is_error", False),
+            block.get("seen", {}),
         )
         return cls(block["tool_use_id"], output)
 

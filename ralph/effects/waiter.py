@@ -7,6 +7,7 @@ nothing is torn in the middle of a write. Worker threads put items into mailboxe
 from __future__ import annotations
 
 import math
+import os
 import queue
 import signal
 from collections import deque
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 # A timed wait of the interpreter counts on a clock that stops in suspend, and it does not see a signal that comes
 # in the very moment before it: look again this often.
 _LONGEST_SLICE_S = 0.2
+
+# A main thread that has not looked for so long is in no wait of ours: in a call that may never return.
+_STUCK_S = 1.0
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -58,15 +62,21 @@ class InboxWaiter:
         self.was_stopped = False
         """A signal or the time limit has ended the run."""
         self._inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
-        self._signals: deque[int] = deque()
+        self._signals: deque[tuple[int, float]] = deque()
+        """Numbers, and when each came."""
 
     def mailbox(self) -> InboxMailbox:
         return InboxMailbox(self._inbox)
 
     def note_signal(self, signal_number: int) -> None:
         """Safe in a signal handler: SimpleQueue.put is reentrant."""
-        self._signals.append(signal_number)
+        self._signals.append((signal_number, self._clock.now_s()))
         self._inbox.put(None)
+
+    @property
+    def is_stuck(self) -> bool:
+        """A signal that came a second ago has not been heard yet."""
+        return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
         return self._wait(mailbox, until_s, waiting_for, on_tick=None)
@@ -116,7 +126,7 @@ class InboxWaiter:
 
     def _stop_if_asked(self) -> None:
         if self._signals:
-            self._stop(SignalReceived(self._signals.popleft()))
+            self._stop(SignalReceived(self._signals.popleft()[0]))
         if self.time_left_s() <= 0:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
@@ -188,10 +198,15 @@ class Heartbeats:
 def catch_stop_signals(waiter: InboxWaiter) -> Callable[[], None]:
     """Route SIGINT, SIGTERM and SIGHUP to the waiter; returns what puts the old handlers back.
 
-    A signal that the parent ignores (`nohup`) stays ignored.
+    A signal that the parent ignores (`nohup`) stays ignored. One that finds the main thread stuck ends the process as
+    if nobody caught it: whoever asks a second time shall not wait for a call that never returns. A command that runs
+    ends with its parent, and a record that was being written is a torn line at most, which the next run mends.
     """
 
     def note(signal_number: int, _frame: FrameType | None) -> None:
+        if waiter.is_stuck:
+            signal.signal(signal_number, signal.SIG_DFL)
+            os.kill(os.getpid(), signal_number)
         waiter.note_signal(signal_number)
 
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}

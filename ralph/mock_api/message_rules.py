@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _Message = dict[str, Any]
+
+_PATTERNS = {"id": "^[a-zA-Z0-9_-]+$", "tool_use_id": "^[a-zA-Z0-9_-]+$", "name": "^[a-zA-Z0-9_-]{1,128}$"}
 
 
 def blocks_of(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -86,6 +89,9 @@ def _block_shape(block: Any, where: str, role: str) -> Iterator[str]:
         if not isinstance(block.get(name), str):
             yield f"{where}.{kind}.{name}: Field required"
             return
+        pattern = _PATTERNS.get(name)
+        if pattern is not None and not re.fullmatch(pattern.strip("^$"), block[name]):
+            yield f"{where}.{kind}.{name}: String should match pattern '{pattern}'"
     if kind == "text":
         yield from text_violation(block, "messages")
     if kind == "tool_use" and not isinstance(block.get("input"), dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -36,6 +36,8 @@ class Expected:
     """What is said about the server, in order."""
     errors: tuple[str, ...] = ()
     """What is said about each failure, in order."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """What the API would refuse in a request, and what stands in its place there."""
 
 
 # One for each scenario: a new file without a row here fails the first test.
@@ -66,6 +68,13 @@ QUIRKS = {
     "quirk-model-loading": Expected(requests=4, errors=("HTTP 503 unavailable_error: Loading model",) * 2),
     "quirk-json-instead-of-sse": Expected(notices=(AS_JSON, AS_JSON)),
     "quirk-ping-first": Expected(),
+    "quirk-odd-ids": Expected(
+        renamed={
+            "functions.Bash:0": "functions_Bash_0",
+            "functions.Bash:1": "functions_Bash_1",
+            "functions.Bash": "functions_Bash",
+        }
+    ),
 }
 
 every_quirk = pytest.mark.parametrize("name", QUIRKS)
@@ -137,8 +146,12 @@ def test_under_a_quirk_the_answer_goes_back_block_by_block_as_it_was_meant(play,
     _, server = play(name)
     task, answer, results = sent_messages(server)
     assert task["role"] == "user"
-    assert answer == {"role": "assistant", "content": answers[0]["content"]}
-    calls = [block["id"] for block in answers[0]["content"] if block["type"] == "tool_use"]
+    meant = json.dumps(answers[0]["content"])
+    for refused, sent in QUIRKS[name].renamed.items():
+        meant = meant.replace(f'"{refused}"', f'"{sent}"')
+    content = json.loads(meant)
+    assert answer == {"role": "assistant", "content": content}
+    calls = [block["id"] for block in content if block["type"] == "tool_use"]
     assert [block["tool_use_id"] for block in results["content"]] == calls
 
 
@@ -164,6 +177,15 @@ def test_a_call_that_began_without_input_gets_what_its_deltas_say_or_nothing(pla
         {},
     ]
     assert [block.get("is_error", False) for block in results["content"]] == [False, True]
+
+
+def test_a_tool_of_an_odd_name_is_answered_with_the_names_that_there_are(play) -> None:
+    _, server = play("quirk-odd-ids")
+    _, _, results = sent_messages(server)
+    assert [block.get("is_error", False) for block in results["content"]] == [False, True]
+    assert results["content"][1]["content"].startswith(
+        "There is no tool 'functions_Bash'. The tools are: Bash, "
+    )
 
 
 def test_a_model_that_loads_is_waited_for(play) -> None:

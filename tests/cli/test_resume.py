@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +105,29 @@ def cut_after(journal: Path, kind: str) -> None:
     records = read_lines(journal.read_bytes()).records
     [at] = [record.seq for record in records if record.kind == kind][:1]
     journal.write_bytes(b"".join(map(line_of, records[: at + 1])))
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ("old\n", "neither the old content nor the new"),
+        (None, "file.txt is a FIFO; only regular files can be written"),
+    ],
+)
+def test_p2_an_interrupted_write_whose_file_is_a_fifo_now_is_an_error_exits_0(
+    ralph, serve, before, told
+) -> None:
+    server = serve(Turn([CALLS["Write"]]), Turn("Done."), Turn("Done."))
+    path = ralph.cwd / "file.txt"
+    if before is not None:
+        path.write_text(before)
+    assert ralph("go", "--session-id", ID).code == 0
+    cut_after(journal_of(ralph), "tool_intent")
+    path.unlink()
+    os.mkfifo(path)
+    assert ralph("--resume", ID, "--max-time", "20s").code == 0
+    result = result_in(server.requests[-1])
+    assert (told in result["content"], result["is_error"]) == (True, True)
 
 
 @pytest.mark.parametrize(

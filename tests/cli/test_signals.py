@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,25 @@ def test_a_second_signal_ends_at_once(ralph, serve) -> None:
     assert ran.code == 130
     assert seconds < 1.5
     assert ran.result["terminal_reason"] == "interrupted"
+
+
+def test_p7_a_second_signal_ends_a_run_that_is_stuck_in_a_call_for_ever_exits_143(ralph, tmp_path) -> None:
+    """Changing into a directory on a dead mount, for one. 128+15 is what a shell says."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    patch = f"import os\nos.chdir = lambda _: (open('reached', 'w').close(), open({str(fifo)!r}).read())\n"
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    ralph.environment["PYTHONPATH"] = f"{tmp_path}:{ralph.environment['PYTHONPATH']}"
+    process = ralph.start("hi", "--cd", str(tmp_path))
+    wait_until((ralph.cwd / "reached").exists)
+    process.send_signal(signal.SIGTERM)
+    sent_s = time.monotonic()
+    wait_until(lambda: time.monotonic() - sent_s > 1.2)
+    assert process.poll() is None
+    ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == -signal.SIGTERM
+    assert seconds < 1
+    assert "Traceback" not in ran.stderr
 
 
 def test_two_signals_in_a_row_still_leave_the_result(ralph, serve) -> None:

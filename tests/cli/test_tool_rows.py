@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ralph.mock_api import ToolUse, Turn
+from ralph.mock_api import Fault, ToolUse, Turn
+from tests.effects.tools.image_files import png
 
 HELLO = Turn(content="Done.")
 Use = tuple[str, dict[str, Any]]
@@ -31,7 +32,7 @@ def edit(path: object, old: str, new: str) -> Use:
     return "Edit", {"file_path": str(path), "old_string": old, "new_string": new}
 
 
-def results(server, index=-1) -> list[tuple[str, bool]]:
+def results(server, index=-1) -> list[tuple[Any, bool]]:
     """What the tools answered to the calls before this request."""
     blocks = json.loads(server.requests[index].body)["messages"][-1]["content"]
     return [(block["content"], block.get("is_error", False)) for block in blocks]
@@ -199,3 +200,47 @@ def test_t18_work_goes_on_in_a_worktree_and_in_a_bare_repository_exits_0(
     assert [is_error for _, is_error in results(server)] == [False, False]
     system = json.loads(server.requests[0].body)["system"][0]["text"]
     assert ("the rule" in system) == (kind == "worktree")
+
+
+SEEN_BY = {
+    "Read": ("Read", {"file_path": "notes.txt"}),
+    "Write": write("notes.txt", "seen\n"),
+    "Edit": edit("notes.txt", "first", "seen"),
+}
+REFUSED = "notes.txt changed on disk since it was read; read it again. Nothing was written"
+
+
+@pytest.mark.parametrize("tool", SEEN_BY)
+@pytest.mark.parametrize("goes_on", [("-c",), ("-c", "--fork-session")], ids=["resumed", "forked"])
+def test_t14_what_somebody_wrote_between_two_runs_is_not_written_over_exits_75_or_0(
+    ralph, serve, tool, goes_on
+) -> None:
+    notes = ralph.cwd / "notes.txt"
+    notes.write_text("first\n")
+    server = serve(
+        calls(SEEN_BY[tool]),
+        Fault(status=529),
+        calls(write("notes.txt", "of the model\n")),
+        HELLO,
+    )
+    assert ralph("go", "--retry", "off").code == 75
+    notes.write_text("of somebody\n")
+    assert ralph(*goes_on).code == 0
+    assert notes.read_text() == "of somebody\n"
+    assert results(server) == [(REFUSED, True)]
+    assert not [request for request in server.requests if b'"seen":' in request.body]
+
+
+def test_t11_images_never_outgrow_what_a_request_may_have_not_even_over_two_runs_exits_0(
+    ralph, serve
+) -> None:
+    (ralph.cwd / "a.png").write_bytes(png(2000, 2000, 3_600_000))
+    look = ("Read", {"file_path": "a.png"})
+    server = serve(calls(look, look, look), HELLO, calls(look, look), HELLO)
+    assert ralph("go").code == 0
+    assert ralph("-c", "and again").code == 0
+    # They run side by side: whichever comes first takes the room.
+    (fourth, was_error), (fifth, is_error) = sorted(results(server), key=lambda result: result[1])
+    assert (fourth[0]["type"], was_error, is_error) == ("image", False, True)
+    assert "the images of this conversation may have 16,777,216 in all" in fifth
+    assert server.request_count == 4

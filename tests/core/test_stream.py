@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.core.answer import Answer, MalformedCall, with_unique_call_ids
+from ralph.core.answer import Answer, MalformedCall, with_sendable_calls
 from ralph.core.errors import AgentError, StreamParse, StreamTransient
 from ralph.core.stream import StreamAssembler, answer_from_message
 from ralph.core.tool_calls import ToolCall
@@ -352,10 +352,53 @@ def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> No
     answer = assemble(
         start(), *tool_block(0, call_id="call_0"), *tool_block(1, call_id="call_1"), *end("tool_use")
     )
-    renamed = with_unique_call_ids(answer, {"call_0", "call_0_2"})
+    renamed = with_sendable_calls(answer, {"call_0", "call_0_2"})
     assert [call.id for call in renamed.calls] == ["call_0_3", "call_1"]
     assert [block["id"] for block in renamed.content] == ["call_0_3", "call_1"]
-    assert with_unique_call_ids(answer, {"other"}) is answer
+    assert with_sendable_calls(answer, {"other"}) is answer
+
+
+@pytest.mark.parametrize(
+    ("ids", "taken", "sent"),
+    [
+        (["functions.Bash:0"], set(), ["functions_Bash_0"]),
+        (["functions.Bash:0"], {"functions_Bash_0"}, ["functions_Bash_0_2"]),
+        (["a.b", "a:b"], set(), ["a_b", "a_b_2"]),
+        (["a.b", "a_b"], set(), ["a_b_2", "a_b"]),
+        (["\u00e9", " "], set(), ["_", "__2"]),
+        (["a", "a_2"], {"a"}, ["a_3", "a_2"]),
+        (["call-0_A", "9"], set(), ["call-0_A", "9"]),
+    ],
+)
+def test_an_id_that_the_api_refuses_is_replaced_by_one_that_nobody_has(ids, taken, sent) -> None:
+    blocks = [event for index, name in enumerate(ids) for event in tool_block(index, call_id=name)]
+    renamed = with_sendable_calls(assemble(start(), *blocks, *end("tool_use")), taken)
+    assert [call.id for call in renamed.calls] == sent
+    assert [block["id"] for block in renamed.content] == sent
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("functions.Bash", "functions_Bash"),
+        ("Ba sh\n", "Ba_sh_"),
+        ("x" * 128, "x" * 128),
+        ("x" * 129, "x" * 128),
+        ("Read-it_2", "Read-it_2"),
+    ],
+)
+def test_a_name_that_the_api_refuses_is_replaced_in_block_and_call(name: str, sent: str) -> None:
+    block = {"type": "tool_use", "id": "a", "name": name, "input": {}}
+    message = {"type": "message", "content": [block], "stop_reason": "tool_use", "usage": {}}
+    renamed = with_sendable_calls(answer_from_message(message), set())
+    assert ([call.name for call in renamed.calls], renamed.content[0]["name"]) == ([sent], sent)
+
+
+def test_a_call_that_must_not_run_is_renamed_too_as_it_goes_back_all_the_same() -> None:
+    block = {"type": "tool_use", "id": "a.b", "name": "Read", "input": {}}
+    message = {"type": "message", "content": [block], "stop_reason": "refusal", "usage": {}}
+    renamed = with_sendable_calls(answer_from_message(message), {"a_b"})
+    assert (renamed.calls, renamed.content[0]["id"], renamed.call_ids) == ((), "a_b_2", ["a_b_2"])
 
 
 def test_an_unknown_block_with_the_id_of_a_call_keeps_it() -> None:
@@ -369,7 +412,7 @@ def test_an_unknown_block_with_the_id_of_a_call_keeps_it() -> None:
         )
     ]
     answer = assemble(start(), *tool_block(0, call_id="call_0"), *starts, *end("tool_use"))
-    renamed = with_unique_call_ids(answer, {"call_0"})
+    renamed = with_sendable_calls(answer, {"call_0"})
     assert [block["id"] for block in renamed.content] == ["call_0_2", {"a": 1}, "call_0"]
 
 

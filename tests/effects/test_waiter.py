@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -168,6 +169,69 @@ def test_p8_a_hangup_that_the_parent_ignores_stays_ignored() -> None:
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline().split()[0] == str(int(signal.SIGTERM))
+
+
+STUCK = """
+import os, sys, time
+from ralph.effects.clock import SystemClock
+from ralph.effects.waiter import InboxWaiter, catch_stop_signals
+from ralph.ports import Interrupted
+waiter = InboxWaiter(SystemClock())
+catch_stop_signals(waiter)
+print("ready", flush=True)
+if sys.argv[1] == "busy":
+    time.sleep(0.5)
+else:
+    open(sys.argv[1]).read()
+for _ in range(2):
+    try:
+        waiter.sleep(20, waiting_for="a signal")
+    except Interrupted as interrupted:
+        print(interrupted.signal_number, flush=True)
+"""
+
+
+def test_p7_a_second_signal_ends_a_main_thread_that_waits_for_something_else_for_ever(tmp_path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-c", STUCK, str(fifo)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.1)  # two at once may find it busy for a moment
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(2) == -signal.SIGTERM
+
+
+def test_p7_two_signals_at_once_wait_for_a_main_thread_that_is_busy() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK, "busy"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        assert sorted(process.stdout.read().split()) == ["15", "2"]
+        assert process.wait(5) == 0
+
+
+@pytest.mark.parametrize(
+    ("heard", "after_s", "is_stuck"),
+    [(False, 0.99, False), (False, 1.0, True), (True, 0.99, False), (True, 60, False)],
+)
+def test_p7_who_has_not_heard_a_signal_for_a_second_is_stuck(heard, after_s, is_stuck) -> None:
+    clock = FakeClock()
+    waiter = InboxWaiter(clock)
+    assert not waiter.is_stuck
+    waiter.note_signal(15)
+    if heard:
+        with pytest.raises(Interrupted):
+            waiter.wait(waiter.mailbox(), until_s=0, waiting_for="a test")
+    clock.seconds = after_s
+    assert waiter.is_stuck == is_stuck
 
 
 def test_handlers_are_put_back(waiter) -> None:

@@ -175,6 +175,7 @@ EXAMPLES = {
     "quirk-no-message-delta": ["whole", "whole"],
     "quirk-no-pings": ["whole", "whole"],
     "quirk-no-tool-input": ["whole", "whole"],
+    "quirk-odd-ids": ["whole", "whole"],
     "quirk-openai-errors": ["429", "503", "429", "whole", "502", "500", "whole"],
     "quirk-ping-first": ["whole", "whole"],
     "rate-limit-then-ok": ["429", "429", "529", "whole"],
@@ -226,6 +227,7 @@ ON_THE_WIRE = {
     "quirk-no-message-delta": ("event: message_stop", "message_delta"),
     "quirk-no-pings": ("event: message_stop", "ping"),
     "quirk-no-tool-input": ('"type":"tool_use"', '"input":'),
+    "quirk-odd-ids": ('"id":"functions.Bash:0"', "toolu_"),
     "quirk-openai-errors": ('"Rate limit reached', '"type": "error"'),
 }
 

@@ -136,6 +136,7 @@ PREFILL = (
     "This model does not support assistant message prefill. The conversation must end with a user message."
 )
 TWO_RESULTS = "messages.2.content.1: each tool_use must have a single result. Found multiple `tool_result` blocks with id: a"
+MISFIT = "messages.{}.content.0.{}: String should match pattern '^[a-zA-Z0-9_-]{}$'"
 EMPTY = (
     "messages.{}: all messages must have non-empty content except for the optional final assistant message"
 )
@@ -157,6 +158,11 @@ EMPTY = (
             "messages: text content blocks must contain non-whitespace text",
         ),
         ([USER, text("ok", "assistant")], PREFILL),
+        ([USER, use("a:0"), results("a:0")], MISFIT.format(1, "tool_use.id", "+")),
+        ([USER, use(""), results("")], MISFIT.format(1, "tool_use.id", "+")),
+        ([USER, use("a", name="x.y"), results("a")], MISFIT.format(1, "tool_use.name", "{1,128}")),
+        ([USER, use("a", name="x" * 129), results("a")], MISFIT.format(1, "tool_use.name", "{1,128}")),
+        ([USER, use("a"), results("a\n")], MISFIT.format(2, "tool_result.tool_use_id", "+")),
         ([USER, use("a")], UNANSWERED.format("a")),
         ([USER, use("a", "b"), USER], UNANSWERED.format("a, b")),
         ([USER, use("a", "b"), results("b")], UNANSWERED.format("a")),

@@ -73,7 +73,11 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
                 if messages[-1]["role"] == "assistant":
                     messages.append({"role": "user", "content": []})
                 messages[-1]["content"].append(
-                    {name: value for name, value in line.items() if name not in ("seq", "kind", "crc")}
+                    {
+                        name: value
+                        for name, value in line.items()
+                        if name not in ("seq", "kind", "crc", "seen")
+                    }
                 )
     return messages
 

@@ -6,7 +6,9 @@ Between the plan and its execution the intent goes into the journal; a file that
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import os
+import stat
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -36,11 +38,11 @@ class PlannedWrite:
     def execute(self) -> ToolOutput:
         """Raises ToolError, the old file intact."""
         after = self.target.replace(self.data)
-        self.seen.was_written(self.target.path, after, self.change.after)
-        return self.output
+        seen = self.seen.was_written(self.target.path, after, self.change.after)
+        return replace(self.output, seen=seen)
 
 
-def settle(change: FileChange, target: Path) -> ToolOutput | None:
+def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
     """What came of a write that may have been done: None when it was not, and the file is as it was before.
 
     The new content that may still lie beside the file, without its name, is removed.
@@ -48,7 +50,8 @@ def settle(change: FileChange, target: Path) -> ToolOutput | None:
     remove_leftovers(target.parent)
     digest = digest_of(target)
     if digest == change.after:
-        return ToolOutput(f"Done before the run was interrupted: {target} has the new content.")
+        said = f"Done before the run was interrupted: {target} has the new content."
+        return ToolOutput(said, seen=seen.was_written(target, None, change.after))
     if digest == change.before:
         return None
     return ToolOutput(
@@ -59,9 +62,15 @@ def settle(change: FileChange, target: Path) -> ToolOutput | None:
 
 
 def digest_of(path: Path) -> str | None:
-    """SHA-256 of the content, in hex; None where there is no file, or none that can be read."""
+    """SHA-256 of the content, in hex; None where there is no regular file, or none that can be read. Never blocks."""
     try:
-        with path.open("rb") as file:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
+        # Between the look and the open a FIFO may have taken the file's place.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

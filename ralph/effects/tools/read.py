@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 _DEFAULT_LINES = 2000
 _CHUNK_BYTES = 1 << 18
-# API limits: 10 MB of base64 and 8000 pixels a side.
-_MAX_IMAGE_BYTES = 10_000_000 * 3 // 4
-_MAX_IMAGE_PIXELS = 8000
+# 5 MB of base64, which clouds take too that are stricter than Anthropic's own API (10 MB).
+_MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
+# A single image may have 8000; with more than 20 in a conversation each is held to this.
+_MAX_IMAGE_PIXELS = 2000
 _MOST_NAMES_COMPARED = 2000
 
 
@@ -33,13 +35,13 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     descriptor = open_regular(path, arguments["file_path"])
     try:
         before = os.fstat(descriptor)
-        output = _output(descriptor, arguments)
-        room.seen.was_shown(Path(os.path.realpath(path)), descriptor, before)
+        output = _output(descriptor, arguments, room)
+        seen = room.seen.was_shown(Path(os.path.realpath(path)), descriptor, before)
     except OSError as error:
         raise ToolError(f"{arguments['file_path']}: {os_error_text(error)}") from None
     finally:
         os.close(descriptor)
-    return output
+    return replace(output, seen=seen)
 
 
 def open_regular(path: Path, shown: str) -> int:
@@ -63,11 +65,11 @@ def open_regular(path: Path, shown: str) -> int:
     return descriptor
 
 
-def _output(descriptor: int, arguments: Arguments) -> ToolOutput:
+def _output(descriptor: int, arguments: Arguments, room: ToolRoom) -> ToolOutput:
     start = _read_chunk(descriptor)
     media_type = image_media_type(start)
     if media_type is not None:
-        return _image(descriptor, start, media_type)
+        return _image(descriptor, start, media_type, room)
     marked = marked_encoding(start)
     if marked is None and is_binary(start):
         size = os.fstat(descriptor).st_size
@@ -101,20 +103,27 @@ def _read_chunk(descriptor: int) -> bytes:
         return b""
 
 
-def _image(descriptor: int, start: bytes, media_type: str) -> ToolOutput:
+def _image(descriptor: int, start: bytes, media_type: str, room: ToolRoom) -> ToolOutput:
+    from ralph.effects.tools.image_damage import image_damage  # noqa: PLC0415 - only images need it
+
     size_bytes = os.fstat(descriptor).st_size
     if size_bytes > _MAX_IMAGE_BYTES:
         raise ToolError(
-            f"the image has {size_bytes:,} bytes; at most {_MAX_IMAGE_BYTES:,} can be shown. Shrink it first"
+            f"the image has {size_bytes:,} bytes; at most {_MAX_IMAGE_BYTES:,} can be shown. Scale it down first"
         )
-    data = b"".join(_chunks(descriptor, start))[: _MAX_IMAGE_BYTES + 1]
+    # One that grows meanwhile is read no further than it may be long.
+    data = b"".join(islice(_chunks(descriptor, start), _MAX_IMAGE_BYTES // _CHUNK_BYTES + 1))
     pixels = image_size(data, media_type)
     if pixels is None:
         raise ToolError(f"the image is damaged: its {media_type} header names no size")
     if max(pixels) > _MAX_IMAGE_PIXELS:
         raise ToolError(
-            f"the image is {pixels[0]}x{pixels[1]} pixels; at most {_MAX_IMAGE_PIXELS} a side can be shown. Shrink it first"
+            f"the image is {pixels[0]}x{pixels[1]} pixels; at most {_MAX_IMAGE_PIXELS} a side can be shown. Scale it down "
+            "first"
         )
+    if damage := image_damage(data, media_type):
+        raise ToolError(f"the image is damaged: {damage}")
+    room.images.take(len(data))
     import base64  # noqa: PLC0415 - only images need it
 
     source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from ralph.effects.tools.image_budget import ImageBudget
 from ralph.effects.tools.seen_files import SeenFiles
 from ralph.effects.tools.spill_directory import SpillDirectory
 from ralph.effects.tools.tool_error import ToolError
@@ -52,6 +53,7 @@ class ToolRoom:
     roots: Roots
     spill: SpillDirectory = field(default_factory=SpillDirectory)
     seen: SeenFiles = field(default_factory=SeenFiles)
+    images: ImageBudget = field(default_factory=ImageBudget)
     give_up: Event = field(default_factory=Event)
     """Set when nobody wants the results of the running read-only calls any more."""
     _found: dict[str, str | None] = field(default_factory=dict)

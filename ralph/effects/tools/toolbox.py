@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -17,10 +18,16 @@ from ralph.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
+    from ralph.core.session import Session
     from ralph.ports import Clock, Mailbox, Waiter
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Job: TypeAlias = tuple[str, Callable[[], T]]
+    """What a heartbeat calls it, and what is to be done on a thread. It raises WorkingDirectoryGoneError alone."""
 
 # What files hold is shown as it is, or no edit would match; what programs and searches print is not.
 _REDACTED = frozenset({"Bash", "Glob", "Grep"})
@@ -55,20 +62,30 @@ class LocalToolbox:
     def definitions(self) -> Sequence[ToolDefinition]:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
+    def go_on_from(self, session: Session) -> None:
+        """What earlier runs of it have shown the model is known again, and counted."""
+        self._room.seen.restore(session.seen)
+        for message in session.conversation.messages:
+            self._room.images.restore(message.content)
+
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
-            self._together([call], _no_plan)
+            self._together([self._job(call, _no_plan)])
             return None
-        [(planned, _)] = self._together([call], self._planned)
+        [(planned, _)] = self._together([self._job(call, self._planned)])
         self._plans = {call.id: planned}
         return planned.change if isinstance(planned, PlannedWrite) else None
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        return settle(change, Path(change.path))
+        def look() -> ToolOutput | None:
+            return _guarded("Settling it", lambda: settle(change, Path(change.path), self._room.seen))
+
+        [(settled, _)] = self._together([("an interrupted change", look)])
+        return settled
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if all(_is_read_only(call) for call in calls):
-            return self._together(calls, self._output_of)
+            return self._together([self._job(call, self._output_of) for call in calls])
         return [result for call in calls for result in self._run_alone(call)]
 
     def close(self) -> None:
@@ -76,39 +93,47 @@ class LocalToolbox:
         self._room.roots.close()
 
     def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
+        job = self._job(call, self._output_of)
         if call.name in _ON_THIS_THREAD:
-            return [self._timed(call, self._output_of)]
-        return self._together([call], self._output_of)
+            return [self._timed(job)]
+        return self._together([job])
 
-    def _together(self, calls: Sequence[ToolCall], work: Callable[[ToolCall], T]) -> list[tuple[T, float]]:
+    def _job(self, call: ToolCall, work: Callable[[ToolCall], T]) -> Job[T]:
+        def there() -> T:
+            self._room.roots.check_working_directory()
+            return work(call)
+
+        return call.name, there
+
+    def _together(self, jobs: Sequence[Job[T]]) -> list[tuple[T, float]]:
         """On threads of their own, so that a signal is heard while they run."""
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
         done: dict[int, tuple[T, float] | WorkingDirectoryGoneError] = {}
-        waiting_for = ", ".join(call.name for call in calls)
+        waiting_for = ", ".join(name for name, _ in jobs)
         try:
-            for index, call in enumerate(calls):
-                self._start(mailbox, index, call, work)
-            while len(done) < len(calls):
+            for index, job in enumerate(jobs):
+                self._start(mailbox, index, job)
+            while len(done) < len(jobs):
                 index, result = self._room.waiter.wait(mailbox, until_s=None, waiting_for=waiting_for)
                 done[index] = result
         except BaseException:
-            self._give_up(mailbox, len(calls) - len(done))
+            self._give_up(mailbox, len(jobs) - len(done))
             raise
         finally:
             mailbox.close()
-        return [_unless_gone(done[index]) for index in range(len(calls))]
+        return [_unless_gone(done[index]) for index in range(len(jobs))]
 
-    def _start(self, mailbox: Mailbox, index: int, call: ToolCall, work: Callable[[ToolCall], T]) -> None:
+    def _start(self, mailbox: Mailbox, index: int, job: Job[T]) -> None:
         def run() -> None:
             try:
-                result: object = self._timed(call, work)
+                result: object = self._timed(job)
             except WorkingDirectoryGoneError as gone:
                 result = gone
             mailbox.put((index, result))
 
         try:
-            Thread(target=run, daemon=True, name=call.name).start()
+            Thread(target=run, daemon=True, name=job[0]).start()
         except RuntimeError:  # the system has no thread left
             run()
 
@@ -125,10 +150,9 @@ class LocalToolbox:
         except Interrupted:
             return
 
-    def _timed(self, call: ToolCall, work: Callable[[ToolCall], T]) -> tuple[T, float]:
+    def _timed(self, job: Job[T]) -> tuple[T, float]:
         started_s = self._room.clock.now_s()
-        self._room.roots.check_working_directory()
-        done = work(call)
+        done = job[1]()
         return done, self._room.clock.now_s() - started_s
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
@@ -137,22 +161,22 @@ class LocalToolbox:
             return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
         if call.name not in FILE_TOOLS:
             return self._presentable(
-                call.name, _guarded(call, lambda: _module(call).run(call.arguments, self._room))
+                call.name, _guarded(call.name, lambda: _module(call).run(call.arguments, self._room))
             )
         planned = self._plans.pop(call.id, None) or self._planned(call)
-        output = _guarded(call, planned.execute) if isinstance(planned, PlannedWrite) else planned
+        output = _guarded(call.name, planned.execute) if isinstance(planned, PlannedWrite) else planned
         return self._presentable(call.name, output)
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
         """What is to be done; or why nothing is, as the model will be told."""
-        return _guarded(call, lambda: _module(call).plan(call.arguments, self._room))
+        return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._room))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
         """Redacted where that is promised, and encodable whatever names files have."""
         if not isinstance(output.content, str):
             return output
         text = self._room.redact(output.content) if name in _REDACTED else output.content
-        return ToolOutput(text.encode("utf-8", "replace").decode(), output.is_error)
+        return replace(output, content=text.encode("utf-8", "replace").decode())
 
 
 def _no_plan(_call: ToolCall) -> None:
@@ -169,14 +193,14 @@ def _is_read_only(call: ToolCall) -> bool:
     return call.name in DEFINITIONS and DEFINITIONS[call.name].is_read_only
 
 
-def _guarded(call: ToolCall, work: Callable[[], T]) -> T | ToolOutput:
+def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
     """What a tool cannot do is for the model to read, and so is a bug: the run goes on."""
     try:
         return work()
     except ToolError as failure:
         return ToolOutput(str(failure), is_error=True)
     except Exception as bug:  # noqa: BLE001 - as above
-        return ToolOutput(f"{call.name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True)
+        return ToolOutput(f"{name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True)
 
 
 def _module(call: ToolCall) -> Any:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.core.tool_calls import ToolCall
+from ralph.core.conversation import Conversation, RequestShape
+from ralph.core.session import Session
+from ralph.core.session_entries import result_entry
+from ralph.core.tool_calls import FileChange, ToolCall, ToolOutput, ToolResult
 from ralph.effects.tools import seen_files
 from ralph.effects.tools.seen_files import SeenFiles
 from ralph.effects.tools.tool_error import ToolError
@@ -176,3 +182,74 @@ def test_what_was_seen_longest_ago_is_forgotten_first(
     for name in ("a", "c"):
         with pytest.raises(ToolError, match=f"^{name} changed on disk"):
             seen.refuse_changed(Path(name), stat, "after", name)
+
+
+def goes_on(make_tools: Callable[..., Any], *outputs: ToolOutput) -> Any:
+    """The tools of a run that resumes a session with these results."""
+    seen: dict[str, str] = {}
+    for output in outputs:
+        record = json.loads(json.dumps(result_entry(ToolResult("c", output))[1]))
+        seen |= ToolResult.of_block(record).output.seen
+    tools = make_tools()
+    tools.box.go_on_from(replace(SESSION, seen=seen))
+    return tools
+
+
+SESSION = Session("s1", "/work", "now", RequestShape("m", "", ()), Conversation(b"", marks_cache=False))
+SEEING: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "Read": [("Read", {"limit": 1})],
+    "Write": [("Write", {"content": "one\n"})],
+    "Edit": [("Edit", {"old_string": "two", "new_string": "three"})],
+    "Read, then Edit": [("Read", {}), ("Edit", {"old_string": "two", "new_string": "three"})],
+}
+
+
+@pytest.mark.parametrize("seen_by", SEEING)
+@pytest.mark.parametrize("tool", ["Edit", "Write"])
+@pytest.mark.parametrize("hashed_bytes", [0, 10_000_000])
+def test_t14_what_an_earlier_run_saw_is_known_after_a_resume(
+    tools: Any,
+    make_tools: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tool: str,
+    seen_by: str,
+    hashed_bytes: int,
+) -> None:
+    monkeypatch.setattr(seen_files, "_MOST_BYTES_HASHED", hashed_bytes)
+    path = tmp_path / "a"
+    path.write_text("one\ntwo\n")
+    outputs = [tools.call(name, {"file_path": "a", **arguments}) for name, arguments in SEEING[seen_by]]
+    goes_on(make_tools, *outputs).ok(tool, file_path="a", **ARGUMENTS[tool])
+    outputs.append(tools.call("Read", {"file_path": "a"}))
+    by_rename(path)
+    again = goes_on(make_tools, *outputs)
+    assert again.error(tool, file_path="a", **ARGUMENTS[tool]) == CHANGED
+    again.ok("Read", file_path="a")
+    again.ok(tool, file_path="a", **ARGUMENTS[tool])
+
+
+def test_t14_what_a_settled_write_left_is_known_too(tools: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("whole\n")
+    digest = hashlib.sha256(b"whole\n").hexdigest()
+    settled = tools.box.settle(FileChange(str(path), None, digest))
+    assert settled.seen == {str(path): digest}
+    in_place(path)
+    assert tools.error("Write", file_path="a", content="new\n") == CHANGED
+
+
+def test_t14_a_name_that_is_no_utf8_is_left_out_of_the_journal(tools: Any, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    (tmp_path / name).write_text("x")
+    output = tools.call("Read", {"file_path": name})
+    assert (output.is_error, output.seen) == (False, {})
+
+
+@pytest.mark.parametrize("text", ["", "1:2", "1:2:3:4:5", "a:b:c:d"])
+def test_what_another_version_noted_has_to_be_read_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a").write_text("x")
+    seen = SeenFiles()
+    seen.restore({str(tmp_path / "a"): text})
+    with pytest.raises(ToolError, match="read it again"):
+        seen.refuse_changed(tmp_path / "a", (tmp_path / "a").stat(), "00", "a")

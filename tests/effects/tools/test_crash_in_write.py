@@ -64,7 +64,7 @@ while not is_over:
     is_over = os.waitpid(child, 0)[1] == 0
     after, names = content(), sorted(str(found.relative_to(directory)) for found in directory.rglob("*"))
     twin = (directory / "twin").read_text() if case["is_linked"] else None
-    settled = settle(planned.change, path)
+    settled = settle(planned.change, path, SeenFiles())
     if settled is None:
         plan().execute()
     told = settled and [settled.content, settled.is_error]

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import base64
 import os
 import socket
-import struct
 import subprocess
 import sys
 import textwrap
@@ -179,62 +177,6 @@ def test_a_binary_file_is_named_by_type_and_size(tools: Any, tmp_path: Path, dat
     text = tools.error("Read", file_path="a")
     assert name in text
     assert text.endswith(f", {len(data)} bytes")
-
-
-def png(width: int, height: int, padding: int = 0) -> bytes:
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\0" * (5 + padding)
-
-
-JPEG = (
-    b"\xff\xd8\xff\xe0\0\x10JFIF\0"
-    + b"\0" * 9
-    + b"\xff\xff\xc0\0\x11\x08"
-    + struct.pack(">HH", 20, 30)
-    + b"\0" * 9
-)
-GIF = b"GIF89a" + struct.pack("<HH", 30, 20) + b"\0" * 10
-WEBP = b"RIFF\0\0\0\0WEBPVP8 \0\0\0\0\0\0\0\x9d\x01\x2a" + struct.pack("<HH", 30, 20)
-WEBP_X = b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + (29).to_bytes(3, "little") + (19).to_bytes(3, "little")
-WEBP_L = b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f" + (29 | 19 << 14).to_bytes(4, "little") + b"\0" * 8
-
-
-@pytest.mark.parametrize(
-    ("data", "media_type"),
-    [
-        (png(8000, 8000), "image/png"),
-        (JPEG, "image/jpeg"),
-        (GIF, "image/gif"),
-        (WEBP, "image/webp"),
-        (WEBP_X, "image/webp"),
-        (WEBP_L, "image/webp"),
-    ],
-)
-def test_an_image_comes_as_an_image_block(tools: Any, tmp_path: Path, data: bytes, media_type: str) -> None:
-    (tmp_path / "a.txt").write_bytes(data)
-    output = tools.call("Read", {"file_path": "a.txt"})
-    assert not output.is_error
-    [block] = output.content
-    assert block["type"] == "image"
-    assert block["source"]["media_type"] == media_type
-    assert base64.b64decode(block["source"]["data"]) == data
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (png(8001, 10), "8001x10 pixels; at most 8000"),
-        (png(0, 10), "damaged"),
-        (b"\xff\xd8\xff\xe0", "damaged"),
-        (b"GIF89a", "damaged"),
-        (b"RIFF\0\0\0\0WEBPVP8X", "damaged"),
-        (png(10, 10, padding=7_500_000), "at most 7,500,000 can be shown"),
-    ],
-)
-def test_an_image_the_api_would_refuse_is_an_error(
-    tools: Any, tmp_path: Path, data: bytes, sentence: str
-) -> None:
-    (tmp_path / "a.png").write_bytes(data)
-    assert sentence in tools.error("Read", file_path="a.png")
 
 
 def test_the_home_directory_may_be_written_with_a_tilde(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ralph.core.tool_calls import FILE_TOOLS, ToolCall, ToolOutput
+from ralph.core.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
 from ralph.ports import Interrupted
 from tests.children import children
 
@@ -90,3 +90,31 @@ def test_without_a_thread_left_a_command_is_stopped_and_the_model_told(
     assert len(list(Path("/dev/fd").iterdir())) == descriptors
     time.sleep(1)
     assert not (tmp_path / "late").exists()
+
+
+@pytest.mark.parametrize("before", [None, "00"])
+def test_t11_settling_does_not_open_a_fifo(tools: Any, tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "a"
+    os.mkfifo(path)
+    settled = tools.box.settle(FileChange(str(path), before, "11"))
+    if before is None:
+        assert settled is None, "there was no file, and there is none"
+    else:
+        assert "neither the old content nor the new" in settled.content
+
+
+def test_p7_a_signal_is_heard_while_a_write_is_settled(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = threading.Event()
+    monkeypatch.setattr("ralph.effects.tools.toolbox.settle", lambda *_: finish.wait(10))
+    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    started_s = time.monotonic()
+    with pytest.raises(Interrupted):
+        tools.box.settle(FileChange("/a", None, "11"))
+    finish.set()
+    assert time.monotonic() - started_s < 1.5
+
+
+def test_what_cannot_be_settled_is_an_error_and_no_hang(tools: Any) -> None:
+    settled = tools.box.settle(FileChange("a\0b", None, "11"))
+    assert settled.is_error
+    assert "ValueError" in settled.content
