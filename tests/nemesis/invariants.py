@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api.validation import find_violation
@@ -64,21 +65,23 @@ def _ends(seen: Observed) -> Iterator[str]:
 
 def _prefixes(seen: Observed) -> Iterator[str]:
     """What was in the journal when a process was killed stays, to the byte; what was torn is cut off and kept."""
-    torn = b""
+    torn: list[bytes] = []
     for number, (life, following) in enumerate(zip(seen.lives, seen.lives[1:], strict=False), 1):
         left = life.journal + life.added
         if following.journal == left:
             continue  # killed before it had opened the journal
         if life.session_id != following.session_id:
-            torn = b""
+            torn = []
             if any(line["kind"] == "tool_intent" for line in readable_lines(life.journal)):
                 yield f"process {number} did something in a session without a message"
             continue
         kept = left + b"\n" if left.endswith(b'"}') else whole_lines(left)
-        torn = left[len(kept) :] or torn
+        if left[len(kept) :]:
+            torn.append(left[len(kept) :])
         if not following.journal.startswith(kept):
             yield f"process {number} changed what was in the journal before it"
-    if torn != seen.torn:
+    # Killed between keeping and cutting, the next process keeps it once more.
+    if [piece for piece, _ in groupby(torn)] != [piece for piece, _ in groupby(seen.torn)]:
         yield f"{seen.torn!r} was kept beside the journal instead of {torn!r}"
 
 

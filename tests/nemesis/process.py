@@ -60,8 +60,8 @@ class Observed:
     room: Path
     lives: list[Life] = field(default_factory=list)
     requests: tuple[RecordedRequest, ...] = ()
-    torn: bytes = b""
-    """What was cut off the last session's journal last."""
+    torn: tuple[bytes, ...] = ()
+    """What was cut off the last session's journal, in order."""
     left: list[str] = field(default_factory=list)
     """Processes that should be gone."""
 
@@ -95,8 +95,12 @@ def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Obs
         shutil.rmtree(seen.room, ignore_errors=True)
         raise
     last = seen.journal_of(seen.lives[-1].session_id)
-    if last is not None and (torn := last.with_suffix(".torn")).exists():
-        seen.torn = torn.read_bytes()
+    if last is not None:
+        beside = [
+            last.with_suffix(".torn"),
+            *(last.with_suffix(f".{number}.torn") for number in range(2, 100)),
+        ]
+        seen.torn = tuple(path.read_bytes() for path in beside if path.exists())
     seen.left = settled(lambda: processes_with(MARKER, marker))
     return seen
 
