@@ -6,7 +6,8 @@
     python3 quickstart.py check      set up, and lint and type-check
     python3 quickstart.py soak       set up, and play thousands of broken turns (minutes)
     python3 quickstart.py nemesis    set up, and kill hundreds of runs and resume them (minutes)
-    python3 quickstart.py run "..."  set up, and run any other ralph command
+    python3 quickstart.py run "..."  set up, and do a task: `ralph run "..."`
+    python3 quickstart.py doctor     and so for each ralph command: doctor, sessions ls, mock-api, ...
 
 The environment is made once, with uv where the machine has it, and made anew when pyproject.toml changes.
 """

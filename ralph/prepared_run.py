@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ralph.core.redaction import Redactor
     from ralph.core.roster import Roster
     from ralph.core.session import Session
+    from ralph.core.session_entries import Entry
     from ralph.loop import Prompt
     from ralph.run_options import RunOptions
     from ralph.wiring import Surroundings
@@ -53,6 +54,9 @@ class PreparedRun:
         self._options = options
         self._around = around
         self._controls = controls
+        self._early_notes: list[Entry] = []
+        """What happened before the next task begins."""
+        self._is_working = False
         self._clients = build_clients(around, redactor)
         now = around.clock.utc_now()
         self.session: OpenSession = open_session(
@@ -117,21 +121,33 @@ class PreparedRun:
         self._run.take_model_wish()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
-        opening = run_entry(shape, started_at, os.getpid(), target=name, writable=self._writable)
-        ended = self._run.run(prompt, opening)
+        opening = run_entry(
+            shape,
+            started_at,
+            os.getpid(),
+            target=name,
+            writable=self._writable,
+            again=self._options.needed_again,
+        )
+        notes, self._early_notes = self._early_notes, []
+        self._is_working = True
+        ended = self._run.run(prompt, opening, *notes)
+        self._is_working = False
         command = self._way_back() if ended.outcome in _RESUMABLE else None
         return ended if command is None else replace(ended, hints=(*ended.hints, f"go on with: {command}"))
 
+    def note(self, entry: Entry) -> None:
+        """Something that belongs to the story: of the task at work, else of the next one. Raises JournalError."""
+        if self._is_working:
+            self.session.journal.append(entry, sync=False)
+        else:
+            self._early_notes.append(entry)
+
     def _way_back(self) -> str | None:
         """With what was said on the command line and the next one must say again."""
-        settings, options = self._around.settings, self._options
-        is_flag = settings.origins["model.base_url"].startswith("flag")
-        return way_back(
-            self.session,
-            options.session,
-            cwd=self._around.cwd if options.directory is not None else None,
-            base_url=settings.model.base_url if is_flag else None,
-        )
+        options = self._options
+        cwd = self._around.cwd if options.directory is not None else None
+        return way_back(self.session, options.session, cwd=cwd, again=options.needed_again)
 
     def close(self) -> None:
         self._clients.close()

@@ -121,7 +121,7 @@ class RunCommand:
             return
         try:
             shown = {name: self._shown(value) for name, value in fields.items()}
-            self._prepared.session.journal.append(event_entry(shown), sync=False)
+            self._prepared.note(event_entry(shown))
         except JournalError:
             self._takes_notes = False
             raise

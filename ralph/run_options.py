@@ -36,6 +36,16 @@ class RunOptions:
     """Waits of the retry policy are divided by it: for demonstrations."""
 
     @property
+    def needed_again(self) -> dict[str, str]:
+        """Options without which the session would not go on as it was, by name."""
+        options = {
+            "--config": self.config_file,
+            "--base-url": self.settings.get("model.base_url"),
+            "--retry": self.settings.get("retry.policy"),
+        }
+        return {name: str(value) for name, value in options.items() if value is not None}
+
+    @property
     def shapes_requests(self) -> bool:
         """It says something about the part of a request that a resumed session else keeps as it was."""
         own = self.system_prompt is not None or self.append_system_prompt is not None

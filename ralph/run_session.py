@@ -96,7 +96,7 @@ def _was_told(old: Session, words: str) -> bool:
 
 
 def way_back(
-    session: OpenSession, options: SessionOptions, *, cwd: Path | None, base_url: str | None
+    session: OpenSession, options: SessionOptions, *, cwd: Path | None, again: Mapping[str, str]
 ) -> str | None:
     """The command that goes on with a run's session; None: nothing can. None of the others: it need not be said."""
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
@@ -105,7 +105,7 @@ def way_back(
         SessionStore(session.journal.path.parent.parent).short_name(session.id),
         cwd=_text(cwd),
         session_dir=_text(options.directory),
-        base_url=base_url,
+        again=again,
     )
 
 

@@ -196,6 +196,7 @@ def _way_back(look: SessionLook, store: SessionStore, place: Place) -> str:
         store.short_name(look.id),
         cwd=directory if directory != str(_here()) and Path(directory).is_dir() else None,
         session_dir=None if place.directory is None else str(place.directory),
+        again=look.history.runs[-1].fields.get("again") if look.history.runs else None,
         prompt="what is to be done next" if look.history.is_completed else None,
     )
 

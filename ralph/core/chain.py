@@ -122,7 +122,9 @@ class Chain:
             reason = failure_kind(error).value
             yield ModelFallback(old.name, roster.target.name, reason, self.turn, self.attempt)
         elif state.route.key != before.route.key:
-            yield Notice(f"{old.name}: on with the key of {old.credentials[state.route.key].source}")
+            now, was = (old.credentials[route.key].source for route in (state.route, before.route))
+            reason = failure_kind(error).value
+            yield Notice(f"{old.name}: on with the key of {now}, not {was} ({reason})")
 
     def telling_error(self, decision: GiveUp, roster: Roster) -> AgentError:
         """What the run ends with: of those who may answer later, the error of whoever may do so first.

@@ -20,7 +20,9 @@ _LONGEST_AHEAD_S = 10 * 365 * 86400.0
 
 _NETWORK_HINTS = {
     NetworkCause.REFUSED: "Nothing listens at {endpoint}. Is the server running, and is the port right?",
-    NetworkCause.DNS_UNKNOWN_HOST: "Check the host name in {endpoint} (--base-url, ANTHROPIC_BASE_URL).",
+    NetworkCause.DNS_UNKNOWN_HOST: (
+        "Check the host name in {endpoint} (--base-url, ANTHROPIC_BASE_URL), and whether this machine is online."
+    ),
     NetworkCause.CERTIFICATE: (
         "The certificate of {endpoint} is not trusted. For a private CA set SSL_CERT_FILE, or `ca_file` in your "
         "own config file, to its certificate."

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def resume_command(
@@ -10,11 +14,14 @@ def resume_command(
     *,
     cwd: str | None = None,
     session_dir: str | None = None,
-    base_url: str | None = None,
+    again: Mapping[str, str] | None = None,
     prompt: str | None = None,
 ) -> str:
-    """`name`: enough of the session's id. None: that goes without saying."""
-    options = {"--cd": cwd, "--session-dir": session_dir, "--base-url": base_url}
+    """`name`: enough of the session's id. None: that goes without saying.
+
+    `again`: further options of the run, by name, that the next one needs too.
+    """
+    options = {"--cd": cwd, "--session-dir": session_dir, **(again or {})}
     words = ["ralph", "--resume", name]
     for option, value in options.items():
         words += [option, value] if value is not None else []

@@ -47,16 +47,19 @@ def run_entry(
     shape: RequestShape,
     started_at: str,
     process_id: int,
+    *,
     target: str | None = None,
     writable: Iterable[str] = (),
+    again: Mapping[str, str] | None = None,
 ) -> Entry:
     """`head` is every request's beginning, kept whole: what a model is sent must not change under it.
 
     `target`: the name of the first one; None: the model's. `writable`: what file tools may change besides.
+    `again`: options of the command line that the next run needs too.
     """
     fields = {"started_at": started_at, "pid": process_id, **_asked(target or shape.model, shape)}
-    directories = list(writable)
-    return "run", {**fields, "writable": directories} if directories else fields
+    more = {"writable": list(writable), "again": dict(again or {})}
+    return "run", {**fields, **{name: value for name, value in more.items() if value}}
 
 
 def target_entry(target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str) -> Entry:

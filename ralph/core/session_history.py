@@ -152,8 +152,6 @@ def history_of(records: Iterable[Record]) -> SessionHistory:
     """Raises NewerFormatError; and SessionError for records that no run writes."""
     opening: Mapping[str, Any] = {}
     runs: list[tuple[Record, list[Record]]] = []
-    before: list[Record] = []
-    """What a run has to tell before its first record, and after the end of the one before it."""
     try:
         for record in records:
             if record.kind == "session":
@@ -162,16 +160,9 @@ def history_of(records: Iterable[Record]) -> SessionHistory:
             elif record.kind == MOVED and record.seq > opening.get("copied", 0):
                 opening = {**opening, "cwd": record.fields["cwd"]}
             elif record.kind == "run":
-                runs.append((record, before))
-                before = []
-            elif record.kind == "event" and (
-                not runs or (runs[-1][1][-1:] and runs[-1][1][-1].kind == "ended")
-            ):
-                before.append(record)
+                runs.append((record, []))
             elif runs:
                 runs[-1][1].append(record)
-        if runs:
-            runs[-1][1].extend(before)
         return SessionHistory(
             opening,
             tuple(

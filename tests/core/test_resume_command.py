@@ -23,5 +23,7 @@ def test_a_shell_reads_the_word_that_was_meant(word) -> None:
 
 def test_only_what_must_be_said_is_in_the_command() -> None:
     assert resume_command("3f2a9c1e") == "ralph --resume 3f2a9c1e"
-    whole = resume_command("3f", cwd="/a b", session_dir="/s", base_url="http://[::1]:1", prompt="and now")
+    whole = resume_command(
+        "3f", cwd="/a b", session_dir="/s", again={"--base-url": "http://[::1]:1"}, prompt="and now"
+    )
     assert whole == ("ralph --resume 3f --cd '/a b' --session-dir /s --base-url 'http://[::1]:1' \"and now\"")

@@ -34,7 +34,7 @@ _ADVICE = {
     NetworkCause.RESET: "the other side hung up: check host, port, and whether it speaks TLS",
     NetworkCause.UNREACHABLE: "check the network; a proxy is named by HTTPS_PROXY",
     NetworkCause.DNS_TEMPORARY: "check the network and the name server; a proxy is named by HTTPS_PROXY",
-    NetworkCause.DNS_UNKNOWN_HOST: "correct the host's name",
+    NetworkCause.DNS_UNKNOWN_HOST: "check the host's name, and whether this machine is online",
     NetworkCause.CERTIFICATE: "name the authority's PEM file by model.ca_file or SSL_CERT_FILE; check host and date",
 }
 # The thread's own end comes after the waiter's: then it is always the same clock that is named.

@@ -138,6 +138,8 @@ def _call(called: Called, outcome: str) -> Iterator[str]:
 
 
 def _event(fields: Mapping[str, Any]) -> Iterator[str]:
+    if fields.get("subtype") == "turn_asked" and attempts_line(fields) is None:
+        return  # one attempt, of which is told already
     event = event_of(fields)
     lines = [] if event is None else list(Narration(is_quiet=False, has_color=False).lines(event))
     about_attempts = attempts_line(fields)
