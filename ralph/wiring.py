@@ -154,7 +154,20 @@ def build_roster(
         f"{name}: requests change from here on, as the settings ask for something else than before"
         for name in roster.changed
     ]
-    return roster, (*cut, *changed, *_effort_notices(targets))
+    return roster, (*cut, *changed, *_lost_notice(roster, old), *_effort_notices(targets))
+
+
+def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
+    """A fallback that is gone is missed when it is needed: say so before."""
+    models = {target.model for target in roster.targets}
+    known = old.shapes.items() if old is not None else ()
+    lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
+    if not lost:
+        return ()
+    names = ", ".join(lost)
+    return (
+        f"asked in this session before, and not in this run: {names} (--config or --fallback-model would add it)",
+    )
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:

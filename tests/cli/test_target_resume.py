@@ -116,3 +116,23 @@ def test_a_retry_that_is_switched_on_is_one_though_the_command_line_said_off(dri
     driver.say("hi")
     assert driver.finish().code == 0
     assert len(server.requests) == 2
+
+
+def test_a_target_that_a_resume_does_without_is_named(ralph, serve) -> None:
+    main, spare = serve(Fault(status=529), HELLO), serve(HELLO)
+    path = settings(ralph, at("main", main.base_url), at("spare", spare.base_url))
+    assert run(ralph, path).code == 0
+    again = ralph("-c", "and now?", "--base-url", main.base_url)
+    assert again.code == 0
+    assert "asked in this session before, and not in this run: spare" in again.stderr
+    assert "not in this run" not in ralph("-c", "and now?", "--config", str(path)).stderr
+
+
+def test_the_way_back_says_again_what_was_said_and_is_needed(ralph, serve) -> None:
+    server = serve(DOWN)
+    path = settings(ralph, at("main", server.base_url))
+    ended = run(ralph, path, "--retry", "off")
+    way_back = f"--config {path} --retry off"
+    assert ended.code == 75
+    assert ended.result["hints"][-1].endswith(way_back)
+    assert ralph("sessions", "show").stdout.splitlines()[-1].endswith(way_back)
