@@ -52,7 +52,7 @@ def in_order(lines: list[str], text: str) -> bool:
 FALLBACK_LINES = [
     "[target] in this order: main, spare",
     "[target] main -> spare (overloaded)",
-    "[notice] spare: on with the key of DEMO_KEY_2",
+    "[notice] spare: on with the key of DEMO_KEY_2, not DEMO_KEY_1 (rate_limit)",
     "[target] spare answers",
     "[target] back on main",
 ]
