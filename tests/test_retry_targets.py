@@ -541,3 +541,12 @@ def test_patient_ends_at_once_where_the_server_asks_for_more_than_is_left_and_na
         "The server asks to be left alone for 11 h 6 min 40 s: come back after 2026-11-21 23:06 UTC.",
     )
     assert "the server asks for 40000s" in night.events.of(Notice)[-1].text
+
+
+def test_notices_do_not_pile_up_however_many_turns_a_broken_target_stays_broken() -> None:
+    asking = Asking(with_keys(2, 1), REFUSED, REFUSED, *[HELLO] * 30)
+    for _ in range(30):
+        asking.turn()
+    assert asking.names == "aa" + "b" * 30
+    assert len(asking.notices) == 2, "the key that was refused, and the target that is out"
+    assert len(asking.events.of(ModelFallback)) == len(asking.events.of(ModelFallbackSucceeded)) == 1
