@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -326,7 +327,12 @@ def test_p17_an_empty_environment_is_enough_exits_0(ralph, serve) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without a passwd entry")
 def test_p17_a_user_without_a_passwd_entry_can_run_it_exits_0(ralph, serve, tmp_path) -> None:
     serve(Turn([ToolUse("Bash", {"command": "id -u > uid"})]), Turn(DONE))
-    for directory in (*reversed(tmp_path.parents[:2]), tmp_path, ralph.cwd, Path(ralph.environment["HOME"])):
+    temporary = Path(tempfile.gettempdir())
+    for directory in tmp_path, *tmp_path.parents:
+        if directory == temporary:
+            break
+        directory.chmod(0o711)  # pytest's own are closed to others; how many there are depends on its options
+    for directory in ralph.cwd, Path(ralph.environment["HOME"]):
         directory.chmod(0o755)
     os.chown(ralph.cwd, 4242, 4242)
     os.chown(ralph.environment["HOME"], 4242, 4242)
