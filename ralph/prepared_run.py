@@ -14,7 +14,7 @@ from ralph.core.events import Notice, RunStarted
 from ralph.core.outcome import Outcome
 from ralph.core.session_entries import run_entry
 from ralph.loop import Run
-from ralph.run_session import OpenSession, open_session, prompt_of_resumed, way_back
+from ralph.run_session import OpenSession, open_new_session, prompt_of_resumed, way_back
 from ralph.wiring import (
     build_clients,
     build_roster,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ralph.core.roster import Roster
     from ralph.core.session import Session
     from ralph.core.session_entries import Entry
+    from ralph.effects.tools import LocalToolbox
     from ralph.loop import Prompt
     from ralph.run_options import RunOptions
     from ralph.wiring import Surroundings
@@ -53,49 +54,56 @@ class PreparedRun:
         """Raises SettingsError, WorkingDirectoryGoneError, UsageError, CannotOpenError."""
         self._options = options
         self._around = around
-        self._controls = controls
         self._early_notes: list[Entry] = []
         """What happened before the next task begins."""
         self._is_working = False
         self._clients = build_clients(around, redactor)
-        now = around.clock.utc_now()
-        self.session: OpenSession = open_session(
-            options.session, new_id, around.cwd, around.environment, now, settings=around.settings
-        )
-        old = self.session.old
-        # What was not allowed before stays so, unless the command line says anew what is.
-        self._writable = options.writable or (old.writable if old is not None else ())
-        offered = old.offered_tools if old is not None and not options.shapes_requests else None
+        self.session = self._opened(new_id)
         try:
-            self._toolbox = build_toolbox(around, redactor, self._writable, offered)
+            self._toolbox = self._tools(redactor)
+            self.roster, self._notices = build_roster(
+                around, tuple(self._toolbox.definitions), options, self.session.old
+            )
         except BaseException:
             self._clients.close()
             self.session.journal.close()
             raise
-
-    def prepare(self) -> tuple[str, ...]:
-        """What is sent, and by whom. Gives notices about what of the wishes did not fit."""
-        self.roster, notices = build_roster(
-            self._around, tuple(self._toolbox.definitions), self._options, self.session.old
-        )
         if self.session.old is not None:
-            _go_on_from(self.roster, self.session.old, self._around)
+            _go_on_from(self.roster, self.session.old, around)
             self._toolbox.go_on_from(self.session.old)
         self._run = Run(
             self.roster,
-            run_policy(self._around.settings.retry, self._options.speed),
+            run_policy(around.settings.retry, options.speed),
             client=self._clients,
             toolbox=self._toolbox,
-            waiter=self._around.waiter,
-            clock=self._around.clock,
+            waiter=around.waiter,
+            clock=around.clock,
             journal=self.session.journal,
-            events=self._around.events,
-            controls=self._controls,
+            events=around.events,
+            controls=controls,
             session=self.session.old,
         )
-        return notices
+
+    def _opened(self, new_id: str) -> OpenSession:
+        options, around = self._options.session, self._around
+        now = around.clock.utc_now()
+        if not options.is_old:
+            return open_new_session(options, new_id, around.cwd, around.environment, now)
+        from ralph.old_session import open_old_session  # noqa: PLC0415 - a new session needs none of it
+
+        return open_old_session(
+            options, new_id, around.cwd, around.environment, now, settings=around.settings
+        )
+
+    def _tools(self, redactor: Redactor) -> LocalToolbox:
+        """What a session was not allowed before stays so, unless the command line says anew what is."""
+        options, old = self._options, self.session.old
+        self._writable = options.writable or (old.writable if old is not None else ())
+        offered = old.offered_tools if old is not None and not options.shapes_requests else None
+        return build_toolbox(self._around, redactor, self._writable, offered)
 
     def announce(self, notices: tuple[str, ...]) -> None:
+        """What is begun, with what, and what of the wishes did not fit."""
         settings, emit = self._around.settings, self._around.events.emit
         names, first = self.roster.names, self.roster.first
         source = first.credentials[0].source if first.credentials else "none"
@@ -109,7 +117,13 @@ class PreparedRun:
             )
         )
         about_limits = no_limit_notice(settings)
-        for text in (*self.session.notices, *notices, *withheld_notice(self._around), *about_limits):
+        for text in (
+            *notices,
+            *self.session.notices,
+            *self._notices,
+            *withheld_notice(self._around),
+            *about_limits,
+        ):
             emit(Notice(text))
 
     def first_prompt(self, prompt: str | None) -> str | None:

@@ -22,7 +22,7 @@ from ralph.core.redaction import Redactor
 from ralph.core.session_entries import event_entry
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
-from ralph.effects.output.stream_json import journal_fields
+from ralph.effects.output.system_events import journal_fields
 from ralph.effects.output.writer import Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
 from ralph.effects.sessions.journal import FileJournal
@@ -155,9 +155,9 @@ class RunCommand:
         around = self._surroundings()
         # After the limit is known: whoever pipes it in may take for ever.
         prompt, notices = self._prompt()
-        prepared, more_notices = self._prepare(around)
+        prepared = self._prepare(around)
         first_prompt = prepared.first_prompt(prompt)
-        prepared.announce((*around.settings.warnings, *notices, *more_notices))
+        prepared.announce((*around.settings.warnings, *notices))
         return prepared.work(first_prompt)
 
     def ended_by(self, work: Callable[[], T]) -> T | RunEnded:
@@ -212,8 +212,8 @@ class RunCommand:
     def open(self) -> PreparedRun:
         """A session for tasks that will come."""
         around = self._surroundings()
-        prepared, notices = self._prepare(around)
-        prepared.announce((*around.settings.warnings, *notices))
+        prepared = self._prepare(around)
+        prepared.announce(around.settings.warnings)
         return prepared
 
     def _surroundings(self) -> Surroundings:
@@ -231,12 +231,12 @@ class RunCommand:
             self.waiter.run_ends_s = self._started_s + settings.limits.max_time_s
         return around
 
-    def _prepare(self, around: Surroundings) -> tuple[PreparedRun, tuple[str, ...]]:
-        """With the session open. Also notices about what of the wishes did not fit."""
+    def _prepare(self, around: Surroundings) -> PreparedRun:
+        """With the session open."""
         prepared = PreparedRun(self.options, around, self._redactor, self.controls, self._session_id)
         self._prepared = prepared
         self._writer.session_id = prepared.session.id
-        return prepared, prepared.prepare()
+        return prepared
 
     def _close(self) -> None:
         self._takes_notes = False  # a signal may still come while the result is delivered

@@ -21,7 +21,7 @@ from ralph.core.session_entries import (
 )
 from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.core.usage import RunUsage, TokenUsage
-from ralph.effects.output.stream_json import journal_fields
+from ralph.effects.output.system_events import journal_fields
 from tests.fakes import FakeJournal, answer, call, text
 
 if TYPE_CHECKING:

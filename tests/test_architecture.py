@@ -54,13 +54,16 @@ MAY_IMPORT = {
     "ralph.prepared_run": {
         "ralph.core",
         "ralph.ports",
+        "ralph.effects.tools",
         "ralph.loop",
+        "ralph.old_session",
         "ralph.run_options",
         "ralph.run_session",
         "ralph.wiring",
     },
     "ralph.run_session": {"ralph", "ralph.core", "ralph.ports", "ralph.effects.sessions"},
     "ralph.doctor_command": {"ralph", "ralph.core", "ralph.effects", "ralph.settings"},
+    "ralph.old_session": {"ralph", "ralph.core", "ralph.effects.sessions", "ralph.run_session"},
     "ralph.sessions_command": {"ralph.core", "ralph.effects.output", "ralph.effects.sessions"},
     "ralph.wiring": {"ralph.core", "ralph.ports", "ralph.effects", "ralph.run_options", "ralph.settings"},
     "ralph.demo": {

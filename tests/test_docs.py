@@ -24,7 +24,7 @@ from ralph.core.events import (
 )
 from ralph.core.outcome import Outcome
 from ralph.core.usage import TokenUsage
-from ralph.effects.output.stream_json import journal_fields, system_fields
+from ralph.effects.output.system_events import journal_fields, system_fields
 from tests import fault_table
 
 if TYPE_CHECKING:

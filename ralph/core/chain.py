@@ -1,4 +1,7 @@
-"""What one use of the call site tells: its attempts, its retries, its changes of target, as events. Pure."""
+"""What one use of the call site tells: its attempts, its retries, its changes of target, as events.
+
+It has no effects; what it is told of moves its own counters and the roster's state on.
+"""
 
 from __future__ import annotations
 

@@ -45,12 +45,6 @@ def refuse_newer(opening: Mapping[str, Any]) -> None:
         )
 
 
-def last_run(records: Iterable[Record]) -> Mapping[str, Any] | None:
-    """The fields of the newest `run` record."""
-    runs = [record.fields for record in records if record.kind == "run"]
-    return runs[-1] if runs else None
-
-
 @dataclass(frozen=True)
 class Session:
     """Where a journal has got to."""

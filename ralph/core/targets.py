@@ -40,7 +40,7 @@ _FOR_THE_RUN = frozenset(
 """Nothing that a run could wait for."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Route:
     target: int
     """Index into the run's targets, from 0."""
@@ -102,7 +102,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Chain:
+class ChainState:
     """What belongs to one use of the call site; the next one starts afresh."""
 
     retries: int = 0
@@ -125,7 +125,7 @@ class TargetsState:
     """Out for the rest of the run."""
     releases_s: Mapping[Route, float] = field(default_factory=dict)
     """When the cooldown of a route ends, on the run's clock."""
-    chain: Chain = Chain()
+    chain: ChainState = ChainState()
     is_away: bool = False
     """The first target was left, and has not answered since."""
     announced: int | None = None
@@ -148,9 +148,9 @@ CANNOT_HELP = GiveUp("asking again cannot help")
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
     """A new chain. `route` is whom to ask first."""
     if rules.strategy == "round_robin":
-        state = replace(state, route=Route(rules.first), chain=Chain())
+        state = replace(state, route=Route(rules.first), chain=ChainState())
         return replace(state, route=_rotated(state, rules) or state.route)
-    return _begin_round(replace(state, chain=Chain()), rules, now_s)
+    return _begin_round(replace(state, chain=ChainState()), rules, now_s)
 
 
 def after_failure(
@@ -175,7 +175,7 @@ def after_answer(
     """Counters start afresh; and what the answer means for a change of targets, told once."""
     serving = state.route.target
     releases_s = {route: end_s for route, end_s in state.releases_s.items() if route != state.route}
-    state = replace(state, chain=Chain(), releases_s=releases_s)
+    state = replace(state, chain=ChainState(), releases_s=releases_s)
     if serving == rules.first:
         told: Literal["recovered"] | None = "recovered" if state.is_away else None
         return replace(state, is_away=False, announced=None), told
@@ -241,7 +241,7 @@ def _with_damage(
     return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})
 
 
-def _scheduled_s(policy: RetryPolicy, chain: Chain) -> float:
+def _scheduled_s(policy: RetryPolicy, chain: ChainState) -> float:
     """The policy's wait before the next retry; after the last one that one's, and without any the standard's first."""
     for retry in (chain.retries + 1, chain.retries):
         wait = policy.next_wait(retry, None, 0.0) if retry else None
@@ -268,7 +268,7 @@ def _after_round(
     )
     if isinstance(wait, GiveUp):
         return wait, state
-    state = replace(state, chain=Chain(retry, chain.slept_s + wait.seconds, chain.barred))
+    state = replace(state, chain=ChainState(retry, chain.slept_s + wait.seconds, chain.barred))
     return wait, _begin_round(state, rules, now_s + wait.seconds)
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ralph.core.session_history import DAMAGED, KILLED, RUNNING, messages_of
 from ralph.core.session_story import Called, Happened, OtherBlock, Prompted, Said, story_of
 from ralph.effects.output.narration import Narration, plain
-from ralph.effects.output.session_text import event_of, no_result, result_text
+from ralph.effects.output.session_text import no_result, result_text
 from ralph.effects.output.session_words import attempts_line, cost_text, counted, ending
+from ralph.effects.output.system_events import event_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.core import events as ev
 from ralph.core.outcome import Outcome
 from ralph.core.session_history import DAMAGED, KILLED, RUNNING
 from ralph.core.session_story import Called, Happened, OtherBlock, Prompted, Said, story_of
 from ralph.effects.output.narration import LONGEST_SUMMARY, Narration, describe_call, one_line, plain
 from ralph.effects.output.session_words import attempts_line, cost_text, counted, ending, local_time
+from ralph.effects.output.system_events import event_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -125,40 +125,6 @@ class SessionText:
         event = event_of(fields)
         if event is not None:
             yield from self._narration.lines(event)
-
-
-def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
-    """What `stream_json.system_fields` was made of, as far as it kept it; None for what this ralph does not know."""
-    match fields.get("subtype"):
-        case "api_retry":
-            return ev.RetryScheduled(
-                attempt=fields["attempt"],
-                max_retries=fields["max_retries"],
-                wait_s=fields["retry_delay_ms"] / 1000,
-                status=fields["error_status"],
-                error_class=fields["kind"],
-                kind=fields["kind"],
-                message=fields["message"],
-            )
-        case "retry_recovered":
-            return ev.RetryRecovered(fields["retries"], fields["total_wait_s"])
-        case "retry_exhausted":
-            return ev.RetryExhausted(fields["retries"], fields["total_wait_s"], fields["error"])
-        case "model_fallback":
-            return ev.ModelFallback(
-                fields["from"], fields["to"], fields["reason"], fields["turn"], fields["attempt"]
-            )
-        case "model_fallback_succeeded":
-            return ev.ModelFallbackSucceeded(fields["target"], fields["turn"], fields["attempt"])
-        case "model_fallback_recovered":
-            return ev.ModelFallbackRecovered(fields["target"], fields["turn"], fields["attempt"])
-        case "response_discarded":
-            return ev.ResponseDiscarded(fields["message_id"])
-        case "clock_fired":
-            return ev.ClockFired(fields["clock"], fields["after_s"])
-        case "notice":
-            return ev.Notice(fields["text"])
-    return None
 
 
 def result_text(result: ToolResult) -> str:

@@ -5,31 +5,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ralph.core import events as ev
-from ralph.core.classify import FailureKind
-from ralph.core.usage import cost_usd
+from ralph.effects.output.system_events import system_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Readers warn about a version below "2."; the object also says who really writes.
 _READERS_WANT_VERSION = "2.0.0"
-
-_ERROR_NAMES = {
-    FailureKind.RATE_LIMIT: "rate_limit",
-    FailureKind.USAGE_LIMIT: "billing_error",
-    FailureKind.OVERLOADED: "overloaded",
-    FailureKind.SERVER: "server_error",
-    FailureKind.TIMEOUT: "server_error",
-    FailureKind.AUTH: "authentication_failed",
-    FailureKind.BILLING: "billing_error",
-    FailureKind.INVALID_REQUEST: "invalid_request",
-    FailureKind.NOT_FOUND: "model_not_found",
-    FailureKind.CONTEXT_OVERFLOW: "invalid_request",
-}
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
@@ -54,101 +39,6 @@ def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool
         case _:
             fields = system_fields(event)
             return [{"type": "system", **fields}] if fields else []
-
-
-def journal_fields(event: ev.Event) -> dict[str, Any] | None:
-    """What the journal keeps of an event: what readers see of a run, and every attempt. Signs of life are none."""
-    match event:
-        case ev.Heartbeat():
-            return None
-        case ev.AttemptEnded():
-            return {
-                "subtype": "attempt",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "target": event.target,
-                "model": event.model,
-                "status": event.status,
-                "kind": event.kind,
-                "error": event.error,
-                "latency_s": round(event.latency_s, 3),
-                "tokens": asdict(event.tokens),
-                "cost_usd": cost_usd(event.facts, event.tokens),
-                "wait_s": event.wait_s,
-            }
-        case ev.TurnAsked():
-            took_s = round(event.took_s, 3)
-            return {
-                "subtype": "turn_asked",
-                "turn": event.turn,
-                "attempts": event.attempts,
-                "took_s": took_s,
-            }
-        case _:
-            return system_fields(event)
-
-
-def system_fields(event: ev.Event) -> dict[str, Any] | None:
-    """Of events that are no part of the conversation; None for those that are."""
-    match event:
-        case ev.RetryScheduled():
-            return {
-                "subtype": "api_retry",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "max_retries": event.max_retries,
-                "retry_delay_ms": round(event.wait_s * 1000),
-                "error_status": event.status,
-                "error": _ERROR_NAMES.get(FailureKind(event.kind), "unknown"),
-                "kind": event.kind,
-                "target": event.target,
-                "message": event.message,
-            }
-        case ev.RetryRecovered():
-            return {
-                "subtype": "retry_recovered",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "retries": event.retries,
-                "total_wait_s": event.total_wait_s,
-            }
-        case ev.RetryExhausted():
-            return {
-                "subtype": "retry_exhausted",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "retries": event.retries,
-                "total_wait_s": event.total_wait_s,
-                "error": event.error,
-            }
-        case ev.ModelFallback():
-            return {
-                "subtype": "model_fallback",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "from": event.from_target,
-                "to": event.to_target,
-                "reason": event.reason,
-            }
-        case ev.ModelFallbackSucceeded() | ev.ModelFallbackRecovered():
-            is_back = isinstance(event, ev.ModelFallbackRecovered)
-            return {
-                "subtype": "model_fallback_recovered" if is_back else "model_fallback_succeeded",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "target": event.target,
-            }
-        case ev.ResponseDiscarded():
-            return {"subtype": "response_discarded", "message_id": event.message_id}
-        case ev.ClockFired():
-            return {"subtype": "clock_fired", "clock": event.clock, "after_s": event.after_s}
-        case ev.Heartbeat():
-            since_s = round(event.since_s, 1)
-            return {"subtype": "heartbeat", "waiting_for": event.waiting_for, "since_s": since_s}
-        case ev.Notice():
-            return {"subtype": "notice", "text": event.text}
-        case _:
-            return None
 
 
 def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import stat
 import tempfile
 import time
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING
 from ralph.core.outcome import UsageError
 from ralph.core.session_naming import SHORT_ID_CHARS, named_session
 from ralph.effects.sessions.journal import FileJournal
-from ralph.effects.sessions.looking import look_at
 from ralph.ports import JournalError
 
 if TYPE_CHECKING:
@@ -127,6 +125,8 @@ class SessionStore:
 
     def _instead(self, prefix: str, cwd: Path | None) -> str:
         """What may have been meant: ids that look like it, or the newest of this directory."""
+        from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
         beginnings = {path.stem[: len(prefix)]: path for path in self.all()}
         alike = get_close_matches(prefix.lower(), beginnings, _MOST_NAMED)
         if alike:
@@ -142,6 +142,8 @@ def _directory_name(cwd: Path) -> str:
 
 
 def _names(paths: Iterable[Path]) -> str:
+    from ralph.effects.sessions.looking import look_at  # noqa: PLC0415 - only a mistake needs it
+
     now_s = time.time()
     named = []
     for path in paths:
