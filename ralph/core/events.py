@@ -184,6 +184,96 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
+class TurnStarted:
+    """The model is about to be asked for a turn: one accepted answer and the results of its tools."""
+
+    turn: int
+    """1-based, within the run."""
+
+
+@dataclass(frozen=True)
+class SyntheticRetry:
+    """An answer that is no use is asked for again; neither it nor what the model is told about it is kept."""
+
+    turn: int
+    number: int
+    """1-based, within the turn."""
+    reason: str
+    """One of `next_step.FAILURES`; the API never sees it."""
+
+
+@dataclass(frozen=True)
+class MalformedCallRefused:
+    """A tool call that could not be run as it was written: cut, no JSON, an unknown tool, wrong arguments."""
+
+    turn: int
+    tool: str
+    why: str
+    """What the model is told."""
+
+
+@dataclass(frozen=True)
+class GuardTripped:
+    """A call that leads nowhere was refused."""
+
+    turn: int
+    guard: str
+    """One of `guards.GUARDS`."""
+    call: ToolCall
+    refusals: int
+    """So far, without anything new in between."""
+
+
+@dataclass(frozen=True)
+class FinalTurnEntered:
+    """From here on only a report or a closing answer is taken."""
+
+    turn: int
+    reason: str
+    """One of `finishing.FORCES`."""
+
+
+@dataclass(frozen=True)
+class TurnsCollapsed:
+    """A report that failed has shortened what is left of the run."""
+
+    turn: int
+    reason: str
+    old_max_turns: int | None
+    """None: there was no limit."""
+    new_max_turns: int
+
+
+@dataclass(frozen=True)
+class ReportAccepted:
+    """The run's final report is known."""
+
+    source: str
+    """One of `report.SOURCES`: "tool_call", "text" or "synthetic"."""
+    status: str
+    """One of `report.STATUSES`: "success" or "failure"."""
+    turn: int
+    """The turn that gave it; of a synthetic one, the last."""
+    attempts: int
+    """Reports that the model sent in this run, this one included."""
+    forced_reason: str | None = None
+    """Why the run was in its final turn; None: it was not."""
+
+
+@dataclass(frozen=True)
+class ContextCompacted:
+    """A fresh context takes the place of the old one."""
+
+    trigger: str
+    """One of `compaction.TRIGGERS`: "threshold", "overflow" or "window_exceeded"."""
+    source: str
+    """Who made the summary: "model", or "cut" where the history was cut without one."""
+    pre_tokens: int
+    """Estimated size of the context before, and after."""
+    post_tokens: int
+
+
+@dataclass(frozen=True)
 class Notice:
     """A sentence for the people who read the run."""
 
@@ -231,6 +321,14 @@ Event = (
     | ResponseDiscarded
     | ClockFired
     | Heartbeat
+    | TurnStarted
+    | SyntheticRetry
+    | MalformedCallRefused
+    | GuardTripped
+    | FinalTurnEntered
+    | TurnsCollapsed
+    | ReportAccepted
+    | ContextCompacted
     | Notice
     | RunEnded
 )

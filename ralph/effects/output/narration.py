@@ -96,7 +96,35 @@ class Narration:
             case ev.Notice():
                 yield self.color("yellow", f"[notice] {one_line(event.text)}")
             case _:
+                yield from self._of_a_turn(event)
                 yield from self._of_a_chain(event)
+
+    def _of_a_turn(self, event: ev.Event) -> Iterator[str]:
+        match event:
+            case ev.SyntheticRetry():
+                reason = event.reason.replace("_", " ")
+                yield self.color("yellow", f"[turn] Synthetic retry {event.number}/3: {reason}")
+            case ev.MalformedCallRefused():
+                yield self.color("yellow", f"[turn] Call of {event.tool} not run: {one_line(event.why)}")
+            case ev.GuardTripped():
+                call = f"{describe_call(event.call)} ({event.refusals} of 6 refusals)"
+                yield self.color("yellow", f"[guard] {event.guard.replace('_', ' ')}: refused {call}")
+            case ev.FinalTurnEntered():
+                yield self.color("yellow", f"[turn] Final turn ({event.reason.replace('_', ' ')})")
+            case ev.TurnsCollapsed():
+                old = "no limit" if event.old_max_turns is None else str(event.old_max_turns)
+                yield self.color(
+                    "yellow", f"[turn] Turns collapsed from {old} to {event.new_max_turns}: {event.reason}"
+                )
+            case ev.ReportAccepted():
+                source = event.source.replace("_", " ")
+                color = "green" if event.status == "success" else "yellow"
+                yield self.color(color, f"[report] {event.status}, from {source}")
+            case ev.ContextCompacted():
+                sizes = f"about {event.pre_tokens:,} tokens became {event.post_tokens:,}"
+                yield self.color(
+                    "yellow", f"[context] compacted ({event.trigger.replace('_', ' ')}): {sizes}"
+                )
 
     def _of_a_chain(self, event: ev.Event) -> Iterator[str]:
         match event:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core import events as ev
 from ralph.core.classify import FailureKind
+from ralph.core.tool_calls import ToolCall
 from ralph.core.usage import cost_usd
 
 if TYPE_CHECKING:
@@ -44,6 +45,28 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
     ev.ModelFallbackRecovered: ("model_fallback_recovered", _ANSWERING),
     ev.ResponseDiscarded: ("response_discarded", {"message_id": "message_id"}),
     ev.ClockFired: ("clock_fired", {"clock": "clock", "after_s": "after_s"}),
+    ev.SyntheticRetry: ("synthetic_retry", {"turn": "turn", "number": "number", "reason": "reason"}),
+    ev.MalformedCallRefused: ("malformed_call", {"turn": "turn", "tool": "tool", "why": "why"}),
+    ev.FinalTurnEntered: ("final_turn", {"turn": "turn", "reason": "reason"}),
+    ev.TurnsCollapsed: (
+        "turns_collapsed",
+        {
+            "turn": "turn",
+            "reason": "reason",
+            "old_max_turns": "old_max_turns",
+            "new_max_turns": "new_max_turns",
+        },
+    ),
+    ev.ReportAccepted: (
+        "report_accepted",
+        {
+            "source": "source",
+            "status": "status",
+            "turn": "turn",
+            "attempts": "attempts",
+            "forced_final_reason": "forced_reason",
+        },
+    ),
     ev.Notice: ("notice", {"text": "text"}),
 }
 """Events whose object holds their fields as they are: its subtype, and for each of its keys the event's field."""
@@ -101,6 +124,26 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
                 "target": event.target,
                 "message": event.message,
             }
+        case ev.GuardTripped():
+            return {
+                "subtype": "guard",
+                "turn": event.turn,
+                "guard": event.guard,
+                "tool": event.call.name,
+                "input": event.call.arguments,
+                "refusals": event.refusals,
+            }
+        case ev.ContextCompacted():
+            sizes = {"pre_tokens": event.pre_tokens, "post_tokens": event.post_tokens}
+            return {
+                "subtype": "compact_boundary",
+                "compact_metadata": {
+                    "trigger": "auto",
+                    **sizes,
+                    "cause": event.trigger,
+                    "source": event.source,
+                },
+            }
         case ev.Heartbeat():
             since_s = round(event.since_s, 1)
             return {"subtype": "heartbeat", "waiting_for": event.waiting_for, "since_s": since_s}
@@ -124,6 +167,12 @@ def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
             kind=fields["kind"],
             message=fields["message"],
         )
+    if subtype == "guard":
+        call = ToolCall("", fields["tool"], fields["input"])
+        return ev.GuardTripped(fields["turn"], fields["guard"], call, fields["refusals"])
+    if subtype == "compact_boundary":
+        about = fields["compact_metadata"]
+        return ev.ContextCompacted(about["cause"], about["source"], about["pre_tokens"], about["post_tokens"])
     if subtype not in _EVENTS:
         return None
     kind, names = _EVENTS[subtype]
