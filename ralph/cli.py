@@ -5,7 +5,6 @@ line and an exit code. What a command does lives elsewhere.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -20,22 +19,19 @@ from ralph.cli_sessions import sessions
 from ralph.cli_values import (
     absolute,
     directories,
+    report_wish,
     session_options,
     setting_flags,
     text_or_file,
     uuid_text,
-    writable_result_file,
+    writable_file,
 )
 from ralph.core.outcome import Outcome, UsageError
 
 COMMANDS = ("run", "sessions", "doctor", "demo", "mock-api")
 
-# Promised, and until they are there, misuse: a command must not turn into a paid prompt, nor an option into
-# another one that sounds like it.
+# Promised, and until it is there, misuse: a command must not turn into a paid prompt.
 COMMANDS_TO_COME = ("loop",)
-OPTIONS_TO_COME = frozenset(
-    {"--max-turns", "--max-budget-usd", "--json-schema", "--require-report", "--metrics-file", "--otel"}
-)
 
 app = typer.Typer(
     name="ralph",
@@ -45,7 +41,7 @@ app = typer.Typer(
         "ralph run --help lists the options; ralph demo shows it all without a key and without a network."
     ),
     epilog=(
-        "Exit codes: 0 completed, 2 usage, 3 limit reached, 4 no progress, 69 API rejected, 70 bug, "
+        "Exit codes: 0 completed, 1 task failed by its report, 2 usage, 3 limit reached, 4 no progress, 69 API rejected, 70 bug, "
         "74 input/output, 75 API unavailable (try later), 77 authentication, 78 configuration, 124 time limit, "
         "128+n signal n."
     ),
@@ -67,9 +63,6 @@ def run_cli(arguments: list[str]) -> int:
     except UsageError as error:
         return _complain(str(error), Outcome.USAGE.exit_code())
     except TyperException as error:
-        unknown = re.match(r"No such option: (\S+)", error.format_message())
-        if unknown is not None and unknown[1] in OPTIONS_TO_COME:
-            return _complain(_not_built(unknown[1]), Outcome.USAGE.exit_code())
         command = arguments[0] if arguments[0] in COMMANDS else ""
         hint = f"see `ralph {command} --help`" if command else "see `ralph --help`"
         return _complain(f"{error.format_message().rstrip('.')} ({hint})", Outcome.USAGE.exit_code())
@@ -119,16 +112,22 @@ def run(
     effort: opt.EffortOption = None,
     max_tokens: opt.MaxTokens = None,
     retry: opt.RetryOption = None,
+    max_turns: opt.MaxTurns = None,
+    max_budget_usd: opt.MaxBudget = None,
     max_time: opt.MaxTime = None,
     input_format: opt.InputFormatOption = opt.InputFormat.TEXT,
     output_format: opt.OutputFormatOption = opt.OutputFormat.TEXT,
     include_partial_messages: opt.IncludePartialMessages = False,
     result_file: opt.ResultFile = None,
+    metrics_file: opt.MetricsFile = None,
+    otel: opt.Otel = False,
     quiet: opt.Quiet = False,
     system_prompt: opt.SystemPrompt = None,
     system_prompt_file: opt.SystemPromptFile = None,
     append_system_prompt: opt.AppendSystemPrompt = None,
     append_system_prompt_file: opt.AppendSystemPromptFile = None,
+    json_schema: opt.JsonSchema = None,
+    require_report: opt.RequireReport = False,
     allowed_tools: opt.AllowedTools = None,
     disallowed_tools: opt.DisallowedTools = None,
     pass_env: opt.PassEnv = None,
@@ -163,6 +162,8 @@ def run(
         effort=effort,
         max_tokens=max_tokens,
         retry=retry,
+        max_turns=max_turns,
+        max_budget_usd=max_budget_usd,
         max_time=max_time,
         allowed_tools=allowed_tools,
         disallowed_tools=disallowed_tools,
@@ -188,11 +189,14 @@ def run(
             append_system_prompt=text_or_file(
                 "append-system-prompt", append_system_prompt, append_system_prompt_file
             ),
+            report=report_wish(json_schema, is_required=require_report),
+            metrics_file=writable_file("--metrics-file", metrics_file),
+            exports_traces=otel,
             output=OutputOptions(
                 output_format=output_format.value,
                 include_partial=include_partial_messages,
                 is_quiet=quiet,
-                result_file=writable_result_file(result_file),
+                result_file=writable_file("--result-file", result_file),
             ),
             settings=flags,
         )
@@ -208,6 +212,8 @@ def doctor(
     effort: opt.EffortOption = None,
     max_tokens: opt.MaxTokens = None,
     retry: opt.RetryOption = None,
+    max_turns: opt.MaxTurns = None,
+    max_budget_usd: opt.MaxBudget = None,
     max_time: opt.MaxTime = None,
     allowed_tools: opt.AllowedTools = None,
     disallowed_tools: opt.DisallowedTools = None,
@@ -233,6 +239,8 @@ def doctor(
         effort=effort,
         max_tokens=max_tokens,
         retry=retry,
+        max_turns=max_turns,
+        max_budget_usd=max_budget_usd,
         max_time=max_time,
         allowed_tools=allowed_tools,
         disallowed_tools=disallowed_tools,

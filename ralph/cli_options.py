@@ -81,6 +81,37 @@ MaxTime = Annotated[
     str | None,
     typer.Option("--max-time", metavar="TIME", help="End the run after 90s, 30m, 1h30m (exit 124)."),
 ]
+MaxTurns = Annotated[
+    int | None,
+    typer.Option(
+        "--max-turns", metavar="N", help="End after N turns; the last one is for a closing answer (exit 3)."
+    ),
+]
+MaxBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--max-budget-usd", metavar="USD", help="Never spend more; looked at before each request (exit 3)."
+    ),
+]
+JsonSchema = Annotated[
+    str | None,
+    typer.Option(
+        "--json-schema",
+        metavar="JSON|FILE",
+        help="Require a final report whose payload fits this JSON Schema.",
+    ),
+]
+RequireReport = Annotated[
+    bool,
+    typer.Option("--require-report", help="Require a final report: success or failure, and a summary."),
+]
+MetricsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-file", metavar="PATH", help="Keep metrics there in Prometheus' text format, each minute."
+    ),
+]
+Otel = Annotated[bool, typer.Option("--otel", help="Export a trace over OTLP (pip install 'ralph[otel]').")]
 InputFormatOption = Annotated[
     InputFormat,
     typer.Option(

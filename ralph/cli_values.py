@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from enum import StrEnum
 
+    from ralph.run_options import ReportWish
     from ralph.run_session import SessionOptions
 
 
@@ -64,14 +65,30 @@ def directories(option: str, paths: list[str] | None) -> tuple[str, ...]:
     return tuple(str(absolute(path)) for path in paths or ())
 
 
-def writable_result_file(path: str | None) -> str | None:
+def writable_file(option: str, path: str | None) -> str | None:
     from ralph.effects.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
 
     where = absolute(path)
     problem = result_file_problem(where) if where is not None else None
     if problem is not None:
-        raise typer.BadParameter(problem, param_hint="--result-file")
+        raise typer.BadParameter(problem, param_hint=option)
     return where
+
+
+def report_wish(schema: str | None, *, is_required: bool) -> ReportWish | None:
+    """None: no final report is required."""
+    from ralph.run_options import ReportWish  # noqa: PLC0415 - not needed for --help
+
+    if schema is None:
+        return ReportWish() if is_required else None
+    from ralph.effects.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
+
+    try:
+        return ReportWish(read_schema(schema, Path.cwd()))
+    except FileNotFoundError:
+        raise typer.BadParameter("the working directory is gone", param_hint="--json-schema") from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--json-schema") from None
 
 
 def session_options(
@@ -110,6 +127,8 @@ def setting_flags(
     effort: StrEnum | None,
     max_tokens: int | None,
     retry: StrEnum | None,
+    max_turns: int | None,
+    max_budget_usd: float | None,
     max_time: str | None,
     allowed_tools: list[str] | None,
     disallowed_tools: list[str] | None,
@@ -123,6 +142,8 @@ def setting_flags(
         "model.effort": effort.value if effort else None,
         "model.max_tokens": max_tokens,
         "retry.policy": retry.value if retry else None,
+        "limits.max_turns": max_turns,
+        "limits.max_budget_usd": max_budget_usd,
         "limits.max_time_s": max_time,
         "tools.allowed": names(allowed_tools),
         "tools.disallowed": names(disallowed_tools),

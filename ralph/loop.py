@@ -1,57 +1,68 @@
-"""One task: send, run the tools, repeat, until an outcome. It owns the conversation and nothing else does.
+"""One task: send, run the tools, repeat, until an outcome.
 
-It decides what an answer means for the run. How to retry, how to run tools and how to talk to the world are
-other rooms' business.
+It decides what an answer means for the run. How to retry, how to run tools, how to keep the context small and how to
+talk to the world are other rooms' business.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ralph.core.answer import with_sendable_calls
+from ralph.asking import Asking
+from ralph.call_rules import CallRules
+from ralph.core.budget import Budget
 from ralph.core.bug_report import describe_bug
-from ralph.core.classify import outcome_of
+from ralph.core.classify import FailureKind, failure_kind, outcome_of
 from ralph.core.controls import RunControls
-from ralph.core.conversation import (
-    Conversation,
-    assistant_message,
-    recover_conversation,
-    text_blocks,
-    user_message,
-)
-from ralph.core.errors import AgentError, HttpError
+from ralph.core.conversation import text_blocks
+from ralph.core.errors import AgentError
 from ralph.core.events import (
-    AnswerAccepted,
     Event,
+    FinalTurnEntered,
     ModelFallback,
     Notice,
+    ReportAccepted,
+    ResponseDiscarded,
     RetryScheduled,
     RunEnded,
-    UserMessageCommitted,
+    SyntheticRetry,
+    TurnStarted,
 )
+from ralph.core.finishing import Finishing
 from ralph.core.hints import come_back_hint, hints_for
-from ralph.core.next_step import CONTINUE, Continue, End, RunTools, TurnState, next_step
-from ralph.core.outcome import Outcome
-from ralph.core.session_entries import (
-    assistant_entry,
-    ended_entry,
-    queued_entry,
-    result_entry,
-    user_entry,
+from ralph.core.next_step import (
+    AskAgain,
+    Continue,
+    End,
+    GiveUp,
+    MakeRoom,
+    RunTools,
+    Step,
+    TurnState,
+    next_step,
 )
+from ralph.core.notices import CONTINUE, OF_FAILURE, final_turn, near_limit
+from ralph.core.outcome import Outcome
+from ralph.core.report import synthetic_report
+from ralph.core.run_end import Ending
+from ralph.core.session_entries import ended_entry
+from ralph.core.setting_tables import LimitSettings
 from ralph.core.tally import Tally
 from ralph.core.target_log import TargetLog
-from ralph.core.tool_calls import ToolResult
-from ralph.ports import Interrupted, JournalError, WorkingDirectoryGoneError
-from ralph.retry import CallSite, send_with_retry
+from ralph.ports import BudgetSpent, Interrupted, JournalError, WorkingDirectoryGoneError
+from ralph.retry import CallSite
 from ralph.tool_turn import ToolTurn
+from ralph.transcript import Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ralph.core.answer import Answer
     from ralph.core.backoff import RetryPolicy
+    from ralph.core.conversation import Conversation
+    from ralph.core.guards import Refusal
+    from ralph.core.report import Report, ReportForm
     from ralph.core.roster import Roster
     from ralph.core.session import Session
     from ralph.core.session_entries import Entry
@@ -59,18 +70,6 @@ if TYPE_CHECKING:
     from ralph.ports import Client, Clock, Events, Journal, Toolbox, Waiter
 
     Prompt = str | Sequence[Block]
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """Why the loop stopped, before it is written down."""
-
-    outcome: Outcome
-    result: str | None = None
-    stop_reason: str | None = None
-    error: str | None = None
-    cause: AgentError | None = None
-    signal_number: int = 0
 
 
 class Run:
@@ -89,30 +88,56 @@ class Run:
         events: Events,
         controls: RunControls | None = None,
         session: Session | None = None,
+        limits: LimitSettings | None = None,
+        report_form: ReportForm | None = None,
     ) -> None:
-        """`session`: where an earlier run of it has got to; None: a new one, whose first task has a prompt."""
+        """`session`: where an earlier run of it has got to; None: a new one, whose first task has a prompt.
+
+        `report_form`: what the final report must be; None: none is required.
+        """
         self._roster = roster
         self._controls = controls or RunControls()
-        self._site = CallSite(roster, policy, self._controls, client, waiter, clock, self)
+        self._limits = limits or LimitSettings()
+        self._budget = Budget(self._limits.max_budget_usd)
+        self._report_form = report_form
+        self._site = CallSite(roster, policy, self._controls, self._budget, client, waiter, clock, self)
         self._toolbox = toolbox
         self._clock = clock
+        self._waiter = waiter
         self._journal = journal
         self._sink = events
-        self._tally = Tally()
-        self._target_log = TargetLog(roster)
-        self._queued: tuple[Block, ...] = session.queued if session else ()
-        self._was_refused = session is not None and session.has_ended_as(Outcome.API_REJECTED)
-        self._call_ids = set(session.call_ids) if session else set()
-        self._answer = session.answer if session else None
+        self._transcript = Transcript(roster.first_shape, journal, self, session)
+        roster.meter = session.meter if session else roster.meter
         self._turn_state = session.turn_state if session else TurnState()
-        self._turn: ToolTurn | None = None
+        self._tool_turn: ToolTurn | None = None
         self._session = session
-        shape = roster.first_shape
-        self.conversation = session.conversation.under(shape) if session else Conversation.start(shape)
+        self._begin_task()
+
+    def _begin_task(self) -> None:
+        """What is counted and allowed for each task anew."""
+        form = self._report_form
+        self._tally = Tally()
+        self._roster.forgive()
+        self._target_log = TargetLog(self._roster)
+        self._desk = form.desk() if form is not None else None
+        self._finishing = Finishing(self._limits.max_turns, needs_report=form is not None)
+        self._rules = CallRules(self._toolbox.definitions, self._finishing, self._desk, self)
+        self._asking = Asking(self._site, self._transcript)
+        self._last_stop_reason: str | None = None
+
+    @property
+    def conversation(self) -> Conversation:
+        return self._transcript.conversation
+
+    @property
+    def _turn(self) -> int:
+        """The one at work, 1-based."""
+        return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
         """An `Events` port of its own: everything that happens in a run is counted on its way out."""
         self._tally.saw(event)
+        self._budget.saw(event)
         if isinstance(event, ModelFallback | RetryScheduled):
             self._record_target()  # whoever is killed from here on leaves it behind
         self._sink.emit(event)
@@ -123,28 +148,30 @@ class Run:
         Never raises: what the API, a tool, a signal or a bug does is an outcome.
         """
         started_s = self._clock.now_s()
-        self._tally = Tally()
-        self._roster.forgive()
-        self._target_log = TargetLog(self._roster)
+        self._begin_task()
         try:
             ending = self._turns(prompt, opening)
         except AgentError as error:
-            ending = _Ending(outcome_of(error), error=str(error), cause=error)
+            ending = _of_error(error)
         except (JournalError, WorkingDirectoryGoneError) as error:
-            ending = _Ending(Outcome.IO_ERROR, error=str(error))
+            ending = Ending(Outcome.IO_ERROR, error=str(error))
         except Interrupted as stop:
-            failure = stop.__cause__ if isinstance(stop.__cause__, AgentError) else None
-            text = f"{stop}, after: {failure}" if failure is not None else str(stop)
-            ending = _Ending(stop.outcome, error=text, cause=failure, signal_number=stop.signal_number)
+            ending = _of_stop(stop)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
-            ending = _Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
-        return self._sealed(self._ended(ending, self._clock.now_s() - started_s))
+            ending = Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
+        return self._sealed(ending, started_s)
 
-    def _sealed(self, ended: RunEnded) -> RunEnded:
+    def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
         """The end, written down. Where that fails, that is how the run ended."""
-        self._was_refused = ended.outcome is Outcome.API_REJECTED
+        self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
         try:
+            ending = self._with_report(ending)
             self._recover()
+        except JournalError as error:
+            ending = replace(ending, outcome=Outcome.IO_ERROR, error=str(error))
+        hints = tuple(self._hints(ending))
+        ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
+        try:
             self._journal.append(*self._target_entries(), ended_entry(ended))
         except JournalError as error:
             if ended.outcome is not Outcome.IO_ERROR:
@@ -153,102 +180,256 @@ class Run:
                 ended = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=errors)
         return ended
 
-    def _recover(self) -> None:
-        """Leave a conversation that can be resumed, and tell readers of the results that this adds."""
-        finished = self._turn.finished if self._turn is not None else {}
-        written = self._turn.written if self._turn is not None else set()
-        self._turn = None
-        before = len(self.conversation.messages)
-        self.conversation = recover_conversation(self.conversation, finished)
-        for message in self.conversation.messages[before:]:
-            results = [block for block in message.content if block["tool_use_id"] not in written]
-            self._journal.append(*(result_entry(ToolResult.of_block(block)) for block in results))
-            self.emit(UserMessageCommitted(message.content))
+    def _with_report(self, ending: Ending) -> Ending:
+        """Where nothing came that could be an answer, a report that says so."""
+        if not ending.lacks_answer(needs_report=self._desk is not None):
+            return ending
+        attempts = self._desk.attempts if self._desk is not None else 0
+        report = synthetic_report(
+            reason=ending.reason,
+            turns_completed=self._tally.turns,
+            attempts=attempts,
+            last_stop_reason=self._last_stop_reason,
+            last_error=self._desk.last_problem if self._desk and self._desk.last_problem else ending.error,
+        )
+        turn = max(self._tally.turns, 1)
+        reason = self._finishing.reason
+        self.emit(ReportAccepted(report.source, report.status, turn, attempts, reason))
+        return replace(ending, report=report)
 
-    def _turns(self, prompt: Prompt | None, opening: Sequence[Entry]) -> _Ending:
+    def _recover(self) -> None:
+        turn, self._tool_turn = self._tool_turn, None
+        finished, written = (turn.finished, turn.written) if turn is not None else ({}, set[str]())
+        self._transcript.recover(finished, written)
+
+    # --- Turns
+
+    def _turns(self, prompt: Prompt | None, opening: Sequence[Entry]) -> Ending:
         self._begin(prompt, (*opening, *self._target_entries()))
-        state = self._turn_state
+        follows_tools = prompt is None and self._ends_with_results()
         while True:
-            answer, self._answer = self._answer or self._ask(), None
-            state, step = next_step(state, answer)
-            match step:
-                case RunTools():
-                    self._run_tools(answer)
-                case Continue():
-                    if self.conversation.messages[-1].role == "assistant":
-                        self._say(text_blocks(CONTINUE))
-                        self.emit(UserMessageCommitted(self.conversation.messages[-1].content))
-                case End():
-                    self._tally.turns += 1
-                    if step.notice is not None:
-                        self.emit(Notice(step.notice))
-                    return _Ending(step.outcome, step.result, answer.stop_reason, step.error)
+            ending = self._begin_turn(follows_tools=follows_tools) or self._one_turn()
+            if ending is not None:
+                return ending
+            follows_tools = True
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Entry]) -> None:
         """Add the prompt, in one write with the run's record. What an earlier run left pending is finished before."""
-        blocks = (*self._queued, *_blocks(prompt))
+        transcript = self._transcript
+        blocks = (*transcript.queued, *_blocks(prompt))
         if not blocks:
-            self._journal.append(*opening)
+            transcript.write(*opening)
             return
         self._turn_state = TurnState()
-        if self._answer is not None:
-            self._queued = blocks  # the calls may take long, and nothing that was said may be lost meanwhile
-            self._journal.append(*opening, queued_entry(blocks))
+        pending = transcript.answer
+        if pending is not None:
+            transcript.queue(blocks, *opening)  # the calls may take long
             opening = ()
-            if self._answer.calls:
-                self._run_tools(self._answer)
+            if pending.calls:
+                self._run_tools(pending)
+                self._tally.turns += 1
             self._recover()  # calls that must not run need a result too
-            self._answer = None
-        self._say(blocks, *opening)
-        self._queued = ()
+        transcript.take_task(blocks, *opening)
 
-    def _say(self, blocks: Sequence[Block], *opening: Entry) -> None:
-        """A user message of ours. One that nothing has answered yet grows by it: roles alternate."""
+    def _ends_with_results(self) -> bool:
         messages = self.conversation.messages
-        if messages and messages[-1].role == "user":
-            message = user_message([*self._presentable(messages[-1].content), *blocks])
-            self._journal.append(*opening, user_entry(message, amends=True))
-            self.conversation = self.conversation.amended(message)
-        else:
-            message = user_message(blocks)
-            self._journal.append(*opening, user_entry(message))
-            self.conversation = self.conversation.plus(message)
+        return bool(messages) and bool(messages[-1].tool_result_ids)
 
-    def _presentable(self, unanswered: Sequence[Block]) -> Sequence[Block]:
-        """A request that was refused may have been so for an image of the user's: every further one would be too."""
-        kept = [block for block in unanswered if not self._was_refused or block.get("type") != "image"]
-        if len(kept) < len(unanswered):
-            self.emit(Notice("the API refused the last message: its images are left out from here on"))
-        return kept
+    def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
+        """What the limits say to another turn. The end, where they allow none."""
+        finishing, turn = self._finishing, self._turn
+        if finishing.is_over(turn):
+            return self._forced_end()
+        self.emit(TurnStarted(turn))
+        reason = finishing.makes_final(turn, follows_tools=follows_tools)
+        if reason is not None:
+            self._enter_final_turn(reason)
+            return None
+        time_left_s = self._waiter.time_left_s()
+        near = finishing.newly_near(turn, self._budget, time_left_s, self._limits.max_time_s)
+        if near is not None:
+            self.emit(Notice(f"{near} is nearly used up: the model is told to save its work"))
+            self._asking.tell(near_limit(near))
+        return None
+
+    def _enter_final_turn(self, reason: str) -> None:
+        self._finishing.reason = reason
+        needs_report = self._desk is not None
+        max_turns = self._limits.max_turns
+        self.emit(FinalTurnEntered(self._turn, reason))
+        self._asking.tell(final_turn(reason, needs_report=needs_report, max_turns=max_turns))
+
+    def _one_turn(self) -> Ending | None:
+        """Ask until an answer is accepted and its tools have run. None: another turn may begin."""
+        state, self._turn_state = self._turn_state, TurnState()
+        while True:
+            pending, self._transcript.answer = self._transcript.answer, None
+            answer = pending or self._ask()
+            self._last_stop_reason = answer.stop_reason
+            state, step = next_step(state, answer, needs_report=self._desk is not None)
+            following: Ending | TurnState | None
+            if isinstance(step, MakeRoom | AskAgain | GiveUp):
+                following = self._dropped(step, state, answer, is_committed=pending is not None)
+            else:
+                answer = pending or self._commit(answer)
+                following = self._taken(step, state, answer)
+            if not isinstance(following, TurnState):
+                return following
+            state = following
+
+    def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
+        """What comes after an answer that is part of the conversation."""
+        match step:
+            case RunTools():
+                self._run_tools(answer)
+                return self._after_tools(state)
+            case Continue():
+                if self.conversation.messages[-1].role == "assistant":
+                    self._transcript.say(CONTINUE)
+            case End():
+                return self._ended_by(step, answer)
+            case _:  # a pause: the conversation is sent as it is
+                pass
+        return state
+
+    def _dropped(
+        self, step: MakeRoom | AskAgain | GiveUp, state: TurnState, answer: Answer, *, is_committed: bool
+    ) -> Ending | TurnState | None:
+        """What comes after an answer that is no use."""
+        if not isinstance(step, MakeRoom):
+            ending = self._report_in_text(answer, is_committed=is_committed)
+            if ending is not None:
+                return ending
+        if not is_committed:
+            self.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
+        match step:
+            case MakeRoom():
+                return state if self._make_room("window_exceeded") else self._forced_end()
+            case GiveUp():
+                return self._gave_up(step)
+            case AskAgain():
+                self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
+                self._asking.tell(OF_FAILURE[step.reason])
+                return state
 
     def _run_tools(self, answer: Answer) -> None:
-        self._turn = ToolTurn(answer.calls, self._toolbox, self._journal, self)
+        room_tokens = self._asking.room_for_results()
+        self._rules.begin_answer(self._turn)
+        turn = ToolTurn(answer.calls, self._toolbox, self._journal, self, self._rules, room_tokens)
+        self._tool_turn = turn
         if self._session is not None:
-            self._turn.go_on_from(self._session)
+            turn.go_on_from(self._session)
             self._session = None
-        results = self._turn.run()
-        self._turn = None
-        message = user_message(result.as_block() for result in results)
-        self.conversation = self.conversation.plus(message)
-        self.emit(UserMessageCommitted(message.content))
+        results = turn.run()
+        self._tool_turn = None
+        self._transcript.take_results(results, turn.changed_files)
+
+    def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
+        """The turn is over, unless all its calls were reports that failed or were refused as such."""
+        rules, desk = self._rules, self._desk
+        if rules.ended_by is not None:
+            self._tally.turns += 1
+            return self._stuck(rules.ended_by)
+        if desk is not None:
+            if desk.accepted is not None:
+                return self._reported(desk.accepted)
+            if rules.has_report:
+                self._collapse("report_failed")
+            if self._finishing.is_final and (cached := desk.accept_cached()) is not None:
+                return self._reported(cached)
+        if rules.has_use:
+            self._tally.turns += 1
+            self._turn_state = replace(state, failures=0)  # calls that were cut count on
+            return None
+        reason = "invalid_report" if rules.has_report else "refused_calls"
+        if not state.may_fail:
+            return self._gave_up(GiveUp(reason, "the final report was not accepted"))
+        self.emit(SyntheticRetry(self._turn, state.failures + 1, reason))
+        return state.failed
+
+    # --- Ends
+
+    def _ended_by(self, step: End, answer: Answer) -> Ending:
         self._tally.turns += 1
+        if step.notice is not None:
+            self.emit(Notice(step.notice))
+        if step.outcome is Outcome.COMPLETED and self._finishing.is_final:
+            return replace(self._forced_end(), result=step.result)
+        return Ending(step.outcome, step.result, answer.stop_reason, step.error)
+
+    def _forced_end(self) -> Ending:
+        outcome, limit, error = self._finishing.forced_end()
+        return Ending(outcome, stop_reason=self._last_stop_reason, error=error, limit=limit)
+
+    def _gave_up(self, step: GiveUp) -> Ending | None:
+        """Too many answers of one turn were no use. None: there is a final turn for a report that is owed."""
+        if self._finishing.is_final:
+            return self._forced_end()
+        if self._desk is None or step.reason in {"empty", "thinking_only"}:
+            return Ending(Outcome.NO_PROGRESS, stop_reason=self._last_stop_reason, error=step.error)
+        self._collapse(step.reason)
+        self._enter_final_turn("report")
+        return None
+
+    def _collapse(self, reason: str) -> None:
+        collapsed = self._finishing.collapse(self._turn, reason)
+        if collapsed is not None:
+            self.emit(collapsed)
+
+    def _stuck(self, refusal: Refusal) -> Ending:
+        guard = refusal.guard.replace("_", " ")
+        error = f"the model went round in circles ({guard}): {refusal.refusals} calls were refused"
+        return Ending(Outcome.NO_PROGRESS, stop_reason=self._last_stop_reason, error=error, guard=refusal)
+
+    def _report_in_text(self, answer: Answer, *, is_committed: bool) -> Ending | None:
+        """A report that the model wrote as text is kept, and taken for one in the final turn alone."""
+        if self._desk is None:
+            return None
+        was_found = self._desk.look_at_text(answer.text)
+        report = self._desk.accept_cached() if self._finishing.is_final else None
+        if report is None:
+            return None
+        if was_found and not is_committed:
+            self._commit(answer)
+        return self._reported(report)
+
+    def _reported(self, report: Report) -> Ending:
+        turn, attempts = self._turn, self._desk.attempts if self._desk is not None else 0
+        self._tally.turns += 1
+        self.emit(ReportAccepted(report.source, report.status, turn, attempts, self._finishing.reason))
+        if report.status == "success":
+            return Ending(Outcome.COMPLETED, stop_reason=self._last_stop_reason, report=report)
+        error = "the model reports that the task failed"
+        return Ending(Outcome.TASK_FAILED, stop_reason=self._last_stop_reason, error=error, report=report)
+
+    # --- Asking
 
     def _ask(self) -> Answer:
-        """One accepted answer, committed, with however many attempts the policy allows."""
+        """One whole answer. It is not part of the conversation yet."""
         self._session = None  # what was pending in it is settled
         self.take_model_wish()
-        answer = send_with_retry(self.conversation, self._site, self._tally.turns + 1)
-        answer = with_sendable_calls(answer, self._call_ids)
-        self._call_ids.update(answer.call_ids)
+        if self._asking.is_crowded():
+            self._make_room("threshold")
+        while True:
+            try:
+                return self._asking.answer(self._turn)
+            except AgentError as error:
+                if failure_kind(error) is not FailureKind.CONTEXT_OVERFLOW or not self._make_room("overflow"):
+                    raise
+
+    def _make_room(self, trigger: str) -> bool:
+        """A smaller context, or the final turn. Whether it makes sense to ask again."""
+        if self._asking.make_room(trigger, self._turn):
+            return True
+        # Where there is no more than the task, one sentence more cannot help either.
+        if self._finishing.is_final or not self._asking.has_history:
+            return False
+        self._enter_final_turn("context")
+        return True
+
+    def _commit(self, answer: Answer) -> Answer:
         self._record_target()
-        self._journal.append(assistant_entry(answer))
-        message = assistant_message(answer.content, self._roster.shape.author)
-        if message is not None:
-            self.conversation = self.conversation.plus(message)
-        self.emit(AnswerAccepted(answer.message, answer.request_id))
-        for warning in answer.warnings:
-            self.emit(Notice(warning))
-        return answer
+        return self._asking.accept(answer)
 
     def take_model_wish(self) -> None:
         """A driver's, from the next request on."""
@@ -258,46 +439,38 @@ class Run:
             self.emit(Notice(f"from here on with {target.name}"))
 
     def _record_target(self) -> None:
-        if entries := self._target_entries():
-            self._journal.append(*entries)
+        self._transcript.write(*self._target_entries())
 
     def _target_entries(self) -> list[Entry]:
         """Whoever goes on with this session goes on with whom it asks, and lets those cool down who do."""
         before = self._target_log.target
         entries = self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
         if self._target_log.target != before:
-            self.conversation = self.conversation.under(self._roster.shape)
+            self._transcript.turn_to(self._roster.shape)
         return entries
 
-    def _ended(self, ending: _Ending, duration_s: float) -> RunEnded:
-        tally, cause = self._tally, ending.cause
-        http = cause if isinstance(cause, HttpError) else None
-        retry_after_s = http.retry_after if http and ending.outcome is Outcome.API_UNAVAILABLE else None
-        return RunEnded(
-            outcome=ending.outcome,
-            exit_code=ending.outcome.exit_code(ending.signal_number),
-            result=ending.result,
-            errors=(ending.error,) if ending.error else (),
-            stop_reason=ending.stop_reason,
-            num_turns=tally.turns,
-            duration_s=duration_s,
-            api_s=tally.api_s,
-            usage=tally.usage,
-            retries=tally.retries,
-            waited_s=tally.waited_s,
-            api_error_status=http.status if http else None,
-            retry_after_s=retry_after_s,
-            hints=tuple(self._hints(cause, retry_after_s)),
-        )
-
-    def _hints(self, cause: AgentError | None, retry_after_s: float | None) -> Iterator[str]:
+    def _hints(self, ending: Ending) -> Iterator[str]:
         target = self._roster.target
-        if retry_after_s:
-            yield come_back_hint(retry_after_s, self._clock.utc_now())
-        if cause is not None:
+        if ending.retry_after_s:
+            yield come_back_hint(ending.retry_after_s, self._clock.utc_now())
+        if ending.cause is not None:
             keys = target.credentials
             source = keys[self._roster.state.route.key].source if keys else "ANTHROPIC_API_KEY is not set"
-            yield from hints_for(cause, model=target.model, endpoint=target.base_url, credential=source)
+            yield from hints_for(
+                ending.cause, model=target.model, endpoint=target.base_url, credential=source
+            )
+
+
+def _of_error(error: AgentError) -> Ending:
+    is_full = failure_kind(error) is FailureKind.CONTEXT_OVERFLOW
+    return Ending(outcome_of(error), error=str(error), cause=error, limit="context" if is_full else None)
+
+
+def _of_stop(stop: Interrupted) -> Ending:
+    failure = stop.__cause__ if isinstance(stop.__cause__, AgentError) else None
+    text = f"{stop}, after: {failure}" if failure is not None else str(stop)
+    limit = "max_budget_usd" if isinstance(stop, BudgetSpent) else None
+    return Ending(stop.outcome, error=text, cause=failure, signal_number=stop.signal_number, limit=limit)
 
 
 def _blocks(prompt: Prompt | None) -> Sequence[Block]:

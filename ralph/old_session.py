@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph import __version__
+from ralph.core.events import SessionTotal
 from ralph.core.journal_lines import JournalDamage
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.resume_command import resume_command, shell_word
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from ralph.core.session_history import SessionHistory
     from ralph.core.setting_tables import Settings
 
 
@@ -60,8 +62,9 @@ class OldSession:
     def open(self, new_id: str, settings: Settings) -> OpenSession:
         path = self._found()
         age_s = self._now.timestamp() - written_at(path)
-        journal, old, task = self._read(path)
-        notices = [f"going on with {named_session(old.id, age_s, task)}"]
+        journal, old, history = self._read(path)
+        notices = [f"going on with {named_session(old.id, age_s, history.task)}"]
+        total = SessionTotal(history.turns, history.cost_usd)
         has_moved = old.cwd != str(self._cwd)
         try:
             self._refuse_another_directory(old)  # first: there other settings may hold
@@ -78,7 +81,7 @@ class OldSession:
         except BaseException:
             journal.close()
             raise
-        return OpenSession(old.id, journal, old, tuple(notices))
+        return OpenSession(old.id, journal, old, tuple(notices), total)
 
     def _found(self) -> Path:
         if self._options.resume is not None:
@@ -88,12 +91,11 @@ class OldSession:
             raise UsageError(f"there is no session of {self._cwd} to go on with")
         return last
 
-    def _read(self, path: Path) -> tuple[FileJournal, Session, str]:
-        """Also its task."""
+    def _read(self, path: Path) -> tuple[FileJournal, Session, SessionHistory]:
         try:
             journal = FileJournal.open(path, is_for_reading=self._options.forks)
             old = replace(replay(journal.records), cwd=directory_of(journal.records))
-            return journal, old, history_of(journal.records).task
+            return journal, old, history_of(journal.records)
         except SessionLockedError:
             raise CannotOpenError(
                 Outcome.CONFIG, f"session {path.stem} is in use by {holder_of(path)}"

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
     from ralph.core.events import Event
+    from ralph.core.model_description import ModelDescription
     from ralph.core.session_entries import Entry
     from ralph.core.target import Target
     from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
 
 class Interrupted(BaseException):
-    """Somebody asked ralph to stop, by a signal or by a time limit. Raised by the `Waiter`.
+    """Somebody asked ralph to stop, by a signal or by a limit. Raised by the `Waiter`, and where a limit is looked at.
 
     A BaseException, so that no `except Exception` on the way can swallow it. Where an API error came before it, that
     is its `__cause__`.
@@ -48,6 +49,12 @@ class TimeIsUp(Interrupted):
     """The run's time limit has passed, or what comes next would outlast it. Raised once, and never after a signal."""
 
     outcome = Outcome.TIMED_OUT
+
+
+class BudgetSpent(Interrupted):
+    """What is left of the budget does not buy the next call at its worst."""
+
+    outcome = Outcome.LIMIT_REACHED
 
 
 class InterruptRequested(Interrupted):
@@ -157,6 +164,13 @@ class Client(Protocol):
     def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
         """Send one request, once, with the target's key of that index. Raises only `AgentError` (and `Interrupted`);
         never retries.
+        """
+        ...
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        """Ask the server once what it says of the target's model, for a few seconds at most.
+
+        None: it does not say, for whatever reason. Raises only `Interrupted`; remembers nothing.
         """
         ...
 

@@ -17,6 +17,7 @@ from ralph.loop import Run
 from ralph.run_session import OpenSession, open_new_session, prompt_of_resumed, way_back
 from ralph.wiring import (
     build_clients,
+    build_report_form,
     build_roster,
     build_toolbox,
     no_limit_notice,
@@ -59,11 +60,12 @@ class PreparedRun:
         self._is_working = False
         self._clients = build_clients(around, redactor)
         self.session = self._opened(new_id)
+        self._total = self.session.total
         try:
             self._toolbox = self._tools(redactor)
-            self.roster, self._notices = build_roster(
-                around, tuple(self._toolbox.definitions), options, self.session.old
-            )
+            self._report_form = build_report_form(options, self.session.old)
+            tools = (*self._toolbox.definitions, *((self._report_form.tool,) if self._report_form else ()))
+            self.roster, self._notices = build_roster(around, tools, options, self.session.old)
         except BaseException:
             self._clients.close()
             self.session.journal.close()
@@ -82,6 +84,8 @@ class PreparedRun:
             events=around.events,
             controls=controls,
             session=self.session.old,
+            limits=around.settings.limits,
+            report_form=self._report_form,
         )
 
     def _opened(self, new_id: str) -> OpenSession:
@@ -111,7 +115,7 @@ class PreparedRun:
             RunStarted(
                 cwd=str(self._around.cwd),
                 model=first.model,
-                tools=tuple(tool.name for tool in self._toolbox.definitions),
+                tools=self._tool_names(),
                 api_key_source=source,
                 targets=names if len(names) > 1 else (),
             )
@@ -125,6 +129,10 @@ class PreparedRun:
             *about_limits,
         ):
             emit(Notice(text))
+
+    def _tool_names(self) -> tuple[str, ...]:
+        names = tuple(tool.name for tool in self._toolbox.definitions)
+        return names if self._report_form is None else (*names, self._report_form.tool.name)
 
     def first_prompt(self, prompt: str | None) -> str | None:
         """What the model is told first; None: what is pending goes on."""
@@ -147,6 +155,8 @@ class PreparedRun:
         self._is_working = True
         ended = self._run.run(prompt, opening, *notes)
         self._is_working = False
+        self._total = self._total.plus(ended)
+        ended = replace(ended, session_total=self._total)
         command = self._way_back() if ended.outcome in _RESUMABLE else None
         return ended if command is None else replace(ended, hints=(*ended.hints, f"go on with: {command}"))
 

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING
 
 from ralph.core import backoff
 from ralph.core.backoff import GiveUp, RetryPolicy, Wait
+from ralph.core.budget import SHORTEST_ANSWER
 from ralph.core.chain import Chain
 from ralph.core.errors import AgentError
 from ralph.core.events import Notice
 from ralph.core.targets import after_failure, begin, failure_of
 from ralph.core.usage import tokens_of
-from ralph.ports import Interrupted, RetryAborted, TimeIsUp
+from ralph.ports import BudgetSpent, Interrupted, RetryAborted, TimeIsUp
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
+    from ralph.core.budget import Budget
     from ralph.core.controls import RunControls
-    from ralph.core.conversation import Conversation
+    from ralph.core.conversation import Conversation, RequestBody
     from ralph.core.roster import Roster
     from ralph.core.targets import Decision, Rules, TargetsState
     from ralph.ports import Client, Clock, Events, Waiter
@@ -36,19 +38,25 @@ class CallSite:
     roster: Roster
     policy: RetryPolicy
     controls: RunControls
+    budget: Budget
     client: Client
     waiter: Waiter
     clock: Clock
     events: Events
 
 
-def send_with_retry(conversation: Conversation, site: CallSite, turn: int) -> Answer:
-    """The next answer. Raises the last `AgentError` when nobody can be asked again or the policy gives up.
+def send_with_retry(
+    conversation: Conversation, site: CallSite, turn: int, most_tokens: int | None = None
+) -> Answer:
+    """The next answer, of at most `most_tokens` (None: what the target is set to).
+
+    Raises the last `AgentError` when nobody can be asked again or the policy gives up, `BudgetSpent` where the budget
+    does not buy another attempt.
 
     A chain opens with its first retry and is closed by exactly one RetryRecovered or RetryExhausted, also when a
     signal, an abort or the time limit ends it; the error before that is then the cause of what is raised.
     """
-    chain = Chain(turn, site.clock.now_s())
+    chain = Chain(turn, site.clock.now_s(), most_tokens)
     ending = []
     try:
         answer = _until_answered(conversation, site, chain)
@@ -74,7 +82,7 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
         emit(change)
     for chain.attempt in count(1):
         target, before = roster.target, roster.state
-        body = roster.body_for(conversation)
+        body = _affordable_body(conversation, site, chain)
         sent_s = clock.now_s()
         try:
             answer = site.client.send_message(target, before.route.key, body)
@@ -109,6 +117,22 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
             emit(chain.attempt_ended(target, clock.now_s() - sent_s, tokens_of(answer.message["usage"])))
             return answer
     raise AssertionError("count() does not end")
+
+
+def _affordable_body(conversation: Conversation, site: CallSite, chain: Chain) -> RequestBody:
+    """The answer may get as long as window and budget allow; who was asked before in this chain is asked the same."""
+    roster, budget, target = site.roster, site.budget, site.roster.target
+    prompt_tokens = roster.estimate(conversation)
+    fixed = chain.answer_tokens.get(target.name)
+    wish = fixed or roster.longest_answer(prompt_tokens, chain.most_tokens)
+    granted = budget.longest_answer(target.facts, prompt_tokens, wish)
+    if granted < (fixed or min(SHORTEST_ANSWER, wish)):
+        raise BudgetSpent(
+            f"what is left of the budget (${budget.spent_usd:.4f} of ${budget.max_usd:g} spent) does not buy another "
+            f"request to {target.model}"
+        ) from chain.last_error
+    chain.answer_tokens[target.name] = granted
+    return roster.body_for(conversation, granted)
 
 
 def decide(

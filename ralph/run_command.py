@@ -32,7 +32,8 @@ from ralph.ports import Interrupted, JournalError, TimeIsUp, WorkingDirectoryGon
 from ralph.prepared_run import PreparedRun
 from ralph.run_session import CannotOpenError
 from ralph.settings import ClockSettings, SessionSettings, SettingsError, load_settings
-from ralph.wiring import Surroundings
+from ralph.telemetry import Telemetry
+from ralph.wiring import Surroundings, refuse_uncountable_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,6 +85,7 @@ class RunCommand:
         )
         if os.isatty(2) and not options.output.is_quiet:
             self.waiter.on_tick = self._writer.count_down
+        self._telemetry = Telemetry(self.clock)
         self._takes_notes = True
         self._retention = SessionSettings()
         self._started_s = self.clock.now_s()
@@ -111,6 +113,7 @@ class RunCommand:
             self._driven.saw(event)
         if self.on_event is not None:
             self.on_event(event)
+        self._telemetry.saw(event)
         self._writer.emit(event)
         self._note(event)
 
@@ -204,6 +207,8 @@ class RunCommand:
             with suppress(OSError):  # said already when it failed before
                 self._writer.write_result_file(ended)
         self.ended = ended
+        for event in self._telemetry.close(ended.exit_code, was_stopped=self.waiter.was_stopped):
+            self._writer.tell_late(event)
         if failure is not None or not is_told:
             self._writer.tell_end(ended)
         self._writer.conclude(self.waiter, self.clock)
@@ -221,9 +226,18 @@ class RunCommand:
         cwd = self._directory()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
+        refuse_uncountable_budget(settings)
         around = Surroundings(settings, self._environment, cwd, self.waiter, self.clock, self)
         self._redactor = Redactor(around.secrets)
         self._writer.redact = self._redactor.redact
+        self._telemetry.open(
+            self.options,
+            self._session_id,
+            self._environment,
+            redact=self._redactor.redact_all,
+            tell=self.emit,
+        )
+        self.waiter.on_look = self._telemetry.look if self._telemetry.is_on else None
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
         self._retention = settings.sessions
         self.controls.auto_retry = settings.retry.enabled and settings.retry.policy != "off"
@@ -236,6 +250,7 @@ class RunCommand:
         prepared = PreparedRun(self.options, around, self._redactor, self.controls, self._session_id)
         self._prepared = prepared
         self._writer.session_id = prepared.session.id
+        self._telemetry.belongs_to(prepared.session.id)
         return prepared
 
     def _close(self) -> None:

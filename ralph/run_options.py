@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ralph.effects.output.writer import OutputOptions
 from ralph.run_session import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class ReportWish:
+    """A final report is required."""
+
+    payload_schema: dict[str, Any] | None = None
+    """JSON Schema of what it carries; None: status and summary are enough."""
+
 
 _SHAPING = ("model.name", "model.effort", "model.max_tokens", "tools.allowed", "tools.disallowed")
 
@@ -27,6 +36,10 @@ class RunOptions:
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
+    report: ReportWish | None = None
+    """None: an old session's, where it has one."""
+    metrics_file: str | None = None
+    exports_traces: bool = False
     output: OutputOptions = field(default_factory=OutputOptions)
     settings: Mapping[str, object] = field(default_factory=dict)
     """Flags under their settings' names (`model.name`)."""
@@ -48,5 +61,7 @@ class RunOptions:
     @property
     def shapes_requests(self) -> bool:
         """It says something about the part of a request that a resumed session else keeps as it was."""
-        own = self.system_prompt is not None or self.append_system_prompt is not None
-        return own or any(self.settings.get(name) is not None for name in _SHAPING)
+        own = (self.system_prompt, self.append_system_prompt, self.report)
+        return any(each is not None for each in own) or any(
+            self.settings.get(name) is not None for name in _SHAPING
+        )

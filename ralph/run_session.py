@@ -6,11 +6,13 @@ Old ones are opened by `ralph/old_session.py`.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import EACCES, EROFS
 from typing import TYPE_CHECKING
 
 from ralph import __version__
+from ralph.core.events import SessionTotal
+from ralph.core.notices import LIMIT_LIFTED
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.session_opening import opening_entry
 from ralph.effects.sessions.journal import FileJournal, NoJournal
@@ -67,9 +69,8 @@ class OpenSession:
     journal: FileJournal | NoJournal
     old: Session | None = None
     notices: tuple[str, ...] = ()
-
-
-LIMIT_LIFTED = "The limit that ended the last run no longer holds. Go on with the task."
+    total: SessionTotal = field(default_factory=SessionTotal)
+    """Of its earlier runs."""
 
 
 def prompt_of_resumed(old: Session, prompt: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""One answer's tool calls: check, run, collect the results in order. It decides what may run, never how."""
+"""One answer's tool calls: rule on them, run them, collect the results in order. What may run is `call_rules.py`'s."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ralph.core.answer import MalformedCall
+from ralph.call_rules import as_written
 from ralph.core.events import ToolFinished, ToolStarted
+from ralph.core.result_room import all_fitted, output_size
 from ralph.core.session_entries import intent_entry, result_entry
-from ralph.core.tool_arguments import check_arguments
 from ralph.core.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
 from ralph.ports import Interrupted, WorkingDirectoryGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ralph.call_rules import CallRules
+    from ralph.core.answer import MalformedCall
     from ralph.core.session import Session
     from ralph.core.tool_calls import FileChange
     from ralph.ports import Events, Journal, Toolbox
@@ -37,6 +39,9 @@ class ToolTurn:
     toolbox: Toolbox
     journal: Journal
     events: Events
+    rules: CallRules
+    room_tokens: int | None = None
+    """What the results may take of the context together; None: whatever they are."""
     finished: dict[str, ToolResult] = field(default_factory=dict)
     """Results so far, by call. What a tool did is known here even when `Interrupted` ends the turn in the middle;
     the calls under way then have an error result that says their effects are unknown."""
@@ -45,12 +50,28 @@ class ToolTurn:
 
     written: set[str] = field(default_factory=set)
     """Calls whose results are in the journal."""
+    changes: dict[str, FileChange | None] = field(default_factory=dict)
+    """What calls of this process were to do to a file, by call."""
 
     def go_on_from(self, session: Session) -> None:
         """What an earlier process did of this turn is done, and what it was about to do may be."""
         self.finished.update(session.results)
         self.written.update(session.results)
         self.intents = session.intents
+        self.rules.has_use = bool(session.results or session.intents)
+
+    @property
+    def changed_files(self) -> list[str]:
+        """By this answer's calls, as far as they have results; what an earlier process did included."""
+        changes = {**self.intents, **self.changes}
+        return [
+            change.path
+            for call_id, change in changes.items()
+            if change is not None
+            and change.is_real
+            and call_id in self.finished
+            and not self.finished[call_id].output.is_error
+        ]
 
     def run(self) -> tuple[ToolResult, ...]:
         """The results in the order of the calls. Per intent in the journal a call has at most one effect."""
@@ -70,13 +91,13 @@ class ToolTurn:
     def _run_batch(self, batch: Sequence[ToolCall | MalformedCall]) -> None:
         runnable: list[tuple[ToolCall, tuple[str, ...]]] = []
         for call in batch:
-            shown = _shown(call)
+            shown = as_written(call)
             self.events.emit(ToolStarted(shown))
-            checked = self._settled(shown) or _checked(call, self.toolbox)
-            if isinstance(checked, ToolOutput):
-                self._finish([(shown, checked, 0.0)])
+            ruling = self._settled(shown) or self.rules.ruling(call)
+            if isinstance(ruling, ToolOutput):
+                self._finish([(shown, ruling, 0.0)])
             else:
-                runnable.append((shown, checked))
+                runnable.append((shown, ruling))
         if runnable:
             self._run_all(runnable)
 
@@ -89,19 +110,19 @@ class ToolTurn:
             for call in calls:
                 self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
             raise
-        self._finish(
-            [
-                (call, _with_note(output, ignored), took_s)
-                for (call, ignored), (output, took_s) in zip(runnable, outputs, strict=True)
-            ]
-        )
+        done = []
+        for (call, ignored), (output, took_s) in zip(runnable, outputs, strict=True):
+            self.rules.saw(call, output, self.changes.get(call.id))
+            done.append((call, _with_note(output, ignored), took_s))
+        self._finish(done)
 
     def _announce(self, calls: Sequence[ToolCall]) -> None:
         """What has effects is in the journal before it has them; what only reads need not be there for good."""
         read_only = _read_only_names(self.toolbox)
         has_effects = any(call.name not in read_only for call in calls)
-        changes = [None if call.name in read_only else self.toolbox.plan(call) for call in calls]
-        entries = [intent_entry(call, change) for call, change in zip(calls, changes, strict=True)]
+        for call in calls:
+            self.changes[call.id] = None if call.name in read_only else self.toolbox.plan(call)
+        entries = [intent_entry(call, self.changes[call.id]) for call in calls]
         self.journal.append(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
@@ -121,17 +142,21 @@ class ToolTurn:
             self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
             raise
 
+    def _fitted(self, outputs: Sequence[ToolOutput]) -> Sequence[ToolOutput]:
+        """What would not fit into the context is cut before it is part of it."""
+        fitted = all_fitted(outputs, self.room_tokens)
+        if self.room_tokens is not None:
+            self.room_tokens -= sum(map(output_size, fitted))
+        return fitted
+
     def _finish(self, done: Sequence[tuple[ToolCall, ToolOutput, float]]) -> None:
-        results = [ToolResult(call.id, output) for call, output, _ in done]
+        outputs = self._fitted([output for _, output, _ in done])
+        results = [ToolResult(call.id, output) for (call, _, _), output in zip(done, outputs, strict=True)]
         self.finished.update((result.tool_use_id, result) for result in results)
         self.journal.append(*map(result_entry, results))
         self.written.update(result.tool_use_id for result in results)
         for (call, _, took_s), result in zip(done, results, strict=True):
             self.events.emit(ToolFinished(call, result, took_s))
-
-
-def _shown(call: ToolCall | MalformedCall) -> ToolCall:
-    return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 
 def _read_only_names(toolbox: Toolbox) -> set[str]:
@@ -148,17 +173,6 @@ def _batches(
         size = MOST_PARALLEL_CALLS if is_parallel else 1
         for start in range(0, len(members), size):
             yield members[start : start + size]
-
-
-def _checked(call: ToolCall | MalformedCall, toolbox: Toolbox) -> ToolOutput | tuple[str, ...]:
-    """Why this call does not run, as the model is told; or, when it may, the arguments nobody knows."""
-    tools = {tool.name: tool for tool in toolbox.definitions}
-    if call.name not in tools:
-        return _refused(f"There is no tool {call.name!r}. The tools are: {', '.join(sorted(tools))}.")
-    if isinstance(call, MalformedCall):
-        return _refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")
-    check = check_arguments(call.name, tools[call.name].input_schema, call.arguments)
-    return check.ignored if check.error is None else _refused(f"This call was not run. {check.error}.")
 
 
 def _refused(why: str) -> ToolOutput:

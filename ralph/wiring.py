@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from ralph.core import backoff
 from ralph.core.credentials import child_environment, known_secrets
+from ralph.core.report import FINAL_REPORT, ReportForm, has_payload, plain_problems, report_tool
 from ralph.core.roster import Roster
+from ralph.core.setting_tables import LimitSettings
 from ralph.core.system_prompt import PromptParts, system_prompt
 from ralph.effects.project_instructions import read_project_instructions
 from ralph.settings import SettingsError
@@ -116,6 +118,21 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
     return clients
 
 
+def build_report_form(options: RunOptions, old: Session | None) -> ReportForm | None:
+    """What the final report must be: what was asked for just now, else what the session's requests say. None: nothing."""
+    if options.report is not None:
+        tool: ToolDefinition | None = report_tool(options.report.payload_schema)
+    else:
+        tool = old.offered_tool(FINAL_REPORT) if old is not None else None
+    if tool is None:
+        return None
+    if not has_payload(tool):
+        return ReportForm(tool, plain_problems, has_payload=False)
+    from ralph.effects.report_schema import validator_of  # noqa: PLC0415 - a schema library is slow to load
+
+    return ReportForm(tool, validator_of(tool.input_schema), has_payload=True)
+
+
 def build_roster(
     around: Surroundings, tools: tuple[ToolDefinition, ...], options: RunOptions, old: Session | None
 ) -> tuple[Roster, tuple[str, ...]]:
@@ -179,9 +196,22 @@ def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, 
 
 def no_limit_notice(settings: Settings) -> tuple[str, ...]:
     """Nobody watches: who has set no bound should have heard so."""
-    if settings.limits.max_time_s is not None:
+    if settings.limits != LimitSettings():
         return ()
     return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
+
+
+def refuse_uncountable_budget(settings: Settings) -> None:
+    """A limit that cannot be kept must not seem to be. Raises SettingsError."""
+    if settings.limits.max_budget_usd is None:
+        return
+    for target in settings.targets:
+        if target.facts is None or target.facts.price is None:
+            raise SettingsError(
+                f"--max-budget-usd cannot be kept: the price of {target.model} is not known. Say it in a [[targets]] "
+                'entry of ralph.toml: name = "...", model = "...", price = { input = ..., output = ..., cache_write = '
+                "..., cache_read = ... } (USD per million tokens)"
+            )
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:

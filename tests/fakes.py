@@ -15,12 +15,13 @@ from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutp
 from ralph.ports import TIMED_OUT, SignalReceived
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody, RequestShape
     from ralph.core.errors import AgentError
     from ralph.core.events import Event
+    from ralph.core.model_description import ModelDescription
     from ralph.core.session_entries import Entry
 
 T = TypeVar("T")
@@ -126,11 +127,19 @@ class FakeJournal:
 class ScriptedClient:
     """Plays answers and errors in order; keeps the bodies it was sent, and whom they were for."""
 
-    def __init__(self, script: Iterable[Answer | AgentError | BaseException]) -> None:
+    def __init__(
+        self,
+        script: Iterable[Answer | AgentError | BaseException],
+        descriptions: Mapping[str, ModelDescription] | None = None,
+    ) -> None:
+        """`descriptions`: by model; of others the server says nothing."""
         self._script = list(script)
+        self._descriptions = descriptions or {}
         self.bodies: list[bytes] = []
         self.asked: list[tuple[str, int]] = []
         """Target and key of each call."""
+        self.described: list[tuple[str, int]] = []
+        """Target and key of each question about a model."""
 
     def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
         self.bodies.append(b"".join(body))
@@ -139,6 +148,10 @@ class ScriptedClient:
         if isinstance(step, BaseException):
             raise step
         return step
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        self.described.append((target.name, key))
+        return self._descriptions.get(target.model)
 
 
 ECHO = ToolDefinition(

@@ -46,7 +46,7 @@ class Told(FakeJournal):
         return self
 
     def prompt(self, words: str) -> Told:
-        self.append(user_entry(user_message(words)))
+        self.append(user_entry(user_message(words), task=1))
         return self
 
     def answers(self, *content: dict[str, Any]) -> Told:

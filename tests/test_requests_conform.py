@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ralph.core.conversation import RequestShape, assistant_message, recover_conversation, user_message
 from ralph.core.errors import StreamParse
 from ralph.core.models import MODELS, facts_of
-from ralph.core.next_step import CONTINUE
+from ralph.core.notices import CONTINUE
 from ralph.core.redaction import Redactor
 from ralph.core.stream import StreamAssembler
 from ralph.core.tool_calls import ToolOutput, ToolResult

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.call_rules import CallRules
 from ralph.core.backoff import off
 from ralph.core.conversation import NOT_RUN, RequestShape
 from ralph.core.errors import HttpError
+from ralph.core.finishing import Finishing
 from ralph.core.outcome import Outcome
 from ralph.core.reading import Reading
 from ralph.core.roster import Roster
@@ -292,7 +294,9 @@ def test_p7_a_signal_while_a_write_is_settled_leaves_its_effects_unknown() -> No
     journal = FakeJournal.of_run(SHAPE)
     toolbox = InterruptedToolbox()
     toolbox.definitions = SHAPE.tools
-    turn = ToolTurn([ToolCall("w", "Write", {})], toolbox, journal, RecordingEvents())
+    events = RecordingEvents()
+    rules = CallRules(SHAPE.tools, Finishing(), None, events)
+    turn = ToolTurn([ToolCall("w", "Write", {})], toolbox, journal, events, rules)
     turn.intents = {"w": CHANGE}
     with pytest.raises(SignalReceived):
         turn.run()

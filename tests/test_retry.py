@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.core.backoff import RetryPolicy, Wait, off, patient, standard
+from ralph.core.budget import Budget
 from ralph.core.classify import ErrorClass, classify_error
 from ralph.core.controls import RunControls
 from ralph.core.conversation import Conversation, user_message
@@ -49,6 +50,7 @@ class Try:
             self.roster,
             self.policy,
             self.controls,
+            Budget(),
             self.client,
             self.waiter,
             self.waiter.clock,
@@ -82,7 +84,7 @@ def test_five_calls_at_most_with_identical_bytes_and_the_waits_of_the_schedule()
     with pytest.raises(HttpError):
         attempt.send()
     [body] = set(attempt.client.bodies)
-    assert body == b"".join(attempt.roster.body_for(CONVERSATION))
+    assert body == b"".join(attempt.roster.body_for(CONVERSATION, 32_000))
     assert len(attempt.client.bodies) == 5
     assert attempt.waiter.sleeps == [2, 4, 8, 16]
     assert [e.attempt for e in attempt.events.of(RetryScheduled)] == [1, 2, 3, 4]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.core.backoff import RetryPolicy, custom, off, patient, standard
+from ralph.core.budget import Budget
 from ralph.core.classify import outcome_of
 from ralph.core.controls import RunControls
 from ralph.core.conversation import Conversation, user_message
@@ -103,6 +104,7 @@ class Asking:
             roster,
             policy or standard(),
             self.controls,
+            Budget(),
             self.client,
             self.waiter,
             self.waiter.clock,
@@ -479,6 +481,9 @@ class Recovering:
         self._until_s = until_s
         self._error = error
         self.calls = 0
+
+    def describe_model(self, _target: Target, _key: int) -> None:
+        """It says nothing."""
 
     def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
         self.calls += 1

@@ -263,7 +263,7 @@ def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry:
     ("toml", "unknown", "allowed"),
     [
         ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, base_url, ca_file"),
-        ("[limits]\nmax_turns = 1", "limits.max_turns", "max_time_s"),
+        ("[limits]\nmax_turn = 1", "limits.max_turn", "max_turns, max_budget_usd, max_time_s"),
         ("timeout = 1", "timeout", "[model], [retry], [limits], [clocks], [sessions], [tools]"),
         ("timeout = 1", "timeout", "[tools], [[targets]]"),
         ("[model]\nfallback = 'a'", "model.fallback", "name, max_tokens, effort, base_url, ca_file"),

@@ -45,6 +45,8 @@ class Chain:
 
     turn: int
     started_s: float
+    most_tokens: int | None = None
+    """Of the answer; None: what each target is set to."""
     attempt: int = 0
     """Calls so far, retries and other targets alike."""
     is_open: bool = False
@@ -52,6 +54,8 @@ class Chain:
     retries: int = 0
     waited_s: float = 0.0
     last_error: AgentError | None = None
+    answer_tokens: dict[str, int] = field(default_factory=dict)
+    """How long each target's answer may get, fixed by its first request: retries send identical bytes."""
     round_errors: list[tuple[Route, AgentError]] = field(default_factory=list)
     """Of this round, in order."""
 

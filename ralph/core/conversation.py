@@ -7,9 +7,12 @@ the exact bytes. Source of the invariants: section 4 of the Messages API referen
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ralph.core.context_size import content_size, tokens_of_bytes
 from ralph.core.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
 from ralph.core.tool_calls import ToolOutput, ToolResult
 
@@ -25,6 +28,8 @@ Role = Literal["user", "assistant"]
 _OPENS_MESSAGES = b',"messages":['
 THINKING = frozenset({"thinking", "redacted_thinking"})
 _CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
+# A quotation mark inside a string is escaped: the first one of this form is the field.
+_MAX_TOKENS = re.compile(rb'"max_tokens":(\d+)')
 # Every message's bytes end with its last block, its content list and itself.
 _MESSAGE_TAIL = b"}]}"
 
@@ -53,6 +58,11 @@ class Message:
     body: bytes
     author: Author | None = None
     """Of an assistant message; None: not known."""
+
+    @cached_property
+    def size(self) -> int:
+        """Estimated tokens, at least as many as it has."""
+        return content_size(self.content, len(self.body))
 
     @property
     def tool_use_ids(self) -> tuple[str, ...]:
@@ -88,6 +98,12 @@ class RequestShape:
     def author(self) -> Author:
         """Of what is answered to it."""
         return Author(self.model, self.endpoint)
+
+    @property
+    def longest_answer(self) -> int:
+        """The `max_tokens` that its head asks for."""
+        found = _MAX_TOKENS.search(self.head())
+        return int(found[1]) if found else DEFAULT_MAX_TOKENS
 
     def with_wishes(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
@@ -158,20 +174,27 @@ class Conversation:
     _packed_messages: int = 0
     _loose_bytes: int = 0
     """Length of the bodies that are not packed."""
+    _messages_size: int = 0
 
     @classmethod
     def start(cls, shape: RequestShape) -> Conversation:
         return cls(shape.head() + _OPENS_MESSAGES, is_claude(shape.model))
 
+    @property
+    def size(self) -> int:
+        """Estimated tokens of the next request, at least as many as it has. Costs nothing to ask."""
+        return tokens_of_bytes(len(self.head)) + self._messages_size
+
     def plus(self, message: Message) -> Conversation:
         if message.author is not None and message.author not in self.thinkers and message.thinks:
             return replace(self, thinkers=self.thinkers | {message.author}).plus(message)
         messages = (*self.messages, message)
+        messages_size = self._messages_size + message.size
         loose_bytes = self._loose_bytes + len(message.body)
         newest = messages[max(self._packed_messages, len(messages) - _ALWAYS_LOOSE) :]
         newest_bytes = sum(len(new.body) for new in newest)
         if loose_bytes - newest_bytes < _PIECE_BYTES:
-            return replace(self, messages=messages, _loose_bytes=loose_bytes)
+            return replace(self, messages=messages, _loose_bytes=loose_bytes, _messages_size=messages_size)
         end = len(messages) - len(newest)
         piece = b"".join(old.body + b"," for old in messages[self._packed_messages : end])
         return replace(
@@ -180,24 +203,29 @@ class Conversation:
             _packed=(*self._packed, piece),
             _packed_messages=end,
             _loose_bytes=newest_bytes,
+            _messages_size=messages_size,
         )
 
     def under(self, shape: RequestShape) -> Conversation:
         """The same messages behind another head."""
         return replace(self, head=shape.head() + _OPENS_MESSAGES, marks_cache=is_claude(shape.model))
 
+    def emptied(self) -> Conversation:
+        """The same head before any message."""
+        return Conversation(self.head, self.marks_cache)
+
     def is_under(self, shape: RequestShape) -> bool:
         return self.head == shape.head() + _OPENS_MESSAGES
 
     def amended(self, message: Message) -> Conversation:
         """With `message` in the place of the last one, which nothing has answered yet."""
-        amended = Conversation(self.head, self.marks_cache)
+        amended = self.emptied()
         for kept in (*self.messages[:-1], message):
             amended = amended.plus(kept)
         return amended
 
-    def request_body(self) -> RequestBody:
-        """The body of the next request, from kept bytes.
+    def request_body(self, max_tokens: int | None = None) -> RequestBody:
+        """The body of the next request, from kept bytes. `max_tokens`: None: as the head says.
 
         Cache markers stand on the last block of the newest user message and of the one before: together with
         the one on `system` three of the four that the API allows. The older marker keeps a hit possible when
@@ -209,7 +237,10 @@ class Conversation:
             users = [index for index, message in enumerate(loose) if message.role == "user"]
             for index in users[-2:]:
                 bodies[index] = bodies[index].removesuffix(_MESSAGE_TAIL) + _CACHE_MARKER + _MESSAGE_TAIL
-        return (self.head, *self._packed, b",".join(bodies) + b"]}")
+        head = self.head
+        if max_tokens is not None:
+            head = _MAX_TOKENS.sub(b'"max_tokens":%d' % max_tokens, head, count=1)
+        return (head, *self._packed, b",".join(bodies) + b"]}")
 
 
 def text_blocks(text: str) -> list[Block]:
@@ -260,7 +291,7 @@ def recover_conversation(
         messages.append(_results_message(waiting, done))
     if list(map(id, messages)) == list(map(id, conversation.messages)):
         return conversation
-    recovered = Conversation(conversation.head, conversation.marks_cache)
+    recovered = conversation.emptied()
     for message in messages:
         recovered = recovered.plus(message)
     return recovered

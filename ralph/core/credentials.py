@@ -82,6 +82,8 @@ def looks_like_credential_name(name: str) -> bool:
     words = _words(name)
     if not words or words[-1] in _PLACES:
         return False
+    if is_header_list(name):
+        return True
     joined = f"_{'_'.join(words)}_"
     if any(part in joined for part in (*_ANYWHERE, *_TOGETHER)):
         return True
@@ -93,6 +95,12 @@ def looks_like_credential_name(name: str) -> bool:
     if last in _LAST_WORDS or last.endswith("AUTHKEY"):
         return True
     return last not in _ABOUT and any(word in _AUTH_WORDS or word.endswith("TOKEN") for word in words)
+
+
+def is_header_list(name: str) -> bool:
+    """OTEL_EXPORTER_OTLP_HEADERS and its kin: `name=value` pairs, the value most often a key."""
+    words = _words(name)
+    return words[:1] == ["OTEL"] and words[-1:] == ["HEADERS"]
 
 
 def _words(name: str) -> list[str]:
@@ -173,13 +181,23 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
     """
     found: set[str] = set()
     for name, value in environment.items():
-        if looks_like_credential_name(name):
+        if is_header_list(name):
+            found.update(_header_list_values(value))
+        elif looks_like_credential_name(name):
             found.add(value.strip())
         found.update(_secret_parts(value))
     for value in extra:
         found.add(value.strip())
         found.update(_secret_parts(value))
     return frozenset(secret for secret in found if len(secret) >= MIN_SECRET_CHARS)
+
+
+def _header_list_values(value: str) -> Iterator[str]:
+    """As the variable has them, as they are sent, and without the name of a scheme before them."""
+    for pair in value.split(","):
+        sent = pair.partition("=")[2].strip()
+        for form in (sent, _unquoted(sent)):
+            yield from (form, form.rpartition(" ")[2])
 
 
 def _secret_parts(value: str) -> Iterator[str]:

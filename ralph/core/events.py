@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ralph.core.guards import Refusal
     from ralph.core.models import ModelFacts
     from ralph.core.outcome import Outcome
+    from ralph.core.report import Report
     from ralph.core.tool_calls import Block, ToolCall, ToolResult
     from ralph.core.usage import RunUsage, TokenUsage
 
@@ -281,6 +283,18 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class SessionTotal:
+    turns: int = 0
+    cost_usd: float | None = 0.0
+    """None: not known of every run."""
+
+    def plus(self, ended: RunEnded) -> SessionTotal:
+        known = (self.cost_usd, ended.usage.cost_usd)
+        cost_usd = None if known[0] is None or known[1] is None else known[0] + known[1]
+        return SessionTotal(self.turns + ended.num_turns, cost_usd)
+
+
+@dataclass(frozen=True)
 class RunEnded:
     """The last word. Everything the `result` object says comes from here."""
 
@@ -301,6 +315,14 @@ class RunEnded:
     retry_after_s: float | None = None
     hints: tuple[str, ...] = field(default=())
     """What the reader can do about it, one sentence each."""
+    limit: str | None = None
+    """Which limit of the user's ended it: "max_turns", "max_budget_usd" or "context"; None: none of these."""
+    report: Report | None = None
+    """The final report, the model's or a synthetic one; None: none was required and an answer took its place."""
+    guard: Refusal | None = None
+    """The call that led nowhere once too often."""
+    session_total: SessionTotal = field(default_factory=SessionTotal)
+    """Of all runs of the session, this one included."""
 
 
 Event = (

@@ -16,7 +16,7 @@ from ralph.core.conversation import to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT = 2
+FORMAT = 3
 """Raised when an older ralph could not read what a newer one writes."""
 
 _CHECKSUM = b',"crc":"'

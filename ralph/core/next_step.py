@@ -1,4 +1,4 @@
-"""What an accepted answer means for the run: go on, and how, or end, and as what. Pure: state in, state out.
+"""What an answer means for the run: go on, and how, or end, and as what. Pure: state in, state out.
 
 The table is section 2.6 of the Messages API reference, from the point of view of somebody who runs unattended.
 """
@@ -8,20 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ralph.core.conversation import THINKING
 from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
 
-CONTINUE = (
-    "Your answer was cut off at its length limit. Go on exactly where it stopped, without repeating it."
-)
-"""What the model is told after `Continue`."""
-
 MOST_CONTINUATIONS = 3
 """Answers in a row that `max_tokens` may cut before the run ends."""
 MOST_PAUSES = 10
 """`pause_turn` answers in a row that are sent back as they are; the API's own server-tool limit is 10 too."""
+MOST_SYNTHETIC_RETRIES = 3
+"""Answers of one turn that are asked for again because they are no use."""
+
+FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls")
+"""Why an answer is no use: it says nothing, it only thinks, it lacks the report that is required; or, with results
+that tell the model so, its report did not fit, or all its calls were refused in the final turn."""
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 
@@ -34,6 +36,17 @@ class TurnState:
     """Text of answers that were cut or paused; the next answer goes on from it."""
     continuations: int = 0
     pauses: int = 0
+    failures: int = 0
+    """Answers that were no use."""
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether one more answer that is no use is asked for again."""
+        return self.failures < MOST_SYNTHETIC_RETRIES
+
+    @property
+    def failed(self) -> TurnState:
+        return replace(self, failures=self.failures + 1)
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,26 @@ class Resend:
 
 
 @dataclass(frozen=True)
+class AskAgain:
+    """The answer is no use: it is dropped, and the model told why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class MakeRoom:
+    """The context window was full before the answer was whole: it is dropped, and the context made smaller."""
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The answer is no use, and neither were those before it in this turn."""
+
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True)
 class End:
     outcome: Outcome
     result: str | None
@@ -60,10 +93,11 @@ class End:
     notice: str | None = None
 
 
-Step = RunTools | Continue | Resend | End
+Step = RunTools | Continue | Resend | AskAgain | MakeRoom | GiveUp | End
 
 
-def next_step(state: TurnState, answer: Answer) -> tuple[TurnState, Step]:
+def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
+    """`needs_report`: text alone does not end the task. The state is of the turn that the next answer belongs to."""
     said = state.said + answer.text
 
     def end(outcome: Outcome, error: str | None, notice: str | None = None) -> tuple[TurnState, Step]:
@@ -73,29 +107,42 @@ def next_step(state: TurnState, answer: Answer) -> tuple[TurnState, Step]:
         case "refusal":
             return end(Outcome.NO_PROGRESS, _refusal(answer))
         case "model_context_window_exceeded":
-            return end(Outcome.LIMIT_REACHED, "the model's context window is full")
+            return state, MakeRoom()
         case "max_tokens" if state.continuations == MOST_CONTINUATIONS:
             times = MOST_CONTINUATIONS + 1
             return end(Outcome.LIMIT_REACHED, f"the answer reached max_tokens {times} times in a row")
         case "max_tokens":
-            longer = TurnState(said, state.continuations + 1, state.pauses)
+            longer = replace(state, said=said, continuations=state.continuations + 1)
             return (replace(longer, said=""), RunTools()) if answer.calls else (longer, Continue())
         case _ if answer.calls:
-            return TurnState(), RunTools()
+            return TurnState(failures=state.failures), RunTools()
         case "pause_turn" if state.pauses == MOST_PAUSES:
             return end(Outcome.NO_PROGRESS, f"the server paused {MOST_PAUSES + 1} times in a row")
         case "pause_turn":
-            return TurnState(said, state.continuations, state.pauses + 1), Resend()
+            return replace(state, said=said, pauses=state.pauses + 1), Resend()
         case _ if not said.strip():
-            return end(Outcome.NO_PROGRESS, "the model's last answer was empty")
-        case stop if stop in _FINAL_STOPS:
-            return end(Outcome.COMPLETED, None)
-        case "tool_use":
-            return end(
-                Outcome.COMPLETED, None, "the model stopped for a tool but called none; taken as end_turn"
-            )
+            return _no_use(state, _emptiness(answer), "the model's last answer was empty")
+        case _ if needs_report:
+            return _no_use(state, "no_report", "the model gave no final report")
         case stop:
-            return end(Outcome.COMPLETED, None, f"unknown stop reason {stop!r}, taken as end_turn")
+            return end(Outcome.COMPLETED, None, _odd_stop(stop))
+
+
+def _odd_stop(stop: str) -> str | None:
+    if stop == "tool_use":
+        return "the model stopped for a tool but called none; taken as end_turn"
+    return None if stop in _FINAL_STOPS else f"unknown stop reason {stop!r}, taken as end_turn"
+
+
+def _no_use(state: TurnState, reason: str, error: str) -> tuple[TurnState, Step]:
+    if state.may_fail:
+        return state.failed, AskAgain(reason)
+    return TurnState(), GiveUp(reason, f"{error}, {MOST_SYNTHETIC_RETRIES + 1} times in a row")
+
+
+def _emptiness(answer: Answer) -> str:
+    thinks = any(block.get("type") in THINKING for block in answer.content)
+    return "thinking_only" if thinks else "empty"
 
 
 def _refusal(answer: Answer) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ralph.core.budget import SHORTEST_ANSWER
+from ralph.core.context_size import ContextMeter
 from ralph.core.models import ALIASES
 from ralph.core.reading import Reading
 from ralph.core.targets import Route, Rules, TargetsState
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.core.conversation import Conversation, RequestBody, RequestShape
+    from ralph.core.model_description import ModelDescription
     from ralph.core.target import Target
     from ralph.core.tool_calls import ToolDefinition
+    from ralph.core.usage import TokenUsage
 
 
 class Roster:
@@ -48,6 +52,7 @@ class Roster:
         key_counts = tuple(target.key_count for target in targets)
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
+        self.meter = ContextMeter()
 
     @property
     def target(self) -> Target:
@@ -80,9 +85,41 @@ class Roster:
         """In the order of preference."""
         return tuple(self.targets[index].name for index in self.rules.order)
 
-    def body_for(self, conversation: Conversation) -> RequestBody:
+    def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
         """The next request to `target`."""
-        return self._readings[self.state.route.target].of(conversation).request_body()
+        return self._view(conversation).request_body(max_tokens)
+
+    def _view(self, conversation: Conversation) -> Conversation:
+        return self._readings[self.state.route.target].of(conversation)
+
+    def estimate(self, conversation: Conversation) -> int:
+        """Tokens that the next request to `target` holds, at most."""
+        return self.meter.estimate(self.target.model, self._view(conversation).size)
+
+    def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
+        """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
+        facts, window = self.target.facts, self.window
+        most = (most_tokens, facts.max_output if facts is not None else None)
+        wish = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
+        # Some servers refuse a prompt whose answer would not fit, however short it becomes.
+        return wish if window is None else min(wish, max(SHORTEST_ANSWER, window - prompt_tokens))
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that `target` can hold; None: not known."""
+        facts = self.target.facts
+        return facts.context_window if facts is not None else None
+
+    def count(self, conversation: Conversation, tokens: TokenUsage, answer_size: int) -> None:
+        """What the server counted of this request and its answer."""
+        model = self.target.model
+        counted = self.meter.counted(model, tokens.prompt, self._view(conversation).size)
+        self.meter = counted.answered(model, tokens.output, answer_size)
+
+    def describe(self, description: ModelDescription | None) -> None:
+        """What the server says of `target`; it is asked once."""
+        index = self.state.route.target
+        self.targets[index] = replace(self.target, description=description, is_described=True)
 
     def find(self, name: str | None) -> Target:
         """Whom a wish means; None: the one that was first at the start. Raises ValueError for one that cannot be had."""
@@ -93,7 +130,8 @@ class Roster:
                 return target
         if not self._can_grow:
             raise ValueError(f"there is no target {name!r}; the targets are {', '.join(self.names)}")
-        return replace(self.targets[0], name=name, model=ALIASES.get(name, name))
+        model = ALIASES.get(name, name)
+        return replace(self.targets[0], name=name, model=model, description=None, is_described=False)
 
     def prefer(self, name: str | None) -> Target:
         """The target of that name comes first from now on. Raises ValueError like `find`."""

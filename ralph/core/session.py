@@ -11,18 +11,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.answer import Answer, MalformedCall
+from ralph.core.context_size import ContextMeter
 from ralph.core.conversation import Conversation, RequestShape, assistant_message, user_message
 from ralph.core.errors import AgentError
 from ralph.core.journal_lines import FORMAT
-from ralph.core.next_step import CONTINUE, TurnState, next_step
+from ralph.core.next_step import TurnState, next_step
+from ralph.core.notices import CONTINUE, LIMIT_LIFTED
 from ralph.core.outcome import Outcome
-from ralph.core.tool_calls import FileChange, ToolCall, ToolResult
+from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolResult
+from ralph.core.usage import tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.core.journal_lines import Record
     from ralph.core.tool_calls import Block
+    from ralph.core.usage import TokenUsage
 
 
 class SessionError(Exception):
@@ -80,6 +84,14 @@ class Session:
     """What the user said while calls were pending, and the model has not been told yet."""
     writable: tuple[str, ...] = ()
     """What file tools might change in the last run, besides the working directory."""
+    tasks: tuple[tuple[Block, ...], ...] = ()
+    """Every prompt of the user's, in order."""
+    changed_files: tuple[str, ...] = ()
+    """By file tools, in the order of their first change."""
+    summary: str = ""
+    """The model's, of what came before this context."""
+    meter: ContextMeter = field(default_factory=ContextMeter)
+    """What servers have counted in this context."""
     seen: Mapping[str, str] = field(default_factory=dict)
     """By path, the content that the model saw last, as `ToolOutput.seen` says it."""
 
@@ -94,8 +106,16 @@ class Session:
     @property
     def offered_tools(self) -> frozenset[str]:
         """By name, in the requests to the last run's first target."""
+        return frozenset(tool["name"] for tool in self._offered())
+
+    def offered_tool(self, name: str) -> ToolDefinition | None:
+        found = (tool for tool in self._offered() if tool["name"] == name)
+        return next((ToolDefinition(name, tool["description"], tool["input_schema"]) for tool in found), None)
+
+    def _offered(self) -> Sequence[Mapping[str, Any]]:
         head = (self.shapes[self.first].recorded_head or b"{") + b"}"
-        return frozenset(tool["name"] for tool in json.loads(head).get("tools", ()))
+        tools: Sequence[Mapping[str, Any]] = json.loads(head).get("tools", ())
+        return tools
 
 
 def replay(records: Iterable[Record]) -> Session:
@@ -109,7 +129,7 @@ def replay(records: Iterable[Record]) -> Session:
     return replaying.session()
 
 
-_GOES_ON = frozenset({"queued", "user", "assistant", "tool_intent", "tool_result"})
+_GOES_ON = frozenset({"queued", "user", "assistant", "tool_intent", "tool_result", "compacted"})
 """Records after which the end before them is no longer where the session is."""
 
 
@@ -133,6 +153,10 @@ class _Replay:
         self._ended: Mapping[str, Any] | None = None
         self._call_ids: set[str] = set()
         self._seen: dict[str, str] = {}
+        self._tasks: list[tuple[Block, ...]] = []
+        self._changed_files: dict[str, None] = {}
+        self._summary = ""
+        self._meter = ContextMeter()
 
     def take(self, kind: str, fields: Mapping[str, Any]) -> None:
         if not self._opening and kind != "session":
@@ -148,6 +172,7 @@ class _Replay:
             "assistant": self._take_answer,
             "tool_intent": self._take_intent,
             "tool_result": self._take_result,
+            "compacted": self._start_afresh,
             "ended": self._end,
         }.get(kind)
         if take is not None:
@@ -175,6 +200,10 @@ class _Replay:
             queued=self._queued,
             writable=self._writable,
             seen=self._seen,
+            tasks=tuple(self._tasks),
+            changed_files=tuple(self._changed_files),
+            summary=self._summary,
+            meter=self._meter,
         )
 
     def _open(self, fields: Mapping[str, Any]) -> None:
@@ -212,11 +241,15 @@ class _Replay:
 
     def _take_user(self, fields: Mapping[str, Any]) -> None:
         message = user_message(fields["content"])
+        if not message.content:
+            raise ValueError("a message without content")
         grown = self._conversation.amended(message) if fields.get("amends") else None
         self._conversation = grown or self._conversation.plus(message)
-        self._queued = ()
         self._close_answer()
-        if message.content[-1].get("text") != CONTINUE:  # a prompt begins a turn of its own
+        task = _task_of(fields)
+        if task:  # it begins a turn of its own
+            self._tasks.append(task)
+            self._queued = ()
             self._turn_state = TurnState()
 
     def _take_intent(self, fields: Mapping[str, Any]) -> None:
@@ -229,6 +262,7 @@ class _Replay:
     def _take_answer(self, fields: Mapping[str, Any]) -> None:
         message = fields["message"]
         committed = assistant_message(message["content"], self._shape.author if self._shape else None)
+        self._count(tokens_of(message["usage"]), committed.size if committed is not None else 0)
         if committed is not None:
             self._conversation = self._conversation.plus(committed)
             self._call_ids.update(committed.tool_use_ids)
@@ -244,8 +278,23 @@ class _Replay:
         self._close_answer()
         self._answer = Answer(message, calls, request_id=fields["request_id"])
 
+    def _start_afresh(self, fields: Mapping[str, Any]) -> None:
+        self._conversation = self._conversation.emptied().plus(user_message(fields["content"]))
+        self._summary = fields["summary"]
+        self._meter = ContextMeter()
+        self._close_answer()
+
+    def _count(self, tokens: TokenUsage, answer_size: int) -> None:
+        if self._shape is not None:
+            model = self._shape.model
+            counted = self._meter.counted(model, tokens.prompt, self._conversation.size)
+            self._meter = counted.answered(model, tokens.output, answer_size)
+
     def _take_result(self, fields: Mapping[str, Any]) -> None:
-        self._results[fields["tool_use_id"]] = ToolResult.of_block(dict(fields))
+        result = self._results[fields["tool_use_id"]] = ToolResult.of_block(dict(fields))
+        change = self._intents.get(result.tool_use_id)
+        if change is not None and change.is_real and not result.output.is_error:
+            self._changed_files[change.path] = None
         self._seen |= fields.get("seen", {})
         asked = self._conversation.messages[-1].tool_use_ids
         if all(name in self._results for name in asked):
@@ -260,3 +309,18 @@ class _Replay:
         self._answer = None
         self._results = {}
         self._intents = {}
+
+
+_OWN_WORDS = frozenset({CONTINUE, LIMIT_LIFTED})
+
+
+def _task_of(fields: Mapping[str, Any]) -> tuple[Block, ...]:
+    """Of a `user` record, what the user said. Formats before 3 do not tell: it is what is not ralph's own."""
+    content: list[Block] = fields["content"]
+    if "task" in fields:
+        return tuple(content[len(content) - fields["task"] :]) if fields["task"] else ()
+    return tuple(
+        block
+        for block in content
+        if block.get("type") != "tool_result" and block.get("text") not in _OWN_WORDS
+    )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ralph.core.answer import Answer
     from ralph.core.conversation import Message, RequestShape
-    from ralph.core.events import RunEnded
+    from ralph.core.events import ContextCompacted, RunEnded
     from ralph.core.journal_lines import Record
     from ralph.core.tool_calls import Block, FileChange, ToolCall, ToolResult
 
@@ -85,10 +85,25 @@ def _asked(target: str, shape: RequestShape) -> dict[str, Any]:
     }
 
 
-def user_entry(message: Message, *, amends: bool = False) -> Entry:
-    """`amends`: it takes the place of the last user message, which nothing has answered yet."""
-    fields: dict[str, Any] = {"content": list(message.content)}
+def user_entry(message: Message, *, amends: bool = False, task: int = 0) -> Entry:
+    """`amends`: it takes the place of the last user message, which nothing has answered yet.
+
+    `task`: how many of its last blocks are a prompt of the user's; 0: ralph itself speaks.
+    """
+    fields: dict[str, Any] = {"content": list(message.content), "task": task}
     return "user", {**fields, "amends": True} if amends else fields
+
+
+def compacted_entry(message: Message, summary: str, event: ContextCompacted) -> Entry:
+    """A fresh context begins with this message."""
+    return "compacted", {
+        "content": list(message.content),
+        "summary": summary,
+        "trigger": event.trigger,
+        "source": event.source,
+        "pre_tokens": event.pre_tokens,
+        "post_tokens": event.post_tokens,
+    }
 
 
 def assistant_entry(answer: Answer) -> Entry:

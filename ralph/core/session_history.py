@@ -99,7 +99,7 @@ class RunHistory:
                 case "tool_result" if calls is not None:
                     calls.pop(record.fields["tool_use_id"], None)
                     calls = calls or None
-                case "user":
+                case "user" | "compacted":
                     calls = None
         return None if calls is None else tuple(calls.values())
 
@@ -177,7 +177,8 @@ def history_of(records: Iterable[Record]) -> SessionHistory:
 def said_by_user(record: Record) -> str:
     """The text of a `user` record; of one that takes another's place, what it adds."""
     blocks = record.fields["content"]
-    told = blocks[-1:] if record.fields.get("amends") else blocks
+    task = record.fields.get("task", 1)
+    told = blocks[-max(task, 1) :] if record.fields.get("amends") else blocks
     return "\n".join(block["text"] for block in told if block.get("type") == "text")
 
 

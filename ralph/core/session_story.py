@@ -74,6 +74,7 @@ def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happeni
 def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: bool) -> Iterator[Happening]:
     match record.kind:
         case "user":
+            is_automatic = not record.fields["task"] if "task" in record.fields else is_automatic
             yield Prompted(said_by_user(record), is_automatic)
         case "assistant":
             calls.update((call.id, call) for call in _calls(record))

@@ -20,7 +20,7 @@ TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 MAX_SECONDS = 31_536_000
 """A year. Python's own waits overflow at some 292 of them, and no run is meant to wait that long."""
 _MOST_DOLLARS = 1_000_000
-"""For a million tokens. Nobody sells them at a dollar each, and sums must stay finite."""
+"""For a million tokens, or for a run. Nobody sells tokens at a dollar each, and sums must stay finite."""
 _SHOWN_CHARS = 60
 _DURATION = re.compile(
     "".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,9}})?)\s*{unit}\s*)?" for unit in "dhms"), re.ASCII | re.IGNORECASE
@@ -76,6 +76,12 @@ def dollars(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _MOST_DOLLARS:
         return value
     raise ValueError(f"must be a number of dollars from 0 to {_MOST_DOLLARS}, not {_shown(value)}")
+
+
+def positive_dollars(value: object) -> float:
+    if (checked := dollars(value)) > 0:
+        return checked
+    raise ValueError("must be more than 0 dollars")
 
 
 def seconds(value: object) -> float:

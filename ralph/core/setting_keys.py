@@ -67,6 +67,8 @@ KEYS = (
     Key("retry.max_retries", must_be.whole(0)),
     Key("retry.base_delay_s", must_be.seconds),
     Key("retry.max_delay_s", must_be.seconds_or_none),
+    Key("limits.max_turns", must_be.whole(1), "--max-turns"),
+    Key("limits.max_budget_usd", must_be.positive_dollars, "--max-budget-usd"),
     Key("limits.max_time_s", must_be.duration, "--max-time"),
     *(Key(f"clocks.{clock.name}", must_be.seconds) for clock in fields(ClockSettings)),
     Key("sessions.keep_days", must_be.whole(0)),

@@ -61,6 +61,10 @@ class RetrySettings:
 
 @dataclass(frozen=True)
 class LimitSettings:
+    max_turns: int | None = None
+    """Turns that one task may take (exit 3); None: no limit."""
+    max_budget_usd: float | None = None
+    """What the process may spend (exit 3); None: no limit."""
     max_time_s: float | None = None
     """Seconds from the start of the process after which the run ends (exit 124); None: no limit."""
 

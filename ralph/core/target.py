@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ralph.core.credentials import secret_header_values
+from ralph.core.model_description import ModelDescription, described
 from ralph.core.models import ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ class Target:
     """One of THINKING_CHOICES; "none": the request does not speak of it; None: what is known of the model."""
     price: Price | None = None
     """None: what is known of the model."""
+    description: ModelDescription | None = None
+    """The server's own word on the model; None: it has said nothing."""
+    is_described: bool = False
+    """The server has been asked."""
 
     @property
     def key_count(self) -> int:
@@ -54,8 +59,10 @@ class Target:
 
     @property
     def facts(self) -> ModelFacts | None:
-        """What is known of the model, the user's own words first. None: nothing is."""
+        """What is known of the model: the user's own words first, then the server's. None: nothing is."""
         known = facts_of(self.model)
+        if self.description is not None:
+            known = described(known, self.description)
         if self.price is None and self.context_window is None:
             return known
         facts = known or ModelFacts(context_window=None, max_output=None, price=None)

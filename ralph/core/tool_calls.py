@@ -55,6 +55,10 @@ class FileChange:
     """SHA-256 of the content, in hex; None: the file did not exist."""
     after: str
 
+    @property
+    def is_real(self) -> bool:
+        return self.before != self.after
+
 
 @dataclass(frozen=True)
 class ToolResult:

@@ -1,19 +1,21 @@
 """The Messages API over HTTP: send one request, once, and give back a whole answer or one of the five errors.
 
 It never retries, never follows a redirect and knows no policy. An `Exchange` carries the bytes, a `Reception`
-makes an answer of them.
+makes an answer of them. Beside it, what the server says of a model: a description or nothing, never an error.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import httpx
 
 from ralph.core.clocks import ClockLimits, ResponseClocks
 from ralph.core.errors import Api, NetworkCause
 from ralph.effects.exchange import Wire
+from ralph.effects.model_description import DESCRIPTION_S, receive_description
 from ralph.effects.reception import Reception
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
+    from ralph.core.model_description import ModelDescription
     from ralph.ports import Clock, Events, Waiter
 
 API_VERSION = "2026-10-21"
@@ -35,10 +38,6 @@ class Endpoint:
 
     base_url: str
     headers: tuple[tuple[str, str], ...]
-
-    @property
-    def url(self) -> str:
-        return f"{self.base_url}/v1/messages"
 
     @property
     def host(self) -> str:
@@ -68,7 +67,13 @@ class MessagesApi:
 
     def send_message(self, body: RequestBody) -> Answer:
         """Send `body` once. Raises only `AgentError`, and `Interrupted` when a signal ends the wait."""
-        request = self._request(body)
+        own = {
+            "accept": "text/event-stream, application/json",
+            "content-type": "application/json",
+            # Without its length a body in pieces would be sent chunked.
+            "content-length": str(sum(map(len, body))),
+        }
+        request = self._request("POST", "/v1/messages", own, connect_s=self._limits.connect_s, body=body)
         reception = Reception(
             self._wire.start(request),
             ResponseClocks(self._limits, self._clock.now_s()),
@@ -85,30 +90,53 @@ class MessagesApi:
         reception.exchange.leave()
         return answer
 
+    def describe_model(self, model: str, *, within_s: float = DESCRIPTION_S) -> ModelDescription | None:
+        """Ask once what the server says of `model`. None: it does not say. Raises only `Interrupted`."""
+        until_s = self._clock.now_s() + within_s
+        try:
+            path = f"/v1/models/{quote(model, safe='')}"
+            request = self._request("GET", path, {"accept": "application/json"}, connect_s=within_s)
+        except (Api, ValueError):
+            return None
+        waiting_for = f"what {self._endpoint.host} says of its model"
+        return receive_description(
+            self._wire.start(request), self._clock, until_s=until_s, waiting_for=waiting_for
+        )
+
     def close(self) -> None:
         self._wire.close()
 
-    def _request(self, body: RequestBody) -> httpx.Request:
-        connect_s = self._limits.connect_s
+    def _request(
+        self,
+        method: str,
+        path: str,
+        own_headers: dict[str, str],
+        *,
+        connect_s: float,
+        body: RequestBody | None = None,
+    ) -> httpx.Request:
         timeout = httpx.Timeout(None, connect=connect_s + _CONNECT_GRACE_S if connect_s > 0 else None)
         try:
             return self._wire.http.build_request(
-                "POST", self._endpoint.url, content=body, headers=self._request_headers(body), timeout=timeout
+                method,
+                self._endpoint.base_url + path,
+                content=body,
+                headers=self._headers(own_headers),
+                timeout=timeout,
             )
         except httpx.InvalidURL as error:
             raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
 
-    def _request_headers(self, body: RequestBody) -> list[tuple[bytes, bytes]]:
-        own = {
-            "accept": "text/event-stream, application/json",
+    def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
+        common = {
             # A proxy that may compress also buffers; a stream must not wait in its buffer.
             "accept-encoding": "identity",
             "anthropic-version": API_VERSION,
-            "content-type": "application/json",
         }
-        # A header that the user names is the user's last word.
+        # A header that the user names is the user's last word; none of them frames the request (`core/endpoint.py`).
         named = {name.lower(): value for name, value in self._endpoint.headers}
-        # Without its length a body in pieces would be sent chunked.
-        headers = {**own, **named, "content-length": str(sum(map(len, body)))}
         # httpx would encode text as ASCII.
-        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+        return [
+            (name.encode("ascii"), value.encode("latin-1"))
+            for name, value in {**common, **own, **named}.items()
+        ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.clocks import ClockLimits
     from ralph.core.conversation import RequestBody
+    from ralph.core.model_description import ModelDescription
     from ralph.core.target import Target
     from ralph.ports import Clock, Events, Waiter
 
@@ -56,6 +57,13 @@ class TargetClients:
             detail = self._connecting.redact(str(error))
             raise Api(NetworkCause.BAD_URL, detail, target.base_url) from error
         return client.send_message(body)
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        try:
+            client = self.prepare(target, key)
+        except (OSError, ValueError):
+            return None
+        return client.describe_model(target.model)
 
     def close(self) -> None:
         for client in self._clients.values():

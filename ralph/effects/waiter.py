@@ -59,6 +59,8 @@ class InboxWaiter:
         """Takes control lines during every wait for something else. None: nobody drives this run."""
         self.on_tick: Callable[[str, float], None] | None = None
         """Called in a sleep, several times a second, with what it waits for and the seconds left; 0: it is over."""
+        self.on_look: Callable[[], None] | None = None
+        """Called in every wait, several times a second."""
         self.was_stopped = False
         """A signal or the time limit has ended the run."""
         self._inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
@@ -104,6 +106,8 @@ class InboxWaiter:
             if self.heartbeats is not None:
                 # Also when something came: pings and hidden thinking must not keep us silent.
                 self.heartbeats.beat(waiting_for)
+            if self.on_look is not None:
+                self.on_look()
             if on_tick is not None and until_s is not None:
                 on_tick(waiting_for, max(until_s - self._clock.now_s(), 0.0))
             self._sort_what_came()

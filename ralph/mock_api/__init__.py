@@ -6,6 +6,7 @@ from ralph.mock_api.recording import RecordedRequest
 from ralph.mock_api.scenario import (
     FOREVER,
     Block,
+    Model,
     Playable,
     Scenario,
     Script,
@@ -24,6 +25,7 @@ __all__ = [
     "ErrorEvent",
     "Fault",
     "MockApi",
+    "Model",
     "Playable",
     "RecordedRequest",
     "Scenario",

@@ -97,7 +97,8 @@ class Fault:
             raise ScenarioError("ping_interval_s: a body of known length has no room for pings")
         if self.message is not None and (self.status is None or self.body is not None):
             raise ScenarioError("message: needs a status, and no body")
-        self._refuse_dead_parts()
+        if self.replaces_answer() or self.json_instead_of_sse:
+            self.refuse_parts_of_streams()
 
     def replaces_answer(self) -> bool:
         """True when nothing of a turn would be seen."""
@@ -112,10 +113,8 @@ class Fault:
         """True when it answers with a status and a body of its own."""
         return self.status is not None or self.body is not None or self.huge_body_bytes is not None
 
-    def _refuse_dead_parts(self) -> None:
-        """A fault that does nothing makes a test that proves nothing."""
-        if not (self.replaces_answer() or self.json_instead_of_sse):
-            return
+    def refuse_parts_of_streams(self) -> None:
+        """Raises `ScenarioError`: a fault that does nothing makes a test that proves nothing."""
         default = Fault.__dataclass_fields__
         for name in _NEEDS_EVENTS:
             if getattr(self, name) != default[name].default:

@@ -99,16 +99,8 @@ class _Body:
 def plan_step(step: Step, context: Context) -> Plan:
     """How this step answers a request made in this context."""
     fault = step.fault or Fault()
-    wait_s = fault.stall_before_headers_s
-    if fault.reset_before_headers:
-        return Plan(Ending.RESET, wait_s)
-    if fault.close_before_headers:
-        return Plan(Ending.CLOSE, wait_s)
-    if fault.garbage is not None:
-        return Plan(Ending.CLOSE, wait_s, head=_as_bytes(fault.garbage))
-    if fault.is_plain_answer():
-        status = 200 if fault.status is None else fault.status
-        return _frame(status, _plain_body(fault, status, context.request_id), fault, context)
+    if fault.replaces_answer():
+        return _plan_replacement(fault, context)
     if context.stream and not fault.json_instead_of_sse:
         return _frame(200, _stream_body(step, fault, context), fault, context)
     message = as_message(step.turn or STAND_IN, index=context.index, model=context.model)
@@ -122,9 +114,23 @@ def plan_error(
     return plan_step(Step(fault=Fault(status=status, message=message, headers=headers or {})), context)
 
 
-def plan_json(value: Any, context: Context) -> Plan:
-    """A plain 200 with a JSON value."""
-    return _frame(200, _json_body(value), Fault(), context)
+def plan_json(value: Any, context: Context, fault: Fault) -> Plan:
+    """A plain 200 with a JSON value, broken by a fault that needs no events."""
+    if fault.replaces_answer():
+        return _plan_replacement(fault, context)
+    return _frame(200, _json_body(value), fault, context)
+
+
+def _plan_replacement(fault: Fault, context: Context) -> Plan:
+    wait_s = fault.stall_before_headers_s
+    if fault.reset_before_headers:
+        return Plan(Ending.RESET, wait_s)
+    if fault.close_before_headers:
+        return Plan(Ending.CLOSE, wait_s)
+    if fault.garbage is not None:
+        return Plan(Ending.CLOSE, wait_s, head=_as_bytes(fault.garbage))
+    status = 200 if fault.status is None else fault.status
+    return _frame(status, _plain_body(fault, status, context.request_id), fault, context)
 
 
 def _as_bytes(data: str | bytes) -> bytes:

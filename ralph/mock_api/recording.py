@@ -23,7 +23,7 @@ _CREDENTIAL = re.compile(r"auth|token|secret|key|passw|credential|cookie|session
 @dataclass(frozen=True)
 class RecordedRequest:
     index: int
-    """Number of the request, from 0, whatever its path."""
+    """Number of the request, from 0, whatever its path; lookups of models have numbers of their own."""
     received_at: str
     """UTC, ISO 8601, when its headers were complete; for people."""
     monotonic_s: float

@@ -6,11 +6,13 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from ralph.mock_api.events import DEFAULT_MODEL
+from ralph.mock_api.fault import Fault
 from ralph.mock_api.plan import Context, Plan, plan_error, plan_json, plan_step
 from ralph.mock_api.playback import ExhaustedError, Playback
-from ralph.mock_api.scenario import FOREVER, Scenario, Script, Step, ToolUse
+from ralph.mock_api.scenario import FOREVER, Model, Scenario, Script, Step, ToolUse
 from ralph.mock_api.validation import MAX_REQUEST_BYTES, InvalidBodyError, find_violation, parse_body
 
 if TYPE_CHECKING:
@@ -22,9 +24,14 @@ _MODELS_PATH = "/v1/models/"
 
 
 class Responder:
-    def __init__(self, scenario: Scenario, script: Script | None, recorder: Recorder) -> None:
+    def __init__(
+        self, scenario: Scenario, script: Script | None, recorder: Recorder, lookups: Recorder
+    ) -> None:
+        """`lookups` takes the questions about models: they change no number of the other requests."""
         self._scenario = scenario
         self._recorder = recorder
+        self._lookups = lookups
+        self._models = {model.id: model for model in scenario.models}
         self._playback = Playback(scenario, script)
         self._cached: tuple[Step, Plan] | None = None
 
@@ -45,8 +52,11 @@ class Responder:
     def _answer(self, head: Head, body: bytes) -> Plan:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         context = Context(keep_alive=head.keeps_alive, accepts_chunks=head.version != "HTTP/1.0")
+        path = head.target.partition("?")[0]
+        model_id = _model_asked_for(head.method, path)
+        recorder = self._recorder if model_id is None else self._lookups
         try:
-            request = self._recorder.add(
+            request = recorder.add(
                 received_at=now,
                 monotonic_s=time.monotonic(),
                 method=head.method,
@@ -56,16 +66,29 @@ class Responder:
             )
         except OSError as error:
             return plan_error(500, f"mock-api cannot record the request: {error}", context)
+        if model_id is not None:
+            context = replace(context, request_id=f"req_mock_model_{request.index:06d}")
+            return self._answer_about(model_id, head, context)
         context = replace(context, request_id=f"req_mock_{request.index:06d}")
-        path = head.target.partition("?")[0]
         if path != MESSAGES_PATH:
-            return _other_path(head.method, path, context)
+            return plan_error(404, "Not found", context)
         if head.method != "POST":
             return plan_error(405, "Method Not Allowed", context, headers={"allow": "POST"})
         return self._answer_message(head, request, body, context)
 
+    def _answer_about(self, model_id: str, head: Head, context: Context) -> Plan:
+        if self._lacks_key(head):
+            return plan_error(401, "x-api-key header is required", context)
+        model = self._models.get(model_id)
+        if model is None:
+            return plan_error(404, f"model: {model_id}", context)
+        return plan_json(_model_object(model), context, model.fault or Fault())
+
+    def _lacks_key(self, head: Head) -> bool:
+        return self._scenario.require_key and not {"x-api-key", "authorization"} & head.headers.keys()
+
     def _answer_message(self, head: Head, request: RecordedRequest, body: bytes, context: Context) -> Plan:
-        if self._scenario.require_key and not {"x-api-key", "authorization"} & head.headers.keys():
+        if self._lacks_key(head):
             return plan_error(401, "x-api-key header is required", context)
         payload: dict[str, Any] = {"stream": True}
         if self._scenario.parse_requests:
@@ -109,19 +132,20 @@ def _is_always_the_same(step: Step) -> bool:
     return step.repeat == FOREVER and not any(isinstance(b, ToolUse) and b.id is None for b in blocks)
 
 
-def _other_path(method: str, path: str, context: Context) -> Plan:
-    model = path.removeprefix(_MODELS_PATH)
-    if method == "GET" and model and model != path and "/" not in model:
-        return plan_json(_model_object(model), context)
-    return plan_error(404, "Not found", context)
+def _model_asked_for(method: str, path: str) -> str | None:
+    """The id in `GET /v1/models/{id}`; None: it is another request."""
+    quoted = path.removeprefix(_MODELS_PATH)
+    return unquote(quoted) if method == "GET" and quoted not in {"", path} and "/" not in quoted else None
 
 
-def _model_object(model: str) -> dict[str, Any]:
+def _model_object(model: Model) -> dict[str, Any]:
     return {
         "type": "model",
-        "id": model,
-        "display_name": model,
+        "id": model.id,
+        "display_name": model.id,
         "created_at": "2026-01-01T00:00:00Z",
-        "max_input_tokens": 200_000,
-        "max_tokens": 64_000,
+        "lifecycle": "active",
+        "line": None,
+        "max_input_tokens": model.max_input_tokens,
+        "max_tokens": model.max_tokens,
     }

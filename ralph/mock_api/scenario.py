@@ -111,6 +111,38 @@ def as_step(playable: Playable) -> Step:
     return playable
 
 
+@dataclass(frozen=True)
+class Model:
+    """What `GET /v1/models/{id}` says of a model."""
+
+    id: str
+    max_input_tokens: int | None = None
+    """None: sent as null."""
+    max_tokens: int | None = None
+    """None: sent as null."""
+    fault: Fault | None = None
+    """Breaks every answer about it."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise ScenarioError("id: must not be empty")
+        numbers = {"max_input_tokens": self.max_input_tokens, "max_tokens": self.max_tokens}
+        for name, tokens in numbers.items():
+            if tokens is not None and tokens < 1:
+                raise ScenarioError(f"{name}: must be at least 1")
+        if self.fault is not None:
+            _refuse_fault_without_effect(self.fault, describes=any(numbers.values()))
+
+
+def _refuse_fault_without_effect(fault: Fault, *, describes: bool) -> None:
+    fault.refuse_parts_of_streams()
+    for name in ("at_accept", "json_instead_of_sse"):
+        if getattr(fault, name):
+            raise ScenarioError(f"{name}: has no effect on what is said of a model")
+    if describes and fault.replaces_answer():
+        raise ScenarioError("a fault that answers by itself leaves nothing of the model's numbers")
+
+
 Script = Callable[["RecordedRequest", int], Playable]
 """Computes a step from the request and the number of steps already taken (0 for the first)."""
 
@@ -122,6 +154,8 @@ class Scenario:
     steps: Sequence[Playable] = ()
     """One is used up by each request that is not refused. When none is left, requests are refused with 400."""
     description: str = ""
+    models: Sequence[Model] = ()
+    """What is said of models. Asking uses up no step, and of any other model the answer is 404."""
     validate: bool = True
     """Refuse requests the API would refuse. A refused request uses up no step."""
     require_key: bool = False
@@ -135,3 +169,7 @@ class Scenario:
                 raise ScenarioError(
                     f'step {number}: repeat = "forever" leaves nothing for the steps after it'
                 )
+        ids = [model.id for model in self.models]
+        for number, model_id in enumerate(ids):
+            if model_id in ids[:number]:
+                raise ScenarioError(f"model {number + 1}: id {model_id!r} has been described before")

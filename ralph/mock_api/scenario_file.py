@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ralph.mock_api.fault import ErrorEvent, Fault, Framing, LineEnding, ScenarioError
-from ralph.mock_api.scenario import FOREVER, Block, Scenario, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api.scenario import FOREVER, Block, Model, Scenario, Step, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,11 +63,22 @@ def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) 
 
 def _scenario(value: Any) -> Scenario:
     table = _table(value, "the scenario")
-    settings = _settings(Scenario, table, "the scenario", apart={"steps"})
+    settings = _settings(Scenario, table, "the scenario", apart={"steps", "models"})
     steps = _list(table.get("steps", []), "steps")
+    models = _list(table.get("models", []), "models")
     return Scenario(
-        steps=tuple(_step(step, f"step {number}") for number, step in enumerate(steps, 1)), **settings
+        steps=tuple(_step(step, f"step {number}") for number, step in enumerate(steps, 1)),
+        models=tuple(_model(model, f"model {number}") for number, model in enumerate(models, 1)),
+        **settings,
     )
+
+
+def _model(value: Any, where: str) -> Model:
+    table = _table(value, where)
+    settings = _settings(Model, table, where, apart={"fault"})
+    if "fault" in table:
+        settings["fault"] = _fault(table["fault"], f"{where}, fault")
+    return _build(Model, settings, where)
 
 
 def _step(value: Any, where: str) -> Step:

@@ -46,7 +46,9 @@ class MockApi:
         self._script = script
         self._wanted_port = port
         self._recorder = Recorder(path=record, keep_requests=keep_requests, keep_bodies=keep_bodies)
-        self._responder = Responder(self._scenario, script, self._recorder)
+        # One more writer of the same file; each line is one append.
+        self._lookups = Recorder(path=record, keep_requests=keep_requests)
+        self._responder = Responder(self._scenario, script, self._recorder, self._lookups)
         self._listener: socket.socket | None = None
         self._port = 0
         self._closing = threading.Event()
@@ -64,7 +66,7 @@ class MockApi:
             listener.listen(_BACKLOG)
         except OSError:
             listener.close()
-            self._recorder.close()
+            self._close_recorders()
             raise
         self._listener = listener
         self._port = listener.getsockname()[1]
@@ -88,7 +90,7 @@ class MockApi:
         end = time.monotonic() + _JOIN_LIMIT_S
         for thread in remaining:
             thread.join(max(0.0, end - time.monotonic()))
-        self._recorder.close()
+        self._close_recorders()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -110,17 +112,26 @@ class MockApi:
 
     @property
     def requests(self) -> tuple[RecordedRequest, ...]:
-        """The requests still kept, oldest first; a copy."""
+        """The requests still kept, oldest first, without lookups of models; a copy."""
         return self._recorder.requests()
 
     @property
+    def lookups(self) -> tuple[RecordedRequest, ...]:
+        """Each `GET /v1/models/{id}` still kept, numbered and counted apart; a copy."""
+        return self._lookups.requests()
+
+    @property
     def request_count(self) -> int:
-        """All requests so far, kept or not."""
+        """All requests so far, kept or not, without lookups of models."""
         return self._recorder.count
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
         """Wait until so many requests have come in all; False when the time is over first."""
         return self._recorder.wait_for(count, timeout_s)
+
+    def _close_recorders(self) -> None:
+        self._recorder.close()
+        self._lookups.close()
 
     def _accept_all(self) -> None:
         listener = self._listener

@@ -196,15 +196,12 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_request_exits_130_or_0(ral
 
 
 @pytest.mark.parametrize(
-    ("step", "code"),
-    [
-        (Turn([Text("Full.")], stop_reason="model_context_window_exceeded"), 3),
-        (Step(Turn("never"), Fault(stall_before_headers_s=60)), 124),
-    ],
+    ("limit", "code"), [(["--max-turns", "2"], 3), (["--max-time", "2"], 124)], ids=["turns", "time"]
 )
-def test_a_run_that_met_its_limit_goes_on_and_is_told_exits_3_124_or_0(ralph, serve, step, code) -> None:
+def test_a_run_that_met_its_limit_goes_on_and_is_told_exits_3_124_or_0(ralph, serve, limit, code) -> None:
+    step = Turn("So far.") if code == 3 else Step(Turn("never"), Fault(stall_before_headers_s=60))
     server = serve(Turn([THOUGHT, APPEND]), step, Turn("Done."))
-    assert ralph("go", "--session-id", ID, "--max-time", "2").code == code
+    assert ralph("go", "--session-id", ID, *limit).code == code
     assert ralph("--resume", ID).code == 0
     before, after = messages_in(server.requests[1]), messages_in(server.requests[2])
     assert "no longer holds" in after[-1]["content"].pop()["text"]

@@ -100,7 +100,7 @@ def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, serve) -
 
 
 def test_looking_at_a_running_session_never_gets_in_its_way(ralph, serve) -> None:
-    steps = [Turn(content=[ToolUse("Bash", {"command": "sleep 0.05"})]) for _ in range(12)]
+    steps = [Turn(content=[ToolUse("Bash", {"command": f"sleep 0.05; echo {n}"})]) for n in range(12)]
     serve(*steps, HELLO)
     process = ralph.start("work")
     wait_until(lambda: bool(journals(ralph)))

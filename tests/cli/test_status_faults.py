@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.cli.faulty import HELLO, linux_only, peak_mb
+
+if TYPE_CHECKING:
+    from ralph.mock_api import RecordedRequest
 
 
 @linux_only
@@ -59,13 +64,27 @@ def test_a18_an_outage_that_lasts_is_recorded_in_the_result_exits_75(ralph, serv
     assert "[retry] Failed after 4 retries" in ran.stderr
 
 
-def test_a20_a_history_of_33_mb_that_is_refused_as_too_large_is_not_sent_again_exits_3(ralph, serve) -> None:
-    (ralph.cwd / "large.txt").write_text(("x" * 120 + "\n") * 2000)
-    reads = Turn([ToolUse("Read", {"file_path": "large.txt"}) for _ in range(8)])
-    server = serve(Step(reads, repeat="forever"))  # the mock refuses what the API would: over 32 MB
-    ran = ralph("hi", "--output-format", "json")
-    assert ran.code == 3
-    assert server.requests[-1].body_bytes > 32 * 1024 * 1024
-    assert server.requests[-2].body_bytes < 32 * 1024 * 1024
-    assert ran.result["api_error_status"] == 413
-    assert ran.result["num_turns"] == len(server.requests) - 1
+def messages_of(request: RecordedRequest) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = request.json()["messages"]
+    return messages
+
+
+def test_a20_d8_a_history_of_33_mb_that_is_refused_as_too_large_is_summed_up_exits_0(ralph, serve) -> None:
+    (ralph.cwd / "large.txt").write_text(("x" * 120 + "\n") * 4000)
+    reads = [
+        Turn([ToolUse("Read", {"file_path": "large.txt", "offset": 4 * turn + n}) for n in range(4)])
+        for turn in range(33)
+    ]
+    server = serve(*reads, Turn("All that was read is x."), Turn("Done."))
+    ran = ralph("count the lines, please", "--output-format", "stream-json")
+    assert ran.code == 0
+    refused = next(request for request in server.requests if request.body_bytes > 32 * 1024 * 1024)
+    digest, fresh = server.requests[-2:]
+    assert server.requests[-3] is refused, "asked once"
+    assert digest.body_bytes < 2 * 1024 * 1024
+    for request in (digest, fresh):
+        assert "count the lines, please" in [block["text"] for block in messages_of(request)[0]["content"]]
+    assert "All that was read is x." in json.dumps(messages_of(fresh))
+    [boundary] = [event for event in ran.objects if event.get("subtype") == "compact_boundary"]
+    assert boundary["compact_metadata"]["trigger"] == "auto"
+    assert ran.result["retries"] == 0, "an overflow is none"

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ralph.core.context_size import tokens_of_bytes
 from ralph.core.conversation import (
     NOT_RUN,
+    Author,
     Conversation,
     Message,
     RequestShape,
@@ -19,6 +21,7 @@ from ralph.core.conversation import (
     recover_conversation,
     user_message,
 )
+from ralph.core.reading import Reading
 from ralph.core.tool_calls import ToolOutput, ToolResult
 from tests.conversation_rules import conversation_problems
 from tests.fakes import ECHO, TOUCH, call, text
@@ -206,3 +209,75 @@ def test_recovery_answers_every_call_once_and_keeps_every_result_there_is(
         for block in message.content:
             if block.get("content") == NOT_RUN:
                 assert block["tool_use_id"] not in known, "a result that was there was dropped"
+
+
+def size_from_scratch(talk: Conversation) -> int:
+    return tokens_of_bytes(len(talk.head)) + sum(replace(message).size for message in talk.messages)
+
+
+SIZED = st.one_of(
+    st.text(max_size=40).map(lambda words: said(text(f"t{words}"), call("a"))),
+    st.text(max_size=40).map(lambda words: user_message(f"u{words}")),
+    st.just(said({"type": "thinking", "thinking": "hm", "signature": "s" * 99})),
+    st.just(user_message([{"type": "image", "source": {"type": "base64", "data": "A" * 999}}])),
+)
+
+
+@given(st.lists(SIZED, max_size=8))
+def test_the_size_that_is_kept_is_the_size_that_a_sum_finds(messages: list[Message]) -> None:
+    talk = Conversation.start(SHAPE).plus(user_message("x"))
+    for message in messages:
+        talk = talk.plus(message)
+        assert talk.size == size_from_scratch(talk)
+    other = replace(SHAPE, model="qwen3", system="Be short.")
+    for changed in (
+        talk.amended(user_message("another end")),
+        talk.under(other),
+        recover_conversation(talk),
+        Reading(other).of(talk),
+    ):
+        assert changed.size == size_from_scratch(changed)
+
+
+def test_a_reader_is_not_charged_for_thinking_that_it_is_not_sent() -> None:
+    thought = {"type": "thinking", "thinking": "x" * 2_000, "signature": "s"}
+    author = Author("claude-opus-5-5", "https://one.example")
+    message = assistant_message([thought, text("done")], author)
+    assert message is not None
+    talk = Conversation.start(SHAPE).plus(user_message("x")).plus(message)
+    assert talk.size - Reading(SHAPE).of(talk).size > 1_000
+
+
+class Weighed(Message):
+    """Tells how often it was asked for its size."""
+
+    asked = 0
+
+    @property
+    def size(self) -> int:
+        Weighed.asked += 1
+        return 7
+
+
+def test_adding_a_message_weighs_that_message_alone_however_long_the_conversation_is() -> None:
+    plain = user_message("x")
+    talk = Conversation.start(SHAPE)
+    empty = talk.size
+    for number in range(1, 2_001):
+        talk = talk.plus(Weighed("user", plain.content, b"x" * 500))
+        assert Weighed.asked == number
+    assert talk.size == empty + 7 * 2_000
+    assert Weighed.asked == 2_000, "asking for the size weighs nothing"
+    assert plain.size == vars(plain)["size"], "made once"
+
+
+@pytest.mark.parametrize("data_bytes", [0, 1, 4_000, 4_001])
+def test_an_image_costs_what_the_largest_one_does_whatever_its_data(data_bytes: int) -> None:
+    image = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "A" * data_bytes},
+    }
+    alone = user_message([image])
+    result = user_message([ToolResult("a", ToolOutput((image,))).as_block()])
+    for message in (alone, result):
+        assert message.size == tokens_of_bytes(len(message.body) - data_bytes) + 4_784

@@ -9,8 +9,11 @@ import pytest
 from ralph.core.next_step import (
     MOST_CONTINUATIONS,
     MOST_PAUSES,
+    AskAgain,
     Continue,
     End,
+    GiveUp,
+    MakeRoom,
     Resend,
     RunTools,
     Step,
@@ -24,10 +27,13 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
 
 
-def steps(*answers: Answer) -> list[Step]:
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+
+
+def steps(*answers: Answer, needs_report: bool = False) -> list[Step]:
     state, found = TurnState(), []
     for each in answers:
-        state, step = next_step(state, each)
+        state, step = next_step(state, each, needs_report=needs_report)
         found.append(step)
     return found
 
@@ -55,8 +61,17 @@ TABLE = [
     ([paused("One, "), answer(text("two."))], End(Outcome.COMPLETED, "One, two.")),
     ([cut("old "), cut("", call("a")), answer(text("new"))], End(Outcome.COMPLETED, "new")),
     ([cut("old "), answer(call("a")), answer(text("new"))], End(Outcome.COMPLETED, "new")),
-    ([answer()], End(Outcome.NO_PROGRESS, None, "the model's last answer was empty")),
-    ([answer(text(" \n"))], End(Outcome.NO_PROGRESS, None, "the model's last answer was empty")),
+    ([answer()], AskAgain("empty")),
+    ([answer(text(" \n"))], AskAgain("empty")),
+    ([answer(THOUGHT)], AskAgain("thinking_only")),
+    ([answer(THOUGHT), DONE], End(Outcome.COMPLETED, "the end")),
+    ([answer()] * 3, AskAgain("empty")),
+    ([answer()] * 4, GiveUp("empty", "the model's last answer was empty, 4 times in a row")),
+    (
+        [answer(THOUGHT)] * 3 + [answer()],
+        GiveUp("empty", "the model's last answer was empty, 4 times in a row"),
+    ),
+    ([answer()] * 3 + [answer(call("a"))], RunTools()),
     ([cut("half"), answer()], End(Outcome.COMPLETED, "half")),
     (
         [answer(text("no"), stop_reason="refusal")],
@@ -64,14 +79,34 @@ TABLE = [
     ),
     (
         [answer(text("half"), stop_reason="model_context_window_exceeded")],
-        End(Outcome.LIMIT_REACHED, "half", "the model's context window is full"),
+        MakeRoom(),
     ),
+    ([answer(call("a"), stop_reason="model_context_window_exceeded")], MakeRoom()),
+]
+
+WITH_REPORT = [
+    ([DONE], AskAgain("no_report")),
+    ([DONE] * 3, AskAgain("no_report")),
+    ([DONE] * 4, GiveUp("no_report", "the model gave no final report, 4 times in a row")),
+    ([answer()], AskAgain("empty")),
+    ([DONE, answer(call("a"))], RunTools()),
+    ([answer(text("x"), stop_reason="brand_new")], AskAgain("no_report")),
+    (
+        [answer(text("no"), stop_reason="refusal")],
+        End(Outcome.NO_PROGRESS, "no", "the model refused to answer"),
+    ),
+    ([cut("x")], Continue()),
 ]
 
 
 @pytest.mark.parametrize(("answers", "last"), TABLE)
 def test_each_answer_has_its_step(answers: list[Answer], last: Step) -> None:
     assert steps(*answers)[-1] == last
+
+
+@pytest.mark.parametrize(("answers", "last"), WITH_REPORT)
+def test_where_a_report_is_required_text_alone_ends_nothing(answers: list[Answer], last: Step) -> None:
+    assert steps(*answers, needs_report=True)[-1] == last
 
 
 def test_the_cut_after_the_last_allowed_one_ends_the_run_with_everything_that_was_said() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ralph.core.conversation import user_message
 from ralph.core.journal_lines import FORMAT, Record
 from ralph.core.outcome import Outcome
 from ralph.core.session import NewerFormatError, SessionError
+from ralph.core.session_entries import user_entry
 from ralph.core.session_history import SessionHistory, history_of, messages_of
 from ralph.core.session_opening import copied_entries
 from ralph.core.session_story import Called, Happened, Prompted, Said, story_of
@@ -123,7 +125,8 @@ def test_a_result_of_the_next_run_belongs_to_a_call_of_the_one_before() -> None:
 
 
 def test_what_ralph_says_to_the_model_in_between_is_no_prompt() -> None:
-    journal = Told().run().prompt("go").answers(text("half")).prompt("Go on exactly where it stopped.")
+    journal = Told().run().prompt("go").answers(text("half"))
+    journal.append(user_entry(user_message("Go on exactly where it stopped.")))
     prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompted)]
     assert [prompt.is_automatic for prompt in prompts] == [False, True]
 
@@ -131,8 +134,17 @@ def test_what_ralph_says_to_the_model_in_between_is_no_prompt() -> None:
 def test_of_a_message_that_takes_anothers_place_only_what_it_adds_is_told() -> None:
     journal = Told().run().prompt("the task")
     added = [{"type": "text", "text": "the task"}, {"type": "text", "text": "hurry"}]
-    journal.append(("user", {"content": added, "amends": True}))
+    journal.append(("user", {"content": added, "amends": True, "task": 1}))
     assert happenings(journal) == [Prompted("the task"), Prompted("hurry")]
+
+
+def test_an_older_journal_does_not_tell_who_spoke() -> None:
+    journal = Told().run()
+    journal.append(("user", {"content": [text("go")]}))
+    journal.answers(text("half"))
+    journal.append(("user", {"content": [text("Go on exactly where it stopped.")]}))
+    prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompted)]
+    assert [prompt.is_automatic for prompt in prompts] == [False, True]
 
 
 def test_messages_are_what_the_api_gets() -> None:

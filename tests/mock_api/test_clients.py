@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn, as_message
+from ralph.mock_api import (
+    ErrorEvent,
+    Fault,
+    MockApi,
+    Model,
+    Scenario,
+    Step,
+    Text,
+    Thinking,
+    ToolUse,
+    Turn,
+    as_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from ralph.mock_api import MockApi
 
     Serve = Callable[..., MockApi]
 
@@ -134,8 +144,24 @@ def test_the_sdk_raises_for_an_error_event(
         s.get_final_message()
 
 
-def test_the_sdk_lists_a_model(serve: Serve, client_of: Callable[..., Any]) -> None:
-    assert client_of(serve(TURN)).models.retrieve("claude-x").id == "claude-x"
+def test_the_sdk_reads_what_is_said_of_a_model(client_of: Callable[..., Any]) -> None:
+    models = [Model("claude-x", 200_000, 64_000), Model("team/claude-y")]
+    with MockApi(Scenario(models=models)) as server:
+        described = client_of(server).models.retrieve("claude-x")
+        silent = client_of(server).models.retrieve("team/claude-y")
+
+    assert (described.type, described.id, described.lifecycle) == ("model", "claude-x", "active")
+    assert (described.max_input_tokens, described.max_tokens) == (200_000, 64_000)
+    assert (silent.id, silent.max_input_tokens, silent.max_tokens) == ("team/claude-y", None, None)
+
+
+def test_the_sdk_raises_for_a_model_that_is_not_described(
+    serve: Serve, client_of: Callable[..., Any], anthropic: Any
+) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="model: claude-x") as caught:
+        client_of(serve(TURN)).models.retrieve("claude-x")
+
+    assert caught.value.request_id == "req_mock_model_000000"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

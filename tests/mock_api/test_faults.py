@@ -9,10 +9,14 @@ import pytest
 
 from ralph.mock_api import (
     Fault,
+    MockApi,
+    Model,
+    Scenario,
     ScenarioError,
     Step,
     Turn,
 )
+from tests.mock_api.conftest import read_to_the_end
 from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking
 
 
@@ -175,3 +179,50 @@ def test_a_step_is_neither_empty_nor_half_lost() -> None:
     for turn, fault, repeat in ((None, None, 1), (TURN, Fault(status=500), 1), (TURN, None, 0)):
         with pytest.raises(ScenarioError):
             Step(turn, fault, repeat)
+
+
+@pytest.mark.parametrize(
+    ("fault", "ended", "sent"),
+    [
+        (Fault(stall_before_headers_s=30), "timeout", ""),
+        (Fault(drip_s=30), "timeout", "\r\n\r\n{"),
+        (Fault(cut_after_bytes=8), "eof", '\r\n\r\n{"type":'),
+        (Fault(cut_after_bytes=8, framing="reset"), "reset", '\r\n\r\n{"type":'),
+        (Fault(partial_headers_bytes=8), "reset", "HTTP/1.1"),
+        (Fault(reset_before_headers=True), "reset", ""),
+        (Fault(close_before_headers=True), "eof", ""),
+        (Fault(garbage="SSH-2.0"), "eof", "SSH-2.0"),
+        (Fault(status=503, body="no"), "eof", "\r\n\r\nno"),
+        (Fault(body={"max_tokens": 0}), "eof", '\r\n\r\n{"max_tokens": 0}'),
+    ],
+)
+def test_what_is_said_of_a_model_breaks_as_it_should_every_time(
+    connect: Connect, fault: Fault, ended: str, sent: str
+) -> None:
+    with MockApi(Scenario((Turn("whole"),), models=(Model("m", fault=fault),))) as server:
+        for _ in range(2):
+            sock = connect(server, timeout_s=0.3)
+            sock.sendall(b"GET /v1/models/m HTTP/1.1\r\nconnection: close\r\n\r\n")
+            seen = read_to_the_end(sock)
+            assert seen.ended == ended
+            assert seen.data.decode().endswith(sent)
+        assert len(server.lookups) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"id": ""}, "id: must not be empty"),
+        ({"max_tokens": 0}, "max_tokens: must be at least 1"),
+        ({"max_input_tokens": -1}, "max_input_tokens: must be at least 1"),
+        ({"fault": Fault(stall_after_events=0)}, "stall_after_events: has no effect here"),
+        ({"fault": Fault(cut_after_events=0)}, "cut_after_events: has no effect here"),
+        ({"fault": Fault(at_accept=True, reset_before_headers=True)}, "at_accept: has no effect"),
+        ({"fault": Fault(json_instead_of_sse=True)}, "json_instead_of_sse: has no effect"),
+        ({"max_tokens": 5, "fault": Fault(status=500)}, "a fault that answers by itself"),
+    ],
+)
+def test_a_model_that_could_not_be_described_so_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        Model(**{"id": "m", **fields})
+    assert str(caught.value).startswith(message)

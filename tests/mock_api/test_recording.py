@@ -102,6 +102,23 @@ def test_the_file_has_one_object_per_request_at_once_and_is_private(tmp_path: Pa
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_a_lookup_of_a_model_is_a_line_with_a_number_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "requests.jsonl"
+    with MockApi(HELLO, record=file) as server:
+        for path in ("/v1/models/a?api_key=" + SECRET, "/v1/models/b"):
+            httpx.get(server.base_url + path, headers={"x-api-key": SECRET})
+            post(server)
+        lookups = server.lookups
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+
+    paths = ["/v1/models/a?api_key=[redacted]", "/v1/messages", "/v1/models/b", "/v1/messages"]
+    assert [line["path"] for line in lines] == paths
+    assert [line["index"] for line in lines] == [0, 0, 1, 1]
+    assert [line["body"] for line in lines] == ["", REQUEST, "", REQUEST]
+    assert [lookup.path for lookup in lookups] == paths[::2]
+    assert SECRET not in file.read_text()
+
+
 def test_the_file_of_an_earlier_run_is_added_to(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     for _ in range(2):

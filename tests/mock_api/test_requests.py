@@ -10,6 +10,8 @@ import pytest
 from ralph.mock_api import (
     Fault,
     MockApi,
+    Model,
+    Scenario,
     Turn,
     as_events,
     encode_events,
@@ -117,8 +119,73 @@ def test_other_paths_and_methods_are_refused_in_the_apis_words(serve: Serve) -> 
     assert (head.status_code, head.content) == (404, b"")
 
 
-def test_a_model_can_be_looked_up(serve: Serve) -> None:
-    assert httpx.get(f"{serve(HELLO).base_url}/v1/models/claude-x").json()["id"] == "claude-x"
+def about(server: MockApi, path: str, method: str = "GET", **headers: str) -> httpx.Response:
+    return httpx.request(method, f"{server.base_url}/v1/models/{path}", headers=headers)
+
+
+MODELS = Scenario((HELLO,), models=(Model("claude-x", 200_000, 64_000), Model("a/b c")))
+
+
+@pytest.mark.parametrize(
+    ("path", "model_id", "tokens"),
+    [
+        ("claude-x", "claude-x", (200_000, 64_000)),
+        ("claude-x?beta=true", "claude-x", (200_000, 64_000)),
+        ("a%2Fb%20c", "a/b c", (None, None)),
+    ],
+)
+def test_a_model_of_the_scenario_can_be_looked_up(path: str, model_id: str, tokens: tuple[int, int]) -> None:
+    with MockApi(MODELS) as server:
+        said = about(server, path).json()
+
+    assert (said["type"], said["id"]) == ("model", model_id)
+    assert (said["max_input_tokens"], said["max_tokens"]) == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "message"),
+    [
+        ("claude-y", "GET", "model: claude-y"),
+        ("claude-x%20", "GET", "model: claude-x "),
+        ("a/b%20c", "GET", "Not found"),
+        ("", "GET", "Not found"),
+        ("claude-x", "POST", "Not found"),
+    ],
+)
+def test_any_other_model_is_not_found_in_the_apis_words(path: str, method: str, message: str) -> None:
+    with MockApi(MODELS) as server:
+        answer = about(server, path, method)
+
+    assert answer.status_code == 404
+    assert answer.json()["error"] == {"type": "not_found_error", "message": message}
+
+
+def test_a_lookup_uses_up_no_step_and_changes_no_number() -> None:
+    scenario = Scenario((Turn("first"), Turn("second")), models=(Model("claude-x"),))
+    with MockApi(scenario) as server:
+        for text in ("first", "second"):
+            assert about(server, "claude-x").status_code == 200
+            assert about(server, "claude-y").status_code == 404
+            answer = post(server)
+            assert answer.json()["content"][0]["text"] == text
+        assert answer.headers["request-id"] == "req_mock_000001"
+        assert [request.method for request in server.requests] == ["POST", "POST"]
+        assert server.request_count == 2
+        assert [lookup.index for lookup in server.lookups] == [0, 1, 2, 3]
+
+
+def test_a_script_may_describe_models_too() -> None:
+    scenario = Scenario(models=(Model("claude-x", 5),))
+    with MockApi(scenario, script=lambda _request, index: Turn(f"answer {index}")) as server:
+        assert about(server, "claude-x").json()["max_input_tokens"] == 5
+        assert post(server).json()["content"][0]["text"] == "answer 0"
+
+
+def test_a_key_is_asked_for_before_a_model_is_described() -> None:
+    scenario = Scenario(models=(Model("claude-x"),), require_key=True)
+    with MockApi(scenario) as server:
+        assert about(server, "claude-x").status_code == 401
+        assert about(server, "claude-x", **{"x-api-key": "k"}).status_code == 200
 
 
 def test_a_key_is_asked_for_only_when_the_scenario_says_so(serve: Serve) -> None:

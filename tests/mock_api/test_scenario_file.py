@@ -15,6 +15,7 @@ from ralph.mock_api import (
     ErrorEvent,
     Fault,
     MockApi,
+    Model,
     Scenario,
     ScenarioError,
     Step,
@@ -56,6 +57,15 @@ content = [
 [[steps]]
 repeat = "forever"
 fault = { error_event = { type = "api_error", after_events = 2 } }
+
+[[models]]
+id = "a/b"
+max_input_tokens = 200_000
+max_tokens = 64_000
+
+[[models]]
+id = "slow"
+fault = { stall_before_headers_s = inf }
 """
 
 
@@ -82,6 +92,10 @@ def test_a_file_says_what_the_dataclasses_say() -> None:
                 Fault(cut_after_events=3, framing="reset", headers={"retry-after": "1"}, drip_s=1),
             ),
             Step(fault=Fault(error_event=ErrorEvent("api_error", after_events=2)), repeat=FOREVER),
+        ),
+        models=(
+            Model("a/b", 200_000, 64_000),
+            Model("slow", fault=Fault(stall_before_headers_s=float("inf"))),
         ),
     )
 
@@ -138,6 +152,22 @@ def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
         ("[[steps]]\nfault = { error_event = { typ = 1 } }", "step 1, fault, error_event: unknown key 'typ'"),
         ("[[steps]]\nfault = { stall_s = 1 }", "step 1, fault: stall_s: needs stall_after_events"),
         ('[[steps]]\ncontent = "a"\nfault = { status = 500 }', "step 1: a fault that answers by itself"),
+        ("models = 1", "models must be a list"),
+        ("models = [1]", "model 1 must be a table"),
+        ("[[models]]", "model 1: id is missing"),
+        ("[[models]]\nid = 1", "model 1: id must be a string"),
+        ('[[models]]\nid = ""', "model 1: id: must not be empty"),
+        ('[[models]]\nid = "a"\nmax_token = 1', "model 1: unknown key 'max_token'"),
+        ('[[models]]\nid = "a"\nmax_tokens = "1"', "model 1: max_tokens must be an integer"),
+        ('[[models]]\nid = "a"\nmax_tokens = true', "model 1: max_tokens must be an integer"),
+        ('[[models]]\nid = "a"\nmax_input_tokens = 0', "model 1: max_input_tokens: must be at least 1"),
+        ('[[models]]\nid = "a"\nfault = 1', "model 1, fault must be a table"),
+        ('[[models]]\nid = "a"\nfault = { stauts = 429 }', "model 1, fault: unknown key 'stauts'"),
+        ('[[models]]\nid = "a"\nfault = { stall_after_events = 1 }', "model 1: stall_after_events: has no"),
+        (
+            '[[models]]\nid = "a"\n[[models]]\nid = "b"\n[[models]]\nid = "a"',
+            "model 3: id 'a' has been described before",
+        ),
         ("not toml", "Expected '=' after a key"),
     ],
 )
@@ -248,7 +278,7 @@ def test_the_pings_of_the_quirk_come_before_the_message() -> None:
     assert text.count("event: ping", 0, text.index("event: message_start")) == 2
 
 
-@pytest.mark.parametrize("kind", [Scenario, Step, Turn, Fault, ErrorEvent])
+@pytest.mark.parametrize("kind", [Scenario, Model, Step, Turn, Fault, ErrorEvent])
 def test_every_key_of_the_file_is_in_the_docs(kind: Any) -> None:
     text = DOCS.read_text(encoding="utf-8")
 

@@ -84,7 +84,5 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 def note_line(seq: int) -> bytes:
     """A record that says nothing of importance, without its line break."""
-    body = (
-        f'{{"seq":{seq},"kind":"event","subtype":"notice","text":"the power is about to fail, 世界"'.encode()
-    )
+    body = f'{{"seq":{seq},"kind":"event","event":{{"subtype":"notice","text":"the power is about to fail, 世界"}}'.encode()
     return body + b',"crc":"%08x"}' % zlib.crc32(body)

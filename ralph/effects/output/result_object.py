@@ -1,7 +1,8 @@
 """The `result` object: the same fields for `json`, `stream-json` and `--result-file`. Pure.
 
 Names and fields are those that readers of headless agent CLIs know (specs/output.md). `terminal_reason`,
-`exit_code`, `retry_after_s`, `retries`, `waited_s` and `hints` say what only ralph knows.
+`exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `final_report`, `guard`, `session_num_turns` and
+`session_cost_usd` say what only ralph knows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.outcome import Outcome
+from ralph.core.report import report_object
 
 if TYPE_CHECKING:
     from ralph.core.events import RunEnded
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
     result: dict[str, Any] = {
         "type": "result",
-        "subtype": "success" if ended.outcome is Outcome.COMPLETED else "error_during_execution",
+        "subtype": _subtype(ended),
         "is_error": ended.outcome.is_error,
         "terminal_reason": ended.outcome.value,
         "exit_code": ended.exit_code,
@@ -30,12 +32,21 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         "total_cost_usd": _rounded(ended.usage.cost_usd),
         "usage": _usage(ended.usage.tokens),
         "modelUsage": {model: _model_usage(used) for model, used in ended.usage.by_model.items()},
+        "session_num_turns": ended.session_total.turns,
+        "session_cost_usd": _rounded(ended.session_total.cost_usd),
         "permission_denials": [],
         "retries": ended.retries,
         "waited_s": ended.waited_s,
     }
     if ended.result is not None:
         result["result"] = ended.result
+    if ended.report is not None:
+        result["final_report"] = report_object(ended.report)
+        if ended.report.payload is not None:
+            result["structured_output"] = ended.report.payload
+    if ended.guard is not None:
+        call = ended.guard.call
+        result["guard"] = {"name": ended.guard.guard, "tool": call.name, "input": call.arguments}
     if ended.errors:
         result["errors"] = list(ended.errors)
     if ended.hints:
@@ -45,6 +56,20 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
     if ended.retry_after_s is not None:
         result["retry_after_s"] = ended.retry_after_s
     return result
+
+
+_SUBTYPE_OF_LIMIT = {"max_turns": "error_max_turns", "max_budget_usd": "error_max_budget_usd"}
+
+
+def _subtype(ended: RunEnded) -> str:
+    if ended.outcome is Outcome.COMPLETED:
+        return "success"
+    if ended.outcome is Outcome.LIMIT_REACHED and ended.limit in _SUBTYPE_OF_LIMIT:
+        return _SUBTYPE_OF_LIMIT[ended.limit]
+    never_fitted = ended.report is not None and ended.report.details.get("final_report_attempts")
+    if ended.outcome is Outcome.TASK_FAILED and never_fitted:
+        return "error_max_structured_output_retries"
+    return "error_during_execution"
 
 
 def _rounded(cost_usd: float | None) -> float | None:

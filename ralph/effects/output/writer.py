@@ -128,6 +128,10 @@ class Writer:
         self._drain(self._stdout, waiter, clock)
         return self._stdout.failure
 
+    def tell_late(self, event: Event) -> None:
+        """Something that went wrong after the result was written."""
+        self._narrate(event)
+
     def tell_end(self, ended: RunEnded) -> None:
         """Hints and the outcome on standard error, once nothing can change it any more."""
         self._narrate(ended)
@@ -163,8 +167,19 @@ class Writer:
             if self._stdout.dropped_writes:
                 fields["dropped_events"] = self._stdout.dropped_writes
             self._stdout.write(self._json_line(fields), must_arrive=True)
-        elif ended.result is not None and not self._shows_answer_twice:
-            self._stdout.write(_encoded(self.redact(ended.result)), must_arrive=True)
+        else:
+            answer = self._text_answer(ended)
+            if answer is not None:
+                self._stdout.write(_encoded(answer), must_arrive=True)
+
+    def _text_answer(self, ended: RunEnded) -> str | None:
+        """What was asked for: the report's payload, else the last words. None: they stand on the screen already."""
+        report = ended.report
+        if report is not None and report.payload is not None:
+            return json.dumps(shown(report.payload, self.redact), ensure_ascii=False)
+        if ended.result is None or (report is None and self._shows_answer_twice):
+            return None
+        return self.redact(ended.result)
 
     def _json_line(self, fields: dict[str, Any]) -> bytes:
         event_id = uuid.UUID(int=self._random.getrandbits(128), version=4)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
     from ralph.core.answer import Answer
+    from ralph.core.model_description import ModelDescription
 
 BODY = json.dumps(
     {
@@ -97,6 +98,9 @@ class Rig:
 
     def send(self, body: bytes = BODY) -> Answer:
         return self.api.send_message((body[:40], body[40:]))
+
+    def describe(self, model: str = "claude-test", **bound: float) -> ModelDescription | None:
+        return self.api.describe_model(model, **bound)
 
     def close(self) -> None:
         self.api.close()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
     from ralph.core.events import RunEnded
+    from ralph.core.model_description import ModelDescription
     from ralph.core.target import Target
     from ralph.effects.messages_api import MessagesApi
     from ralph.ports import Clock
@@ -49,6 +50,9 @@ class OneTarget:
 
     def send_message(self, _target: Target, _key: int, body: RequestBody) -> Answer:
         return self._api.send_message(body)
+
+    def describe_model(self, target: Target, _key: int) -> ModelDescription | None:
+        return self._api.describe_model(target.model)
 
 
 class WholeRun:
@@ -78,7 +82,7 @@ DONE = compact_stream(Turn("Done.", id="last"), "\n")
 
 
 def turn(number: int) -> Turn:
-    calls = [ToolUse("Echo", {"text": "ä"}, id=f"e{number}"), ToolUse("Touch", {}, id=f"t{number}")]
+    calls = [ToolUse("Echo", {"text": f"ä{number}"}, id=f"e{number}"), ToolUse("Touch", {}, id=f"t{number}")]
     return Turn([Thinking("ü"), Text("世🙂"), *calls], id=f"m{number}", chunk_chars=0)
 
 

@@ -233,6 +233,8 @@ def test_the_result_object_has_the_fields_that_readers_want() -> None:
         "permission_denials": [],
         "retries": 0,
         "waited_s": 0.0,
+        "session_num_turns": 0,
+        "session_cost_usd": 0.0,
     }
 
 

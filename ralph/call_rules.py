@@ -1,0 +1,106 @@
+"""What a tool call must stand before it is run, and what is learned from what came of it.
+
+It decides what may run, never how. One of them lives as long as the run of a task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.core.answer import MalformedCall
+from ralph.core.events import GuardTripped, MalformedCallRefused
+from ralph.core.guards import Guards
+from ralph.core.notices import refused_in_final_turn
+from ralph.core.report import FINAL_REPORT
+from ralph.core.tool_arguments import check_arguments
+from ralph.core.tool_calls import ToolCall, ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.core.finishing import Finishing
+    from ralph.core.guards import Refusal
+    from ralph.core.report import ReportDesk
+    from ralph.core.tool_calls import FileChange, ToolDefinition
+    from ralph.ports import Events
+
+Ruling = ToolOutput | tuple[str, ...]
+"""Why a call does not run, as the model is told; or, when it may, the arguments nobody knows."""
+
+ENDING = "This call was not run: the run ends here, because the calls before it led nowhere."
+
+
+class CallRules:
+    def __init__(
+        self,
+        definitions: Sequence[ToolDefinition],
+        finishing: Finishing,
+        desk: ReportDesk | None,
+        events: Events,
+    ) -> None:
+        """`desk`: takes the final report; None: none is required."""
+        self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
+        self._finishing = finishing
+        self._desk = desk
+        self._events = events
+        self._guards = Guards(sorted(self._tools))
+        self.turn = 0
+        """The one at work, for the events."""
+        self.ended_by: Refusal | None = None
+        """The refusal after which the run ends."""
+        self.has_use = False
+        """Some call of the answer was neither a report nor refused for the final turn."""
+        self.has_report = False
+        """Some call of the answer was a report."""
+
+    def begin_answer(self, turn: int) -> None:
+        self.turn = turn
+        self.has_use = self.has_report = False
+
+    def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
+        if self.ended_by is not None:
+            return _refused(ENDING)
+        if self._desk is not None and call.name == FINAL_REPORT:
+            self.has_report = True
+            return self._desk.receive(call)
+        if self._finishing.is_final:
+            return _refused(refused_in_final_turn(needs_report=self._desk is not None))
+        self.has_use = True
+        checked = self._checked(call)
+        is_known = call.name in self._tools
+        shown = as_written(call)
+        refusal = self._guards.before(shown, is_known=is_known)
+        if refusal is not None:
+            return self._guarded(refusal)
+        if isinstance(checked, ToolOutput):
+            self._events.emit(MalformedCallRefused(self.turn, call.name, str(checked.content)))
+            self._guards.after(shown, checked, is_known=is_known)
+        return checked
+
+    def saw(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
+        """What came of a call that ran."""
+        self._guards.after(call, output, change=change)
+
+    def _guarded(self, refusal: Refusal) -> ToolOutput:
+        if refusal.is_last:
+            self.ended_by = refusal
+        self._events.emit(GuardTripped(self.turn, refusal.guard, refusal.call, refusal.refusals))
+        return _refused(refusal.message)
+
+    def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
+        if call.name not in self._tools:
+            names = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
+            return _refused(f"There is no tool {call.name!r}. The tools are: {', '.join(names)}.")
+        if isinstance(call, MalformedCall):
+            return _refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")
+        check = check_arguments(call.name, self._tools[call.name].input_schema, call.arguments)
+        return check.ignored if check.error is None else _refused(f"This call was not run. {check.error}.")
+
+
+def as_written(call: ToolCall | MalformedCall) -> ToolCall:
+    """A call that is none keeps the text of its input, in the form that the API documents."""
+    return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
+
+
+def _refused(why: str) -> ToolOutput:
+    return ToolOutput(why, is_error=True)

@@ -1,0 +1,59 @@
+"""What a run may still spend, in dollars: looked at before each call, at the worst that the call can cost. Pure.
+
+The worst case: every token of the prompt at the dearest input price, and an answer as long as it may get.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ralph.core.events import AttemptEnded
+from ralph.core.usage import cost_usd
+
+if TYPE_CHECKING:
+    from ralph.core.events import Event
+    from ralph.core.models import ModelFacts, Price
+
+SHORTEST_ANSWER = 1024
+"""Tokens. An answer that may not even get so long is not worth its prompt: the run ends instead."""
+
+_MILLION = 1_000_000
+
+
+@dataclass
+class Budget:
+    """One for all that a process asks for, summaries and broken answers included."""
+
+    max_usd: float | None = None
+    """None: no limit."""
+    spent_usd: float = 0.0
+    """By what the servers have counted so far."""
+
+    def saw(self, event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
+
+    def longest_answer(self, facts: ModelFacts | None, prompt_tokens: int, wish: int) -> int:
+        """Tokens of answer that it still buys, at most `wish`; 0 or less: not even the prompt."""
+        if self.max_usd is None:
+            return wish
+        price = facts.price_for(prompt_tokens) if facts is not None else None
+        if price is None:
+            return 0  # what cannot be counted cannot be kept within a budget
+        left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
+        if left_millionths < 0:
+            return 0
+        return wish if price.output == 0 else min(wish, math.floor(left_millionths / price.output))
+
+    def buys(self, facts: ModelFacts | None, prompt_tokens: int, answer_tokens: int) -> bool:
+        return self.longest_answer(facts, prompt_tokens, answer_tokens) >= answer_tokens
+
+    def is_nearly_spent(self, share: float) -> bool:
+        return self.max_usd is not None and self.spent_usd >= share * self.max_usd
+
+
+def _dearest_input(price: Price) -> float:
+    """Of those that a request of ours can be billed at: it never asks for the 1-hour cache."""
+    return max(price.input, price.cache_write, price.cache_read)

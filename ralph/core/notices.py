@@ -1,0 +1,60 @@
+"""What ralph says to the model, word for word. `docs/turns.md` shows when; a test compares."""
+
+from __future__ import annotations
+
+CONTINUE = (
+    "Your answer was cut off at its length limit. Go on exactly where it stopped, without repeating it."
+)
+LIMIT_LIFTED = "The limit that ended the last run no longer holds. Go on with the task."
+
+EMPTY_ANSWER = "System notice: your last answer was empty and was dropped. Call a tool, or give your final answer as text."
+THINKING_ONLY = (
+    "System notice: your last answer held thinking only and was dropped. Call a tool, or give your final answer "
+    "as text."
+)
+REPORT_WANTED = (
+    "System notice: plain text does not end this task and was dropped. Go on with the tools; when the task is "
+    "done, or cannot be done, call final_report."
+)
+
+FINAL_WITH_REPORT = (
+    "System notice: {why} This is the final turn: nothing but a call of final_report is accepted, every other tool "
+    "is refused. Report what was done and what is left; status is failure where the task is not done."
+)
+FINAL_WITHOUT_REPORT = (
+    "System notice: {why} This is the final turn: every tool is refused. Give your closing answer now, as text: "
+    "what was done, what was checked, what is left."
+)
+WHY_FINAL = {
+    "max_turns": "The limit of {max_turns} turns is reached.",
+    "context": "The context window is full, and nothing more can be taken out of it.",
+    "report": "The final report has failed too often.",
+}
+NOT_IN_THE_FINAL_TURN = "This call was not run: in the final turn {instead}."
+CALL_THE_REPORT = "only final_report is accepted"
+ANSWER_IN_TEXT = "only a closing answer in text is accepted"
+
+NEAR_LIMIT = (
+    "System notice: {what} is nearly used up. Save your work now: bring files into a state that can be gone on "
+    "from, commit if that is part of the task, and come to an end."
+)
+
+OF_FAILURE = {
+    "empty": EMPTY_ANSWER,
+    "thinking_only": THINKING_ONLY,
+    "no_report": REPORT_WANTED,
+}
+"""By what was wrong with the answer. Calls that were of no use have results of their own that say so."""
+
+
+def final_turn(reason: str, *, needs_report: bool, max_turns: int | None) -> str:
+    why = WHY_FINAL[reason].format(max_turns=max_turns)
+    return (FINAL_WITH_REPORT if needs_report else FINAL_WITHOUT_REPORT).format(why=why)
+
+
+def refused_in_final_turn(*, needs_report: bool) -> str:
+    return NOT_IN_THE_FINAL_TURN.format(instead=CALL_THE_REPORT if needs_report else ANSWER_IN_TEXT)
+
+
+def near_limit(what: str) -> str:
+    return NEAR_LIMIT.format(what=what)

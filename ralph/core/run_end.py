@@ -1,0 +1,79 @@
+"""The end of a run, put together from what is known when it comes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ralph.core.errors import HttpError
+from ralph.core.events import RunEnded
+from ralph.core.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.core.errors import AgentError
+    from ralph.core.guards import Refusal
+    from ralph.core.report import Report
+    from ralph.core.tally import Tally
+
+_OWES_AN_ANSWER = frozenset(
+    {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
+)
+"""Ends of a run that was at work: whoever waits for its answer gets one, and be it that there is none."""
+
+
+_REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the loop stopped, before it is written down."""
+
+    outcome: Outcome
+    result: str | None = None
+    stop_reason: str | None = None
+    error: str | None = None
+    cause: AgentError | None = None
+    signal_number: int = 0
+    limit: str | None = None
+    """Which limit of the user's ended it: "max_turns", "max_budget_usd", "context"."""
+    report: Report | None = None
+    guard: Refusal | None = None
+    """The refusal that was one too many."""
+
+    def lacks_answer(self, *, needs_report: bool) -> bool:
+        """Whether a synthetic report has to take an answer's place."""
+        if self.report is not None:
+            return False
+        return needs_report or (self.result is None and self.outcome in _OWES_AN_ANSWER)
+
+    @property
+    def reason(self) -> str:
+        """Why there is no answer, for the report that takes its place."""
+        return self.limit or _REASONS.get(self.outcome, self.outcome.value)
+
+    @property
+    def retry_after_s(self) -> float | None:
+        is_for_later = self.outcome is Outcome.API_UNAVAILABLE
+        return self.cause.retry_after if is_for_later and isinstance(self.cause, HttpError) else None
+
+    def told(self, tally: Tally, duration_s: float, hints: tuple[str, ...]) -> RunEnded:
+        report = self.report
+        return RunEnded(
+            outcome=self.outcome,
+            exit_code=self.outcome.exit_code(self.signal_number),
+            result=self.result if report is None else report.summary,
+            errors=(self.error,) if self.error else (),
+            stop_reason=self.stop_reason,
+            num_turns=tally.turns,
+            duration_s=duration_s,
+            api_s=tally.api_s,
+            usage=tally.usage,
+            retries=tally.retries,
+            waited_s=tally.waited_s,
+            api_error_status=self.cause.status if isinstance(self.cause, HttpError) else None,
+            retry_after_s=self.retry_after_s,
+            hints=hints,
+            limit=self.limit,
+            report=report,
+            guard=self.guard,
+        )
