@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ralph.core import backoff
 from ralph.core.credentials import child_environment, known_secrets
-from ralph.core.report import FINAL_REPORT, ReportForm, has_payload, plain_problems, report_tool
+from ralph.core.report import FINAL_REPORT, ReportForm, plain_problems
+from ralph.core.report_tool import has_payload, report_tool
 from ralph.core.roster import Roster
 from ralph.core.setting_tables import LimitSettings
 from ralph.core.system_prompt import PromptParts, system_prompt
@@ -128,7 +129,7 @@ def build_report_form(options: RunOptions, old: Session | None) -> ReportForm | 
         return None
     if not has_payload(tool):
         return ReportForm(tool, plain_problems, has_payload=False)
-    from ralph.effects.report_schema import validator_of  # noqa: PLC0415 - a schema library is slow to load
+    from ralph.effects.report_validator import validator_of  # noqa: PLC0415 - a schema library is slow to load
 
     return ReportForm(tool, validator_of(tool.input_schema), has_payload=True)
 

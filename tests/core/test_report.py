@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.core.answer import MalformedCall
+from ralph.core.json_in_text import LONGEST_TEXT
 from ralph.core.report import (
     FINAL_REPORT,
-    LONGEST_TEXT,
     Report,
     ReportDesk,
     plain_problems,
     report_object,
-    report_tool,
     synthetic_report,
 )
+from ralph.core.report_tool import report_tool
 from ralph.core.tool_calls import ToolCall
 
 DONE = {"status": "success", "summary": "All green."}

@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ralph.core.report import FINAL_REPORT, ReportDesk, report_tool
+from ralph.core.report import FINAL_REPORT, ReportDesk
+from ralph.core.report_tool import report_tool
 from ralph.core.tool_calls import ToolCall
-from ralph.effects.report_schema import MOST_PROBLEMS, MOST_SCHEMA_BYTES, read_schema, validator_of
+from ralph.effects.report_schema import MOST_SCHEMA_BYTES, read_schema
+from ralph.effects.report_validator import MOST_PROBLEMS, validator_of
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -217,8 +219,8 @@ def test_nothing_is_ever_fetched() -> None:
 
 def test_the_library_is_not_loaded_before_there_is_a_schema() -> None:
     code = (
-        "import sys, ralph.effects.report_schema as r, ralph.core.report as c\n"
-        "assert r.validator_of(c.report_tool(None).input_schema)({})\n"
+        "import sys, ralph.effects.report_schema, ralph.effects.report_validator as v, ralph.core.report_tool as t\n"
+        "assert v.validator_of(t.report_tool(None).input_schema)({})\n"
         "assert not {'jsonschema', 'referencing'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

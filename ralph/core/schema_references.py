@@ -1,0 +1,92 @@
+"""Finds its way in a JSON Schema: the schemas within it, and where its references into itself lead. Pure.
+
+It checks nothing and fetches nothing: what leads out of the schema leads nowhere here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+# By what stands under them: schemas by name; a schema or a list of schemas. (All drafts since 4 together.)
+_NAMED_SCHEMAS = {
+    "$defs",
+    "definitions",
+    "dependencies",
+    "dependentSchemas",
+    "patternProperties",
+    "properties",
+}
+_SCHEMAS = (
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contentSchema", "propertyNames"}
+    | {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"}
+    | {"additionalProperties", "unevaluatedProperties"}
+)
+
+
+def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Each object that serves as a schema, with its JSON pointer: by its keyword, or because a `$ref` leads there."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("#", schema)]
+    while waiting:
+        pointer, one = waiting.pop()
+        if not isinstance(one, dict) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        found.append((pointer, one))
+        waiting.extend(reversed(list(direct_subschemas(pointer, one))))
+        fragment = own_fragment(schema, one.get("$ref"))
+        if fragment is not None:
+            waiting.append((f"#{fragment}", leads_to(schema, fragment)))
+    return found
+
+
+def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in schema.items():
+        if key in _NAMED_SCHEMAS and isinstance(value, dict):
+            for name, inner in value.items():
+                yield f"{pointer}/{key}/{name.replace('~', '~0').replace('/', '~1')}", inner
+        elif key in _SCHEMAS and isinstance(value, list):
+            yield from ((f"{pointer}/{key}/{index}", inner) for index, inner in enumerate(value))
+        elif key in _SCHEMAS:
+            yield f"{pointer}/{key}", value
+
+
+def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
+    """What follows the `#` of a reference into the schema itself; None for any other."""
+    if not isinstance(ref, str):
+        return None
+    document, _, fragment = ref.partition("#")
+    return fragment if document in ("", root_id(schema)) else None
+
+
+def root_id(schema: Mapping[str, Any]) -> str:
+    named = schema.get("id" if is_draft_4(schema) else "$id", "")
+    return named.rstrip("#") if isinstance(named, str) else ""
+
+
+def is_draft_4(schema: Mapping[str, Any]) -> bool:
+    return str(schema.get("$schema")).startswith("http://json-schema.org/draft-04/")
+
+
+def leads_to(schema: Mapping[str, Any], fragment: str) -> Any:
+    """What the JSON pointer of a `$ref` names; None: nothing (or an anchor)."""
+    here: Any = schema
+    if fragment and not fragment.startswith("/"):
+        return None
+    for escaped in unquote(fragment).split("/")[1:]:
+        part = escaped.replace("~1", "/").replace("~0", "~")
+        if isinstance(here, dict) and part in here:
+            here = here[part]
+        elif isinstance(here, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(here):
+            here = here[int(part)]
+        else:
+            return None
+    return here
