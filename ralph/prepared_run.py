@@ -63,7 +63,7 @@ class PreparedRun:
         self._total = self.session.total
         try:
             self._toolbox = self._tools(redactor)
-            self._report_form = build_report_form(options, self.session.old)
+            self._report_form = build_report_form(around, options, self.session.old)
             tools = (*self._toolbox.definitions, *((self._report_form.tool,) if self._report_form else ()))
             self.roster, self._notices = build_roster(around, tools, options, self.session.old)
         except BaseException:

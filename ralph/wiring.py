@@ -119,7 +119,7 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
     return clients
 
 
-def build_report_form(options: RunOptions, old: Session | None) -> ReportForm | None:
+def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
     """What the final report must be: what was asked for just now, else what the session's requests say. None: nothing."""
     if options.report is not None:
         tool: ToolDefinition | None = report_tool(options.report.payload_schema)
@@ -129,9 +129,12 @@ def build_report_form(options: RunOptions, old: Session | None) -> ReportForm | 
         return None
     if not has_payload(tool):
         return ReportForm(tool, plain_problems, has_payload=False)
-    from ralph.effects.report_validator import validator_of  # noqa: PLC0415 - a schema library is slow to load
+    from ralph.effects.report_check import ReportCheck  # noqa: PLC0415 - few runs have a schema
 
-    return ReportForm(tool, validator_of(tool.input_schema), has_payload=True)
+    check = ReportCheck(
+        tool.input_schema, waiter=around.waiter, clock=around.clock, environment=around.tools_environment
+    )
+    return ReportForm(tool, check, has_payload=True)
 
 
 def build_roster(

@@ -29,7 +29,7 @@ SOURCES = ("tool_call", "text", "synthetic")
 
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60
-_LONGEST_SUMMARY = 2000  # of text that was not written as a summary
+NO_SUMMARY = "The answer was the result itself, without a summary."
 _LONGEST_ERROR = 500
 
 
@@ -56,9 +56,12 @@ def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def payload_is_missing(arguments: Mapping[str, Any]) -> bool:
-    """Where there is a schema for it."""
-    return "payload" not in arguments and arguments.get("status") != "failure"
+def problems_without_payload(arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong beside the payload, where there is a schema for it."""
+    problems = plain_problems(arguments)
+    if "payload" not in arguments and arguments.get("status") != "failure":
+        problems.append('payload: required with status "success"')
+    return problems
 
 
 def _problem(arguments: Mapping[str, Any], key: str, expected: str) -> str:
@@ -110,8 +113,12 @@ class ReportDesk:
     """Why the last call was not accepted; None: it was, or there was none."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
-        """What the model is told. A report after an accepted one changes nothing: its result may be out already."""
+        """What the model is told. A report after an accepted one changes nothing: its result may be out already.
+
+        Whatever it says, an older text of the model's is no longer its last word.
+        """
         self.attempts += 1
+        self.cached = None
         if self.accepted is not None:
             return ToolOutput(
                 "A report was accepted before; it stays as it is, and this one is not used.", is_error=True
@@ -131,13 +138,15 @@ class ReportDesk:
         return ToolOutput("The report was accepted.")
 
     def look_at_text(self, text: str) -> bool:
-        """Whether an answer's text holds a report or a payload; if so, it is cached. Time grows with the length."""
+        """Whether an answer's text is a report or a payload; if so, it is cached. Other words take an older one's place."""
+        if text.strip():
+            self.cached = None
         for found in found_in(text):
             try:
                 value = strict_json(found.body)
             except (ValueError, RecursionError):
                 continue
-            arguments = self._as_arguments(value, found, text)
+            arguments = self._as_arguments(value, found)
             if arguments is not None:
                 self.cached = self._report(arguments, "text")
                 return True
@@ -148,12 +157,13 @@ class ReportDesk:
         self.accepted = self.accepted or self.cached
         return self.accepted
 
-    def _as_arguments(self, value: Any, found: Found, text: str) -> dict[str, Any] | None:
+    def _as_arguments(self, value: Any, found: Found) -> dict[str, Any] | None:
+        """A bare payload is a success only where the answer says nothing else: words beside it may say otherwise."""
         if isinstance(value, dict) and not self.validator(value):
             return value
-        if not self.has_payload or _is_meant_as_report(value):
+        if not self.has_payload or found.around or _is_meant_as_report(value):
             return None
-        arguments = {"status": "success", "summary": _text_around(found, text), "payload": value}
+        arguments = {"status": "success", "summary": NO_SUMMARY, "payload": value}
         return None if self.validator(arguments) else arguments
 
     def _report(self, arguments: Mapping[str, Any], source: str) -> Report:
@@ -166,11 +176,6 @@ def _is_meant_as_report(value: object) -> bool:
     if not isinstance(value, dict) or value.get("status") not in STATUSES:
         return False
     return "payload" in value or value["status"] == "failure"
-
-
-def _text_around(found: Found, text: str) -> str:
-    around = "\n".join(filter(None, (text[: found.start].strip(), text[found.end :].strip())))
-    return _cut(around, _LONGEST_SUMMARY) or "The answer was the result itself, without a summary."
 
 
 _WHAT_HAPPENED = {

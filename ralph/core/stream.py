@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.answer import Answer, MalformedCall
 from ralph.core.content_block import OpenBlock
+from ralph.core.context_size import tokens_of_bytes
 from ralph.core.error_body import stream_error
 from ralph.core.errors import StreamParse, StreamTransient
 
@@ -27,6 +28,9 @@ _NOT_IN_A_DELTA = frozenset({"type", "role", "content", "usage"})
 # Where a `message_delta` has these, they stand beside its `delta`.
 _BESIDE_A_DELTA = ("context_management", "input_transformations")
 
+# The parts of a delta that cost output tokens.
+_SPOKEN = ("text", "thinking", "partial_json")
+
 # What the API always sends and other servers may leave out.
 _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None}
 
@@ -40,6 +44,7 @@ class StreamAssembler:
         self._call_ids: set[str] = set()
         self._saw_delta = False
         self._damaged_text = False
+        self._streamed_bytes = 0
         self.is_complete = False
 
     @property
@@ -50,6 +55,11 @@ class StreamAssembler:
     def usage(self) -> dict[str, Any]:
         """Counts seen so far, as the server sent them."""
         return {} if self._message is None else dict(self._message["usage"])
+
+    @property
+    def streamed_tokens(self) -> int:
+        """At most so many tokens of the answer have come, whatever the server has counted by now."""
+        return tokens_of_bytes(self._streamed_bytes)
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
         """Take one event. `has_invalid_utf8`: its bytes were not valid UTF-8 and were replaced by U+FFFD.
@@ -117,7 +127,11 @@ class StreamAssembler:
         self._blocks.append(block)
 
     def _extend_block(self, event: dict[str, Any]) -> None:
-        self._block(event).extend(_dict(event, "delta"))
+        delta = _dict(event, "delta")
+        self._streamed_bytes += sum(
+            len(str(delta.get(name) or "").encode("utf-8", "replace")) for name in _SPOKEN
+        )
+        self._block(event).extend(delta)
 
     def _look_at_damage(self, event: dict[str, Any]) -> None:
         """Damaged text is shown as it is; a damaged tool input must not run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -104,6 +104,16 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
     return millionths / 1e6
 
 
+def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
+    """What a whole answer took: what its server does not count is taken to be the most that it can be."""
+    counted = tokens_of(usage)
+    if not counted.prompt:
+        counted = replace(counted, input=prompt_tokens)
+    return counted if counted.output else replace(counted, output=answer_tokens)
+
+
 def _count(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _NONSENSE else 0

@@ -6,6 +6,7 @@ Everything that can come instead of a whole answer leaves as one of the five err
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
@@ -125,7 +126,9 @@ class Reception:
         except (AgentError, Interrupted) as error:
             if assembler.message_id is not None:
                 self._events.emit(ResponseDiscarded(assembler.message_id))
-            error.tokens = tokens_of(assembler.usage)
+            # Its output is billed as far as it got; most servers count that at the end only.
+            counted = tokens_of(assembler.usage)
+            error.tokens = replace(counted, output=max(counted.output, assembler.streamed_tokens))
             raise _redacted(error, self._redact) from error.__cause__
         return answer
 

@@ -14,6 +14,7 @@ from ralph.core.answer import MalformedCall
 from ralph.core.json_in_text import LONGEST_TEXT
 from ralph.core.report import (
     FINAL_REPORT,
+    NO_SUMMARY,
     Report,
     ReportDesk,
     plain_problems,
@@ -230,11 +231,12 @@ NO = Report("failure", "no", None, "text")
         (f"Here:\n```json\n{WHOLE}\n```\nBye.", NO),
         (f"Here:\n```\n{WHOLE}\n```", NO),
         (f"  ```JSON\n{WHOLE}\n  ```", NO),
-        (f"```json\n{WHOLE}\n", NO),  # an open fence; the brackets are whole
-        (f"Here it is: {WHOLE}. See [1].", NO),
-        (f'It said "oh { {} } {WHOLE}', NO),
+        (f"```json\n{WHOLE}\n", None),  # an open fence
+        (f"I will end with {WHOLE} once it is done.", None),
+        (f"{WHOLE} was the last one.", None),
         (f"```json\n{json.dumps(DONE)}\n```\n```json\n{WHOLE}\n```", NO),
-        (f"{json.dumps(DONE)}\n{WHOLE}", NO),
+        (f"```json\n{WHOLE}\n```\n```json\n{{}}\n```", None),
+        (f"{json.dumps(DONE)}\n{WHOLE}", None),
         ('{"status": "failure", "summary": "a } [ \\" { b"}', Report("failure", 'a } [ " { b', None, "text")),
         ("", None),
         ("All done.", None),
@@ -256,23 +258,27 @@ def test_a_report_is_found_in_text(text: str, cached: Report | None) -> None:
 
 
 BARE = '{"files": [1, 2]}'
-NO_SUMMARY = "The answer was the result itself, without a summary."
+
+
+@pytest.mark.parametrize("text", [BARE, f"\n{BARE}\n", f"```json\n{BARE}\n```", f"```\n{BARE}\n```\n"])
+def test_a_payload_that_is_the_whole_answer_is_a_success(text: str) -> None:
+    desk = files_desk()
+    assert desk.look_at_text(text)
+    assert desk.cached == Report("success", NO_SUMMARY, {"files": [1, 2]}, "text")
 
 
 @pytest.mark.parametrize(
-    ("text", "summary"),
+    "text",
     [
-        (BARE, NO_SUMMARY),
-        (f"```json\n{BARE}\n```", NO_SUMMARY),
-        (f"I counted them.\n\n```json\n{BARE}\n```\n\nThat is all.", "I counted them.\nThat is all."),
-        (f"I counted them: {BARE}", "I counted them:"),
-        (f"{'x' * 3000} {BARE}", "x" * 2000 + "..."),
+        f"I counted them: {BARE}",
+        f"I could not finish. The last error was {BARE}",
+        f"I could not finish; this is what I tried:\n```json\n{BARE}\n```",
     ],
 )
-def test_a_bare_payload_is_a_success_with_the_text_around_it_as_summary(text: str, summary: str) -> None:
+def test_words_beside_a_payload_may_say_that_it_is_none(text: str) -> None:
     desk = files_desk()
-    assert desk.look_at_text(text)
-    assert desk.cached == Report("success", summary, {"files": [1, 2]}, "text")
+    assert not desk.look_at_text(text)
+    assert desk.cached is None
 
 
 @pytest.mark.parametrize(
@@ -296,12 +302,21 @@ def test_a_payload_may_have_a_status_of_its_own() -> None:
     assert desk.cached.payload == {"status": "success", "files": 1}
 
 
-def test_the_newest_text_counts_and_one_without_a_report_takes_nothing_away() -> None:
+def test_the_newest_text_counts_and_other_words_take_an_older_one_back() -> None:
     desk = plain_desk()
     assert desk.look_at_text(json.dumps(DONE))
     assert desk.look_at_text(WHOLE)
-    assert not desk.look_at_text("Let me see.")
+    assert not desk.look_at_text(" ")
     assert desk.cached == NO
+    assert not desk.look_at_text("The tests fail after all.")
+    assert desk.cached is None
+
+
+def test_a_call_that_is_refused_takes_an_older_text_back() -> None:
+    desk = plain_desk()
+    assert desk.look_at_text(json.dumps(DONE))
+    assert desk.receive(call({"status": "failure"})).is_error
+    assert desk.accept_cached() is None
 
 
 def test_a_cached_report_counts_only_when_it_is_accepted() -> None:

@@ -51,7 +51,7 @@ def test_a16_a_rejection_inside_the_stream_is_permanent_and_redacted(answering) 
 
 def test_what_was_thrown_away_is_counted(answering) -> None:
     client = answering(sse(START, *text_block(0, "half")))
-    assert failure(client).tokens == TokenUsage(input=3)
+    assert failure(client).tokens == TokenUsage(input=3, output=2), "4 bytes of text, which the server bills"
     assert client.events.of(ResponseDiscarded) == [ResponseDiscarded("m1")]
 
 

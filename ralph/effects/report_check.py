@@ -1,0 +1,94 @@
+"""Checks a final report by a user's schema in a process of its own, which can be ended.
+
+A pattern such as `(a+)+$`, or alternatives that lead back to themselves, may keep a checker busy for longer than the
+universe lasts, and nothing in our own process could stop it: neither a signal nor the time limit is heard meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.report import problems_without_payload
+from ralph.ports import TIMED_OUT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from subprocess import Popen
+
+    from ralph.ports import Clock, Waiter
+
+CHECKED_WITHIN_S = 5.0
+"""A check takes milliseconds, its process 0.2 s to start."""
+
+TOO_SLOW = "payload: could not be checked within {seconds:g} s; send it in a plainer form"
+BROKEN = "payload: could not be checked; send it in a plainer form"
+
+_WORKER = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from ralph.effects.report_validator import answer; answer()"
+)
+
+
+class ReportCheck:
+    """A `Validator` of whole arguments, by the schema of the tool as the model was offered it."""
+
+    def __init__(
+        self,
+        tool_input_schema: Mapping[str, Any],
+        *,
+        waiter: Waiter,
+        clock: Clock,
+        environment: Mapping[str, str],
+        within_s: float = CHECKED_WITHIN_S,
+    ) -> None:
+        """`environment`: what a process of ours may see that handles what a model wrote."""
+        self._schema = dict(tool_input_schema)
+        self._waiter = waiter
+        self._clock = clock
+        self._environment = dict(environment)
+        self._within_s = within_s
+
+    def __call__(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Raises `Interrupted`, with nothing left running."""
+        if "payload" not in arguments:  # nothing that would need the schema
+            return problems_without_payload(arguments)
+        mailbox = self._waiter.mailbox()
+        process = self._started()
+        task = json.dumps({"schema": self._schema, "arguments": dict(arguments)}).encode()
+        Thread(target=lambda: mailbox.put(process.communicate(task)[0]), daemon=True).start()
+        try:
+            until_s = self._clock.now_s() + self._within_s
+            said = self._waiter.wait(mailbox, until_s=until_s, waiting_for="the check of the final report")
+        finally:
+            process.kill()
+            process.wait()  # the thread may be at it too
+            mailbox.close()
+        if said is TIMED_OUT:
+            return [TOO_SLOW.format(seconds=self._within_s)]
+        return _problems(said)
+
+    def _started(self) -> Popen[bytes]:
+        import subprocess  # noqa: PLC0415 - 8 ms that only a run with a schema pays
+
+        from ralph.effects.processes import protect_this_process  # noqa: PLC0415 - the same
+
+        protect_this_process()
+        return subprocess.Popen(
+            [sys.executable, "-I", "-c", _WORKER, json.dumps([entry for entry in sys.path if entry])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+
+def _problems(said: bytes) -> list[str]:
+    try:
+        found: list[str] = json.loads(said)
+    except ValueError:  # the process died: of memory, for one
+        return [BROKEN]
+    return found
