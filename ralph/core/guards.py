@@ -6,7 +6,8 @@ A window is what ran last without an edit that changed a file in between: three 
 up to four, the results equal from round to round. The call that would go on with it is refused, and from then on
 every call of the cycle is. Whatever is let through starts the count of refusals anew.
 
-Results are equal when they are so after times and counters are taken out, white space apart. A counter is an integer
+Results are equal when they are so after times, numbers of processes and counters are taken out, white space apart. A
+counter is an integer
 that rises by the same step from each round to the next ("attempt 4", 5, 6): it says how often was asked, not what
 has changed. What shows that something moves is no counter, and keeps a run going: percentages, sizes, `12/340`,
 `3 of 10`, decimals, a number in a word or path, one that falls or rises unevenly, a result that is only numbers,
@@ -239,6 +240,9 @@ _TIME = re.compile(
 )
 # Node's test runner and many JSON logs put the unit before the number.
 _TIME_AFTER_UNIT = re.compile(r"_ms[\"=: ]{1,4}[0-9]{1,12}(?:\.[0-9]{1,12})?")
+# Seconds or milliseconds since 1970, of this half of the century; and whatever process it happened to be.
+_EPOCH = re.compile(r"(?<![\w.])(?:1[6-9]|2[0-9])[0-9]{8}(?:[0-9]{3})?(?![\w]|\.[0-9]{7})")
+_PROCESS = re.compile(r"(?i:\b(?:pid|process)(?: id)?[ =:#\"]{1,3}|^\[[0-9]{1,3}\] )[0-9]{1,10}\b")
 _COUNTER = re.compile(
     r"[0-9](?<![\w./,-].)(?<!/ .)(?<!\bof .)[0-9]{0,14}"
     r"(?![\w%/]|[.,][0-9]| %| / ?[0-9]| (?:out )?of [0-9]| ?[kKMGT]i?B\b| [Bb]ytes?\b)"
@@ -251,6 +255,7 @@ def _template(text: str) -> tuple[str, list[int]]:
     text = _TIME.sub("~", " ".join(text.split()))
     if "_ms" in text:
         text = _TIME_AFTER_UNIT.sub("_ms~", text)
+    text = _PROCESS.sub("process ~", _EPOCH.sub("~", text))
     found = list(islice(_COUNTER.finditer(text), _MOST_COUNTERS + 1))
     if not found or len(found) > _MOST_COUNTERS or not _LETTER.search(text):
         return text, []

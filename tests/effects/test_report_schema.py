@@ -520,7 +520,7 @@ def test_what_fits_a_simple_schema_is_accepted_as_call_and_as_text(fields: dict[
     payload = data.draw(st.fixed_dictionaries({name: OF_TYPE[kind] for name, kind in fields.items()}))
     tool = report_tool(read_schema(json.dumps(schema), "/"))
     desk = ReportDesk(validator_of(tool.input_schema), has_payload=True)
-    assert desk.look_at_text(f"Here:\n```json\n{json.dumps(payload)}\n```")
+    assert desk.look_at_text(f"```json\n{json.dumps(payload)}\n```")
     assert desk.cached is not None
     assert desk.cached.payload == payload
     output = desk.receive(
