@@ -13,17 +13,30 @@ from ralph.core.error_body import stream_error
 from ralph.core.errors import Api, HttpError, NetworkCause
 from ralph.core.events import (
     AttemptEnded,
+    ContextCompacted,
+    FinalTurnEntered,
+    GuardTripped,
+    MalformedCallRefused,
     ModelFallback,
     ModelFallbackRecovered,
     ModelFallbackSucceeded,
+    ReportAccepted,
     ResponseDiscarded,
     RetryExhausted,
     RetryRecovered,
     RetryScheduled,
+    RunEnded,
+    SyntheticRetry,
     TurnAsked,
+    TurnsCollapsed,
 )
+from ralph.core.guards import Refusal
 from ralph.core.outcome import Outcome
-from ralph.core.usage import TokenUsage
+from ralph.core.report import Report, report_object, synthetic_report
+from ralph.core.tool_calls import ToolCall
+from ralph.core.usage import ModelUsage, RunUsage, TokenUsage
+from ralph.effects.output.narration import Narration
+from ralph.effects.output.result_object import result_object
 from ralph.effects.output.system_events import journal_fields, system_fields
 from tests import fault_table
 
@@ -110,6 +123,68 @@ def test_the_event_tables_of_the_retry_page_list_the_fields_that_are_written(
         for name, fields, _ in table(DOCS / "retry.md", header)
     }
     assert documented == written
+
+
+BUSH = "There is no tool 'Bush'. The tools are: Bash."
+TURN_EVENTS: list[Event] = [
+    SyntheticRetry(1, 1, "thinking_only"),
+    MalformedCallRefused(1, "Bush", BUSH),
+    GuardTripped(1, "repetition", ToolCall("a", "Bash", {"command": "make test"}), 1),
+    FinalTurnEntered(1, "max_turns"),
+    TurnsCollapsed(4, "report_failed", 30, 5),
+    ReportAccepted("tool_call", "success", 1, 1),
+    ContextCompacted("threshold", "model", 160_400, 9_120),
+]
+
+
+def test_the_event_table_of_the_page_of_turns_has_the_fields_and_the_lines_that_are_written() -> None:
+    narration = Narration(is_quiet=False, has_color=False)
+    written = {}
+    for event in TURN_EVENTS:
+        fields = system_fields(event)
+        assert fields is not None
+        inner = [name for value in fields.values() if isinstance(value, dict) for name in value]
+        names = {*fields, *(inner if "compact_metadata" in fields else ())} - {"subtype"}
+        written[fields["subtype"]] = (names, *narration.lines(event))
+    documented = {
+        name.strip("`"): (set(re.findall(r"\w+", fields)), line.strip("`"))
+        for name, fields, line in table(DOCS / "turns.md", "Event")
+    }
+    assert documented == written
+
+
+def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
+    """In the order in which they are written."""
+    everything = RunEnded(
+        outcome=Outcome.API_UNAVAILABLE,
+        exit_code=75,
+        result="x",
+        errors=("x",),
+        stop_reason=None,
+        num_turns=1,
+        duration_s=1,
+        api_s=1,
+        usage=RunUsage(by_model={"m": ModelUsage(TokenUsage(), None, None)}),
+        api_error_status=529,
+        retry_after_s=1,
+        hints=("x",),
+        report=Report("success", "x", {"a": 1}, "tool_call"),
+        guard=Refusal("cycle", ToolCall("a", "Bash", {}), 6, "x"),
+    )
+    fields = result_object(everything, "session")
+    rows = {name.strip("`"): what for name, what in table(DOCS / "output.md", "Field")}
+    assert list(rows) == [*fields, "dropped_events", "uuid"]  # the last two are the writer's
+    never_sent = synthetic_report(
+        reason="max_turns", turns_completed=1, attempts=0, last_stop_reason=None, last_error=None
+    )
+    within = {
+        "usage": fields["usage"],
+        "modelUsage": fields["modelUsage"]["m"],
+        "guard": fields["guard"],
+        "final_report": report_object(never_sent),
+    }
+    for name, inner in within.items():
+        assert [key for key in inner if f"`{key}`" not in rows[name]] == [], name
 
 
 @pytest.mark.parametrize("page", [DOCS / "errors.md", ROOT / "README.md"], ids=lambda page: page.name)
