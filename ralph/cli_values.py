@@ -68,6 +68,8 @@ def directories(option: str, paths: list[str] | None) -> tuple[str, ...]:
 def writable_file(option: str, path: str | None) -> str | None:
     from ralph.effects.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
 
+    if path == "-":
+        raise typer.BadParameter("must be a file: standard output belongs to the result", param_hint=option)
     where = absolute(path)
     problem = result_file_problem(where) if where is not None else None
     if problem is not None:
@@ -81,6 +83,8 @@ def report_wish(schema: str | None, *, is_required: bool) -> ReportWish | None:
 
     if schema is None:
         return ReportWish() if is_required else None
+    if not schema.strip():
+        raise typer.BadParameter("is empty: give a schema as text, or its file", param_hint="--json-schema")
     from ralph.effects.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
 
     try:

@@ -172,6 +172,5 @@ class DrivenRun:
         if wish is not None and self._writer.redact(wish) != wish:
             # It would stand in the journal, and in every result as the name of what was paid for.
             raise ValueError('"model" holds a credential, not a model\'s name')
-        roster = self._prepared.roster
-        target = roster.find(wish)
-        return target.name if target in roster.targets else target.model
+        target = self._prepared.find_target(wish)
+        return target.name if target in self._prepared.roster.targets else target.model

@@ -21,7 +21,9 @@ from ralph.wiring import (
     build_roster,
     build_toolbox,
     no_limit_notice,
+    refuse_uncountable_budget,
     run_policy,
+    why_uncountable,
     withheld_notice,
 )
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ralph.core.roster import Roster
     from ralph.core.session import Session
     from ralph.core.session_entries import Entry
+    from ralph.core.target import Target
     from ralph.effects.tools import LocalToolbox
     from ralph.loop import Prompt
     from ralph.run_options import RunOptions
@@ -66,6 +69,8 @@ class PreparedRun:
             self._report_form = build_report_form(around, options, self.session.old)
             tools = (*self._toolbox.definitions, *((self._report_form.tool,) if self._report_form else ()))
             self.roster, self._notices = build_roster(around, tools, options, self.session.old)
+            # An old session may be about another model than the settings are.
+            refuse_uncountable_budget(self.roster.targets, around.settings)
         except BaseException:
             self._clients.close()
             self.session.journal.close()
@@ -137,6 +142,14 @@ class PreparedRun:
     def first_prompt(self, prompt: str | None) -> str | None:
         """What the model is told first; None: what is pending goes on."""
         return prompt if self.session.old is None else prompt_of_resumed(self.session.old, prompt)
+
+    def find_target(self, wish: str | None) -> Target:
+        """Whom a driver's wish means. Raises ValueError for one that cannot be had, or not within the budget."""
+        target = self.roster.find(wish)
+        problem = why_uncountable(target, self._around.settings)
+        if problem is not None:
+            raise ValueError(problem)
+        return target
 
     def work(self, prompt: Prompt | None) -> RunEnded:
         """One task, to its outcome."""

@@ -97,6 +97,7 @@ class RunCommand:
             self._remove_old_journals()
         except UsageError:
             self._close()
+            self._close_telemetry(Outcome.USAGE.exit_code())
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
             with suppress(OSError):
@@ -207,8 +208,7 @@ class RunCommand:
             with suppress(OSError):  # said already when it failed before
                 self._writer.write_result_file(ended)
         self.ended = ended
-        for event in self._telemetry.close(ended.exit_code, was_stopped=self.waiter.was_stopped):
-            self._writer.tell_late(event)
+        self._close_telemetry(ended.exit_code)
         if failure is not None or not is_told:
             self._writer.tell_end(ended)
         self._writer.conclude(self.waiter, self.clock)
@@ -225,18 +225,16 @@ class RunCommand:
         """The settings, and what follows from them for everybody."""
         cwd = self._directory()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
+        # Before anything can be wrong with the settings: a run that they stop must not leave the last one's numbers.
+        self._telemetry.open_metrics(self.options.metrics_file, tell=self.emit)
         settings = load_settings(self.options.settings, self._environment, cwd, config_file)
-        refuse_uncountable_budget(settings)
+        if not self.options.session.is_old:
+            refuse_uncountable_budget(settings.targets, settings)
         around = Surroundings(settings, self._environment, cwd, self.waiter, self.clock, self)
         self._redactor = Redactor(around.secrets)
         self._writer.redact = self._redactor.redact
-        self._telemetry.open(
-            self.options,
-            self._session_id,
-            self._environment,
-            redact=self._redactor.redact_all,
-            tell=self.emit,
-        )
+        if self.options.exports_traces:
+            self._telemetry.open_traces(self._session_id, self._environment, redact=self._redactor.redact_all)
         self.waiter.on_look = self._telemetry.look if self._telemetry.is_on else None
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
         self._retention = settings.sessions
@@ -252,6 +250,10 @@ class RunCommand:
         self._writer.session_id = prepared.session.id
         self._telemetry.belongs_to(prepared.session.id)
         return prepared
+
+    def _close_telemetry(self, exit_code: int) -> None:
+        for event in self._telemetry.close(exit_code, was_stopped=self.waiter.was_stopped):
+            self._writer.tell_late(event)
 
     def _close(self) -> None:
         self._takes_notes = False  # a signal may still come while the result is delivered

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ralph.effects.metrics_file import MetricsFile
     from ralph.effects.tracing_spans import Tracing
     from ralph.ports import Clock
-    from ralph.run_options import RunOptions
 
 # Whoever watches traces loses some; whoever waits for the end of the run must not wait for them.
 _TRACES_LEAVE_S = 2.0
@@ -33,34 +32,31 @@ class Telemetry:
         self._tracing: Tracing | None = None
         self._last_words: list[str] = []
 
-    def open(
-        self,
-        options: RunOptions,
-        session_id: str,
-        environment: Mapping[str, str],
-        *,
-        redact: Callable[[str], str],
-        tell: Callable[[Event], None],
+    def open_metrics(self, path: str | None, *, tell: Callable[[Event], None]) -> None:
+        """None: there are none. Raises CannotOpenError, in one line, for a file that cannot be written."""
+        if path is None:
+            return
+        from ralph.effects.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
+
+        metrics = MetricsFile(path, self._clock, lambda text: tell(Notice(text)))
+        try:
+            metrics.open()
+        except OSError as error:
+            raise CannotOpenError(Outcome.IO_ERROR, metrics.problem(error)) from error
+        self._metrics = metrics
+
+    def open_traces(
+        self, session_id: str, environment: Mapping[str, str], *, redact: Callable[[str], str]
     ) -> None:
-        """Raises CannotOpenError, in one line, for what cannot be had."""
-        if options.metrics_file is not None:
-            from ralph.effects.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
+        """Raises CannotOpenError, in one line, where they cannot be had."""
+        from ralph.effects.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
 
-            metrics = MetricsFile(options.metrics_file, self._clock, lambda text: tell(Notice(text)))
-            try:
-                metrics.open()
-            except OSError as error:
-                raise CannotOpenError(Outcome.IO_ERROR, metrics.problem(error)) from error
-            self._metrics = metrics
-        if options.exports_traces:
-            from ralph.effects.tracing import TracingError, open_tracing  # noqa: PLC0415 - the same
-
-            try:
-                self._tracing = open_tracing(
-                    session_id, environment, version=__version__, tell=self._last_words.append, redact=redact
-                )
-            except TracingError as error:
-                raise CannotOpenError(Outcome.CONFIG, str(error)) from error
+        try:
+            self._tracing = open_tracing(
+                session_id, environment, version=__version__, tell=self._last_words.append, redact=redact
+            )
+        except TracingError as error:
+            raise CannotOpenError(Outcome.CONFIG, str(error)) from error
 
     @property
     def is_on(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from ralph.effects.project_instructions import read_project_instructions
 from ralph.settings import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.core.backoff import RetryPolicy
     from ralph.core.redaction import Redactor
@@ -205,17 +206,27 @@ def no_limit_notice(settings: Settings) -> tuple[str, ...]:
     return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
 
 
-def refuse_uncountable_budget(settings: Settings) -> None:
+def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> None:
     """A limit that cannot be kept must not seem to be. Raises SettingsError."""
-    if settings.limits.max_budget_usd is None:
-        return
-    for target in settings.targets:
-        if target.facts is None or target.facts.price is None:
-            raise SettingsError(
-                f"--max-budget-usd cannot be kept: the price of {target.model} is not known. Say it in a [[targets]] "
-                'entry of ralph.toml: name = "...", model = "...", price = { input = ..., output = ..., cache_write = '
-                "..., cache_read = ... } (USD per million tokens)"
-            )
+    for target in targets:
+        problem = why_uncountable(target, settings)
+        if problem is not None:
+            raise SettingsError(problem)
+
+
+def why_uncountable(target: Target, settings: Settings) -> str | None:
+    """Why the budget could not be kept with this target, and what helps. None: it can, or there is none."""
+    is_priced = target.facts is not None and target.facts.price is not None
+    if settings.limits.max_budget_usd is None or is_priced:
+        return None
+    key = "limits.max_budget_usd"
+    name = "--max-budget-usd" if settings.origins.get(key, "").startswith("flag") else key
+    model = json.dumps(target.model)
+    return (
+        f"{name} cannot be kept: the price of {target.model} is not known. Say it in a [[targets]] entry of "
+        f"ralph.toml: name = {model}, model = {model}, price = {{ input = ..., output = ..., cache_write = ..., "
+        "cache_read = ... } (USD per million tokens)"
+    )
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""Writes docs/faults.md and docs/faults-local.md: which faults have been tried, from the names of the tests.
+"""Writes the pages of faults in docs/: which faults have been tried, from the names of the tests.
 
     python -m tests.fault_table > docs/faults.md
     python -m tests.fault_table local > docs/faults-local.md
+    python -m tests.fault_table model > docs/faults-model.md
 
 A test of a row is called `test_a6_what_happens`, of two rows `test_a6_a7_...`; where it runs the whole program it
 ends in `_exits_75`. Nothing in the page is written by hand but the rows' titles, here.
@@ -45,6 +46,19 @@ TITLES = {
     "a23": "Bytes that are no UTF-8",
     "a24": "Proxies",
     "a25": "Any mix of all this",
+    "d1": "A tool that does not exist",
+    "d2": "Arguments that are wrong",
+    "d3": "A call that `max_tokens` cut",
+    "d4": "Answers that are empty, or only thinking",
+    "d5": "Text without a tool call",
+    "d6": "Calls that go round in circles",
+    "d7": "Refusals",
+    "d8": "A context that overflows",
+    "d9": "Pauses",
+    "d10": "Stop reasons of the future, or none",
+    "d11": "Several calls in one answer, some of which fail",
+    "d12": "Limits of turns, dollars and time",
+    "d13": "Tool output that gives orders",
     "p1": "Killed at any moment",
     "p2": "Killed between a tool's effect and its record",
     "p3": "A torn last line, a damaged journal",
@@ -87,6 +101,14 @@ page is made from the names of the tests (`python -m tests.fault_table local > d
 it true. Exit codes stand where the whole program is run.
 """
 
+_MODEL = """\
+# Faults of models that have been tried
+
+What a model's answers do to ralph in its tests, and what comes of it. The page is made from the names of the tests
+(`python -m tests.fault_table model > docs/faults-model.md`), and a test keeps it true. Exit codes stand where the whole
+program is run. 0: the run survived it.
+"""
+
 _API = """\
 # Faults that have been tried
 
@@ -95,10 +117,10 @@ from the names of the tests (`python -m tests.fault_table > docs/faults.md`), an
 stand where the whole program is run; elsewhere it is the client or the loop. 0: the run survived it.
 """
 
-INTRODUCTIONS = {"faults": ("a", _API), "faults-local": ("pt", _LOCAL)}
+INTRODUCTIONS = {"faults": ("a", _API), "faults-local": ("pt", _LOCAL), "faults-model": ("d", _MODEL)}
 """For each page the families of its rows, and its first words."""
 
-_NAME = re.compile(r"test_((?:[apt]\d+_)+)(.+?)(?:_exits_([\d_or]+))?")
+_NAME = re.compile(r"test_((?:[adpt]\d+_)+)(.+?)(?:_exits_([\d_or]+))?")
 
 
 class Line(NamedTuple):
@@ -144,4 +166,4 @@ def _codes(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page("faults-local" if sys.argv[1:] == ["local"] else "faults"))
+    sys.stdout.write(page("-".join(["faults", *sys.argv[1:]])))

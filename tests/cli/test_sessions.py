@@ -233,7 +233,7 @@ def test_the_demo_can_be_read_as_a_story(ralph) -> None:
     for words in (
         "429 — waiting",
         "529 — waiting",
-        "[discarded] an answer broke off",
+        "[discarded] an answer does not count",
         "[tool] Edit: invoice.py",
     ):
         assert words in shown

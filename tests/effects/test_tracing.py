@@ -9,15 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from ralph.core import events as ev
@@ -28,6 +25,7 @@ from ralph.core.usage import RunUsage, TokenUsage
 from ralph.effects.tracing import EXTRA_MISSING, TracingError, open_tracing
 from ralph.effects.tracing_delivery import MOST_WAITING_SPANS
 from ralph.effects.tracing_spans import LONGEST_NAME
+from tests.otlp_collector import AT_MOST_S, FIRST_NS, Collector, collecting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,126 +37,8 @@ MODEL = "claude-opus-5-5"
 FACTS = ModelFacts(None, None, Price(10, 100, 20, 40, 1))
 TOKENS = TokenUsage(input=100, output=20, cache_write=30, cache_read=50)
 COST_USD = (100 * 10 + 20 * 100 + 30 * 20 + 50 * 1) / 1e6
-T0_NS = 1_800_000_000_000_000_000
 CANARY = "canary-3f9a"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-AT_MOST_S = 2.5
-"""What an end may cost with an endpoint that does not answer: 2 s, and what the machine needs."""
-
-
-@dataclass
-class Span:
-    name: str
-    parent: str | None
-    """The parent's name; None: it has none among what was received."""
-    trace_id: str
-    parent_id: str
-    kind: int
-    from_s: float
-    to_s: float
-    status: int
-    attributes: dict[str, Any]
-    events: list[tuple[str, dict[str, Any]]]
-
-
-class Collector(ThreadingHTTPServer):
-    """Answers with `status`; None: it takes the request and never answers."""
-
-    daemon_threads = True
-
-    def __init__(self, status: int | None = 200) -> None:
-        self.status = status
-        self.received: list[tuple[str, dict[str, str], bytes]] = []
-        self.was_asked = threading.Event()
-        self.released = threading.Event()
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def exports(self) -> list[ExportTraceServiceRequest]:
-        return [ExportTraceServiceRequest.FromString(body) for _, _, body in self.received]
-
-    def spans(self) -> list[Span]:
-        raw = [
-            span
-            for export in self.exports()
-            for resource in export.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-        names = {span.span_id: span.name for span in raw}
-        return [
-            Span(
-                span.name,
-                names.get(span.parent_span_id),
-                span.trace_id.hex(),
-                span.parent_span_id.hex(),
-                span.kind,
-                (span.start_time_unix_nano - T0_NS) / 1e9,
-                (span.end_time_unix_nano - T0_NS) / 1e9,
-                span.status.code,
-                plain(span.attributes),
-                [(event.name, plain(event.attributes)) for event in span.events],
-            )
-            for span in raw
-        ]
-
-    def span(self, name: str) -> Span:
-        [found] = [span for span in self.spans() if span.name == name]
-        return found
-
-    def resource(self) -> dict[str, Any]:
-        return plain(self.exports()[0].resource_spans[0].resource.attributes)
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.received.append((self.path, headers, body))
-        self.server.was_asked.set()
-        if self.server.status is None:
-            self.server.released.wait(30)
-            return
-        self.send_response(self.server.status)
-        self.send_header("location", "http://127.0.0.1:9/")
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Standard error is looked at."""
-
-
-def plain(attributes: Any) -> dict[str, Any]:
-    return {one.key: plain_value(one.value) for one in attributes}
-
-
-def plain_value(value: Any) -> Any:
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return [plain_value(part) for part in value.array_value.values]
-    return getattr(value, kind)
-
-
-@contextmanager
-def collecting(status: int | None = 200) -> Iterator[Collector]:
-    collector = Collector(status)
-    thread = threading.Thread(target=collector.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield collector
-    finally:
-        collector.released.set()
-        collector.shutdown()
-        thread.join()
-        collector.server_close()
-        for one in threading.enumerate():
-            if one.name == "ralph-traces":
-                one.join(5)
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +70,7 @@ class Stage:
             version="1.2.3",
             tell=self.told.append,
             redact=self.redact,
-            now_ns=lambda: T0_NS + round(self.seconds * 1e9),
+            now_ns=lambda: FIRST_NS + round(self.seconds * 1e9),
         )
 
     def saw(self, *steps: ev.Event | float) -> Stage:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.core import events as ev
+from ralph.core.guards import MOST_REFUSALS
+from ralph.core.report import FINAL_REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ralph.core.tool_calls import ToolCall
 
@@ -30,6 +32,25 @@ _TELLING_ARGUMENT = {
     "Grep": "pattern",
 }
 
+_NO_USE = {
+    "empty": "the answer was empty",
+    "thinking_only": "the answer held thinking only",
+    "no_report": "the answer was no final report",
+    "invalid_report": "the final report was not accepted",
+    "report_failed": "the final report was not accepted",
+    "refused_calls": "all calls of the answer were refused",
+}
+_WHY_FINAL = {
+    "max_turns": "the turn limit is reached",
+    "context": "the context is full",
+    "report": "no final report that fits came",
+}
+_REPORT_SOURCES = {
+    "tool_call": "by tool call",
+    "text": "found in the text of an answer",
+    "synthetic": "synthetic: the model gave none",
+}
+
 
 # What a model or a server says must not move the reader's cursor or recolour the screen.
 _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
@@ -45,6 +66,7 @@ class Narration:
         self._unfinished_chars = 0
         self._streamed = False
         self._names_targets = False  # where there is one only, its name tells nothing
+        self._was_refusal_told = False  # of the call whose result comes next
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.RunStarted):
@@ -85,9 +107,9 @@ class Narration:
                 if event.targets:
                     yield self.color("dim", f"[target] in this order: {', '.join(event.targets)}")
             case ev.ToolStarted():
-                yield self.color("blue", f"[tool] {describe_call(event.call)}")
-            case ev.ToolFinished() if event.result.output.is_error:
-                yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
+                yield self.color("blue", f"[tool] {_announced(event.call)}")
+            case ev.ToolFinished():
+                yield from self._finished(event)
             case ev.ClockFired():
                 fired = f"[clock] {event.clock} clock fired after {_seconds(event.after_s)}s"
                 yield self.color("yellow", fired)
@@ -99,27 +121,35 @@ class Narration:
                 yield from self._of_a_turn(event)
                 yield from self._of_a_chain(event)
 
+    def _finished(self, event: ev.ToolFinished) -> Iterator[str]:
+        was_told, self._was_refusal_told = self._was_refusal_told, False
+        if event.result.output.is_error:
+            if not was_told:
+                yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
+        elif event.call.name == FINAL_REPORT:
+            yield from plain(str(event.call.arguments["summary"])).split("\n")
+
     def _of_a_turn(self, event: ev.Event) -> Iterator[str]:
         match event:
             case ev.SyntheticRetry():
-                reason = event.reason.replace("_", " ")
+                reason = _said(_NO_USE, event.reason)
                 yield self.color("yellow", f"[turn] Synthetic retry {event.number}/3: {reason}")
             case ev.MalformedCallRefused():
-                yield self.color("yellow", f"[turn] Call of {event.tool} not run: {one_line(event.why)}")
+                self._was_refusal_told = True
+                yield self.color("yellow", f"[turn] Malformed call of {event.tool}: {one_line(event.why)}")
             case ev.GuardTripped():
-                call = f"{describe_call(event.call)} ({event.refusals} of 6 refusals)"
-                yield self.color("yellow", f"[guard] {event.guard.replace('_', ' ')}: refused {call}")
+                self._was_refusal_told = True
+                guard = f"{event.guard.replace('_', ' ')}, {event.refusals} of {MOST_REFUSALS} refusals"
+                yield self.color("yellow", f"[guard] Not run ({guard}): {describe_call(event.call)}")
             case ev.FinalTurnEntered():
-                yield self.color("yellow", f"[turn] Final turn ({event.reason.replace('_', ' ')})")
+                yield self.color("yellow", f"[turn] Final turn: {_said(_WHY_FINAL, event.reason)}")
             case ev.TurnsCollapsed():
                 old = "no limit" if event.old_max_turns is None else str(event.old_max_turns)
-                yield self.color(
-                    "yellow", f"[turn] Turns collapsed from {old} to {event.new_max_turns}: {event.reason}"
-                )
+                collapsed = f"Turns collapsed from {old} to {event.new_max_turns}"
+                yield self.color("yellow", f"[turn] {collapsed}: {_said(_NO_USE, event.reason)}")
             case ev.ReportAccepted():
-                source = event.source.replace("_", " ")
                 color = "green" if event.status == "success" else "yellow"
-                yield self.color(color, f"[report] {event.status}, from {source}")
+                yield self.color(color, f"[report] {event.status}, {_said(_REPORT_SOURCES, event.source)}")
             case ev.ContextCompacted():
                 sizes = f"about {event.pre_tokens:,} tokens became {event.post_tokens:,}"
                 yield self.color(
@@ -183,7 +213,7 @@ class Narration:
         """What is on the screen already cannot be taken back, only marked."""
         yield from self._rest_of_text()
         if self._streamed:
-            yield self.color("yellow", "[discarded] the answer above broke off and does not count")
+            yield self.color("yellow", "[discarded] the answer above does not count")
         self._streamed = False
 
     def _rest_of_text(self) -> Iterator[str]:
@@ -227,6 +257,11 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
 
+def _said(words: Mapping[str, str], name: str) -> str:
+    """A journal may be of a later version."""
+    return words.get(name, name.replace("_", " "))
+
+
 def _seconds(value: float) -> str:
     """Whole where it is whole, else to the millisecond; never with an exponent."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
@@ -241,9 +276,18 @@ def describe_call(call: ToolCall) -> str:
     return f"{call.name}: {text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + ' …'}"
 
 
+def _announced(call: ToolCall) -> str:
+    """What a report says is said once it is accepted."""
+    status = call.arguments.get("status") if call.name == FINAL_REPORT else None
+    return describe_call(call) if status is None else f"{call.name}: {one_line(str(status))}"
+
+
 def _gist(event: ev.ToolFinished) -> str:
     """One line of an error: a command's last, where its exit code stands, every other tool's first."""
     lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
+    if event.call.name == FINAL_REPORT:
+        problems = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+        return one_line("; ".join(problems or lines[:1]))
     if event.call.name != "Bash":
         return lines[0][:LONGEST_SUMMARY]
     # The exit code stands last, and above it what the command had to say about it.

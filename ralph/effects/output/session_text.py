@@ -120,7 +120,7 @@ class SessionText:
             yield self._color("red" if error else "dim", about_attempts)
             return
         if fields.get("subtype") == "response_discarded":
-            yield self._color("yellow", "[discarded] an answer broke off and does not count")
+            yield self._color("yellow", "[discarded] an answer does not count")
             return
         event = event_of(fields)
         if event is not None:

@@ -16,6 +16,9 @@ _FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
 # ralph's own words and numbers, which programs go by.
 _OWN_KEYS = frozenset({"type", "subtype", "terminal_reason", "uuid", "session_id"})
 
+# Below these nothing is ralph's own, whatever a key is called.
+_OTHERS_OBJECTS = frozenset({"input", "structured_output"})
+
 
 def shown(value: Any, redact: Callable[[str], str]) -> Any:
     """A copy of a JSON value with `redact` applied to every string that is not ralph's own."""
@@ -30,4 +33,18 @@ def shown(value: Any, redact: Callable[[str], str]) -> Any:
         kept = kept | {"input"}
     elif value.get("type") == "tool_result":
         kept = kept | {"content"}
-    return {name: item if name in kept else shown(item, redact) for name, item in value.items()}
+    return {
+        name: item if name in kept else (redacted if name in _OTHERS_OBJECTS else shown)(item, redact)
+        for name, item in value.items()
+    }
+
+
+def redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    """A copy of somebody else's JSON value with `redact` applied to every string in it, keys apart."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return [redacted(item, redact) for item in value]
+    if isinstance(value, dict):
+        return {name: redacted(item, redact) for name, item in value.items()}
+    return value

@@ -16,7 +16,7 @@ from ralph.core.events import Event, RunEnded
 from ralph.effects.output.narration import Narration
 from ralph.effects.output.result_file import write_result_file
 from ralph.effects.output.result_object import result_object
-from ralph.effects.output.shown_object import shown
+from ralph.effects.output.shown_object import redacted, shown
 from ralph.effects.output.spool import Spool
 from ralph.effects.output.stream_json import stream_objects
 from ralph.ports import Interrupted
@@ -176,8 +176,10 @@ class Writer:
         """What was asked for: the report's payload, else the last words. None: they stand on the screen already."""
         report = ended.report
         if report is not None and report.payload is not None:
-            return json.dumps(shown(report.payload, self.redact), ensure_ascii=False)
-        if ended.result is None or (report is None and self._shows_answer_twice):
+            return json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)
+        # The model's own words are narrated; a report that stood in a text or is synthetic has others.
+        is_narrated = report is None or report.source == "tool_call"
+        if ended.result is None or (is_narrated and self._shows_answer_twice):
             return None
         return self.redact(ended.result)
 

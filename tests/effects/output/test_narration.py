@@ -12,7 +12,7 @@ from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.core.usage import RunUsage, TokenUsage
 from ralph.effects.output.narration import LONGEST_SUMMARY, Narration, describe_call
 
-DISCARDED = "[discarded] the answer above broke off and does not count"
+DISCARDED = "[discarded] the answer above does not count"
 
 
 def narrate(*events: ev.Event, is_quiet: bool = False, has_color: bool = False) -> list[str]:
@@ -286,3 +286,89 @@ def test_an_unknown_event_that_looks_like_text_is_not_shown_as_the_models_words(
     future = {"type": "future_event", "delta": {"type": "text_delta", "text": "not said"}}
     narration = Narration(is_quiet=False, has_color=False)
     assert [*narration.lines(ev.StreamReceived(future)), *narration.lines(accepted())] == []
+
+
+def report_call(status: str = "success", summary: str = "Counted\nthem.", call_id: str = "t1") -> ToolCall:
+    return ToolCall(call_id, "final_report", {"status": status, "summary": summary, "payload": {"files": 3}})
+
+
+def result_of(call: ToolCall, text: str = "The report was accepted.", *, is_error: bool = False) -> ev.Event:
+    return ev.ToolFinished(call, ToolResult(call.id, ToolOutput(text, is_error=is_error)), 0.0)
+
+
+CALL = ToolCall("t1", "Bash", {"command": "make test"})
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (ev.SyntheticRetry(1, 1, "empty"), "[turn] Synthetic retry 1/3: the answer was empty"),
+        (
+            ev.SyntheticRetry(1, 3, "thinking_only"),
+            "[turn] Synthetic retry 3/3: the answer held thinking only",
+        ),
+        (
+            ev.SyntheticRetry(1, 2, "no_report"),
+            "[turn] Synthetic retry 2/3: the answer was no final report",
+        ),
+        (ev.SyntheticRetry(1, 1, "of_tomorrow"), "[turn] Synthetic retry 1/3: of tomorrow"),
+        (
+            ev.MalformedCallRefused(1, "Bash", "There is no\ntool."),
+            "[turn] Malformed call of Bash: There is no tool.",
+        ),
+        (
+            ev.GuardTripped(4, "no_change", CALL, 2),
+            "[guard] Not run (no change, 2 of 6 refusals): Bash: make test",
+        ),
+        (ev.FinalTurnEntered(4, "max_turns"), "[turn] Final turn: the turn limit is reached"),
+        (ev.FinalTurnEntered(4, "context"), "[turn] Final turn: the context is full"),
+        (ev.FinalTurnEntered(4, "report"), "[turn] Final turn: no final report that fits came"),
+        (
+            ev.TurnsCollapsed(1, "report_failed", 10, 3),
+            "[turn] Turns collapsed from 10 to 3: the final report was not accepted",
+        ),
+        (
+            ev.TurnsCollapsed(1, "no_report", None, 2),
+            "[turn] Turns collapsed from no limit to 2: the answer was no final report",
+        ),
+        (ev.ReportAccepted("tool_call", "success", 1, 1, None), "[report] success, by tool call"),
+        (
+            ev.ReportAccepted("text", "success", 1, 0, "max_turns"),
+            "[report] success, found in the text of an answer",
+        ),
+        (
+            ev.ReportAccepted("synthetic", "failure", 1, 0, None),
+            "[report] failure, synthetic: the model gave none",
+        ),
+    ],
+)
+def test_what_happens_in_a_turn_is_one_line_in_words(event: ev.Event, line: str) -> None:
+    assert narrate(event) == [line]
+    assert narrate(event, is_quiet=True) == []
+
+
+@pytest.mark.parametrize(
+    "why", [ev.MalformedCallRefused(1, "Bash", "no"), ev.GuardTripped(4, "repetition", CALL, 1)]
+)
+def test_a_refusal_that_was_told_is_not_told_again_as_a_failure(why: ev.Event) -> None:
+    refused, failed_call = result_of(CALL, "no", is_error=True), result_of(CALL, "really", is_error=True)
+    assert narrate(why, refused, failed_call)[1:] == ["[tool] Bash failed: really"]
+
+
+def test_a_report_is_announced_by_its_status_and_said_once_it_is_accepted() -> None:
+    call = report_call()
+    assert narrate(ev.ToolStarted(call), result_of(call)) == [
+        "[tool] final_report: success",
+        "Counted",
+        "them.",
+    ]
+
+
+def test_a_report_that_is_not_accepted_is_a_line_with_all_that_is_wrong() -> None:
+    call = report_call()
+    why = "This report was not accepted:\n- payload.files: required\n- summary: required\nPut this right."
+    assert narrate(result_of(call, why, is_error=True)) == [
+        "[tool] final_report failed: payload.files: required; summary: required"
+    ]
+    used = "A report was accepted before; it stays as it is."
+    assert narrate(result_of(call, used, is_error=True)) == [f"[tool] final_report failed: {used}"]

@@ -87,7 +87,7 @@ def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
     journal.event(ResponseDiscarded("msg")).ends(Outcome.API_UNAVAILABLE, "HTTP 529", turns=0)
     assert story(journal)[3:] == [
         "[clock] first byte clock fired after 180s",
-        "[discarded] an answer broke off and does not count",
+        "[discarded] an answer does not count",
         "[ralph] api_unavailable (exit 75): HTTP 529 [0 turns, 12.3s, $0.0030]",
     ]
 

@@ -38,3 +38,13 @@ def test_what_other_tools_were_given_does_not() -> None:
 def test_results_come_redacted_already_or_must_match_the_file() -> None:
     block = {"type": "tool_result", "tool_use_id": "a", "content": "canary-123"}
     assert cut(block) == block
+
+
+@pytest.mark.parametrize("holder", ["input", "structured_output"])
+@pytest.mark.parametrize("key", ["type", "session_id", "content", "plain"])
+def test_in_somebody_elses_object_no_key_is_our_own(holder: str, key: str) -> None:
+    theirs = {key: "canary-123", "inner": [{"type": "tool_result", key: "canary-123"}], "n": 1}
+    shown_object = cut({"type": "result", holder: theirs})
+    assert "canary-123" not in str(shown_object)
+    assert shown_object["type"] == "result"
+    assert shown_object[holder]["n"] == 1

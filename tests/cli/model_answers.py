@@ -1,0 +1,45 @@
+"""What the tests of a model's answers share: answers by what is in them, and what the model was told."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ralph.mock_api import ToolUse, Turn
+
+if TYPE_CHECKING:
+    from ralph.mock_api import MockApi
+
+DONE = Turn("All done.")
+SCHEMA = json.dumps({"type": "object", "properties": {"files": {"type": "integer"}}, "required": ["files"]})
+
+
+def calls(*uses: tuple[str, dict[str, Any]], **changes: Any) -> Turn:
+    return Turn([ToolUse(name, arguments) for name, arguments in uses], **changes)
+
+
+def bash(command: str, **changes: Any) -> Turn:
+    return calls(("Bash", {"command": command}), **changes)
+
+
+def report(status: str = "success", summary: str = "Counted them.", **fields: Any) -> Turn:
+    return calls(("final_report", {"status": status, "summary": summary, **fields}))
+
+
+def told(server: MockApi, nth: int = -1) -> list[dict[str, Any]]:
+    """The blocks of the last message of the nth request."""
+    blocks: list[dict[str, Any]] = server.requests[nth].json()["messages"][-1]["content"]
+    return blocks
+
+
+def told_texts(server: MockApi, nth: int = -1) -> list[str]:
+    return [block["text"] for block in told(server, nth) if block["type"] == "text"]
+
+
+def results(server: MockApi, nth: int = -1) -> list[tuple[str, bool]]:
+    """Of the tools in the last message of the nth request: what was said, and whether it is an error."""
+    return [
+        (block["content"], block.get("is_error", False))
+        for block in told(server, nth)
+        if block["type"] == "tool_result"
+    ]

@@ -1,0 +1,134 @@
+"""An OTLP endpoint on loopback: it takes spans as any collector does and shows them as a test wants to see them."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIRST_NS = 1_800_000_000_000_000_000
+"""Wall clock of second 0 of a span's times."""
+AT_MOST_S = 2.5
+"""What an end may cost with an endpoint that does not answer: 2 s, and what the machine needs."""
+
+
+@dataclass
+class Span:
+    name: str
+    parent: str | None
+    """The parent's name; None: it has none among what was received."""
+    trace_id: str
+    parent_id: str
+    kind: int
+    from_s: float
+    to_s: float
+    status: int
+    attributes: dict[str, Any]
+    events: list[tuple[str, dict[str, Any]]]
+
+
+class Collector(ThreadingHTTPServer):
+    """Answers with `status`; None: it takes the request and never answers."""
+
+    daemon_threads = True
+
+    def __init__(self, status: int | None = 200) -> None:
+        self.status = status
+        self.received: list[tuple[str, dict[str, str], bytes]] = []
+        self.was_asked = threading.Event()
+        self.released = threading.Event()
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def exports(self) -> list[ExportTraceServiceRequest]:
+        return [ExportTraceServiceRequest.FromString(body) for _, _, body in self.received]
+
+    def spans(self) -> list[Span]:
+        raw = [
+            span
+            for export in self.exports()
+            for resource in export.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+        names = {span.span_id: span.name for span in raw}
+        return [
+            Span(
+                span.name,
+                names.get(span.parent_span_id),
+                span.trace_id.hex(),
+                span.parent_span_id.hex(),
+                span.kind,
+                (span.start_time_unix_nano - FIRST_NS) / 1e9,
+                (span.end_time_unix_nano - FIRST_NS) / 1e9,
+                span.status.code,
+                plain(span.attributes),
+                [(event.name, plain(event.attributes)) for event in span.events],
+            )
+            for span in raw
+        ]
+
+    def span(self, name: str) -> Span:
+        [found] = [span for span in self.spans() if span.name == name]
+        return found
+
+    def resource(self) -> dict[str, Any]:
+        return plain(self.exports()[0].resource_spans[0].resource.attributes)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.received.append((self.path, headers, body))
+        self.server.was_asked.set()
+        if self.server.status is None:
+            self.server.released.wait(30)
+            return
+        self.send_response(self.server.status)
+        self.send_header("location", "http://127.0.0.1:9/")
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Standard error is looked at."""
+
+
+def plain(attributes: Any) -> dict[str, Any]:
+    return {one.key: plain_value(one.value) for one in attributes}
+
+
+def plain_value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [plain_value(part) for part in value.array_value.values]
+    return getattr(value, kind)
+
+
+@contextmanager
+def collecting(status: int | None = 200) -> Iterator[Collector]:
+    collector = Collector(status)
+    thread = threading.Thread(target=collector.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield collector
+    finally:
+        collector.released.set()
+        collector.shutdown()
+        thread.join()
+        collector.server_close()
+        for one in threading.enumerate():
+            if one.name == "ralph-traces":
+                one.join(5)
