@@ -215,7 +215,7 @@ def test_other_tools_are_refused_in_the_final_turn_and_offered_all_the_same(ralp
 
 
 def test_a_payload_in_text_counts_in_the_final_turn_alone_and_its_source_is_told(ralph, serve) -> None:
-    text = Turn('Here it is:\n```json\n{"files": 3}\n```')
+    text = Turn('```json\n{"files": 3}\n```')
     early = serve(text, report(payload={"files": 4}))
     assert json.loads(ralph("go", "--json-schema", SCHEMA).stdout) == {"files": 4}
     assert early.request_count == 2
