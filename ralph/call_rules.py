@@ -57,12 +57,22 @@ class CallRules:
         self.turn = turn
         self.has_use = self.has_report = False
 
+    def go_on_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
+        """A call that an earlier process ran, or was about to. `output`: what came of it; None: that is not known."""
+        if self._desk is not None and call.name == FINAL_REPORT:
+            self.has_report = True
+            self._desk.receive(call)
+            return
+        self.has_use = True
+        if output is not None:
+            self._guards.after(as_written(call), output, is_known=call.name in self._tools)
+
     def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
         if self.ended_by is not None:
             return _refused(ENDING)
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True
-            return self._desk.receive(call)
+            return self._received(call, self._desk)
         if self._finishing.is_final:
             return _refused(refused_in_final_turn(needs_report=self._desk is not None))
         self.has_use = True
@@ -76,6 +86,12 @@ class CallRules:
             self._events.emit(MalformedCallRefused(self.turn, call.name, str(checked.content)))
             self._guards.after(shown, checked, is_known=is_known)
         return checked
+
+    def _received(self, call: ToolCall | MalformedCall, desk: ReportDesk) -> ToolOutput:
+        output = desk.receive(call)
+        if desk.last_problem is not None:
+            self._events.emit(MalformedCallRefused(self.turn, call.name, str(output.content)))
+        return output
 
     def saw(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
         """What came of a call that ran."""

@@ -11,25 +11,23 @@ from typing import TYPE_CHECKING
 
 from ralph.asking import Asking
 from ralph.call_rules import CallRules
+from ralph.closing import Closing, ended_by_error, ended_by_stop
 from ralph.core.budget import Budget
 from ralph.core.bug_report import describe_bug
-from ralph.core.classify import FailureKind, failure_kind, outcome_of
+from ralph.core.classify import FailureKind, failure_kind
 from ralph.core.controls import RunControls
 from ralph.core.conversation import text_blocks
 from ralph.core.errors import AgentError
 from ralph.core.events import (
     Event,
-    FinalTurnEntered,
     ModelFallback,
     Notice,
-    ReportAccepted,
     ResponseDiscarded,
     RetryScheduled,
     RunEnded,
     SyntheticRetry,
     TurnStarted,
 )
-from ralph.core.finishing import Finishing
 from ralph.core.hints import come_back_hint, hints_for
 from ralph.core.next_step import (
     AskAgain,
@@ -42,15 +40,14 @@ from ralph.core.next_step import (
     TurnState,
     next_step,
 )
-from ralph.core.notices import CONTINUE, OF_FAILURE, final_turn, near_limit
+from ralph.core.notices import CONTINUE, near_limit, no_use
 from ralph.core.outcome import Outcome
-from ralph.core.report import synthetic_report
 from ralph.core.run_end import Ending
 from ralph.core.session_entries import ended_entry
 from ralph.core.setting_tables import LimitSettings
 from ralph.core.tally import Tally
 from ralph.core.target_log import TargetLog
-from ralph.ports import BudgetSpent, Interrupted, JournalError, WorkingDirectoryGoneError
+from ralph.ports import Interrupted, JournalError, WorkingDirectoryGoneError
 from ralph.retry import CallSite
 from ralph.tool_turn import ToolTurn
 from ralph.transcript import Transcript
@@ -61,8 +58,7 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.backoff import RetryPolicy
     from ralph.core.conversation import Conversation
-    from ralph.core.guards import Refusal
-    from ralph.core.report import Report, ReportForm
+    from ralph.core.report import ReportForm
     from ralph.core.roster import Roster
     from ralph.core.session import Session
     from ralph.core.session_entries import Entry
@@ -115,15 +111,16 @@ class Run:
 
     def _begin_task(self) -> None:
         """What is counted and allowed for each task anew."""
-        form = self._report_form
         self._tally = Tally()
         self._roster.forgive()
         self._target_log = TargetLog(self._roster)
-        self._desk = form.desk() if form is not None else None
-        self._finishing = Finishing(self._limits.max_turns, needs_report=form is not None)
-        self._rules = CallRules(self._toolbox.definitions, self._finishing, self._desk, self)
+        self._closing = Closing(self._limits.max_turns, self._report_form, self._tally, self)
+        self._rules = self._fresh_rules()
         self._asking = Asking(self._site, self._transcript)
-        self._last_stop_reason: str | None = None
+
+    def _fresh_rules(self) -> CallRules:
+        closing = self._closing
+        return CallRules(self._toolbox.definitions, closing.finishing, closing.desk, self)
 
     @property
     def conversation(self) -> Conversation:
@@ -152,11 +149,11 @@ class Run:
         try:
             ending = self._turns(prompt, opening)
         except AgentError as error:
-            ending = _of_error(error)
+            ending = ended_by_error(error)
         except (JournalError, WorkingDirectoryGoneError) as error:
             ending = Ending(Outcome.IO_ERROR, error=str(error))
         except Interrupted as stop:
-            ending = _of_stop(stop)
+            ending = ended_by_stop(stop)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
             ending = Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
         return self._sealed(ending, started_s)
@@ -165,7 +162,7 @@ class Run:
         """The end, written down. Where that fails, that is how the run ended."""
         self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
         try:
-            ending = self._with_report(ending)
+            ending = self._closing.with_report(ending)
             self._recover()
         except JournalError as error:
             ending = replace(ending, outcome=Outcome.IO_ERROR, error=str(error))
@@ -179,23 +176,6 @@ class Run:
                 errors = (*ended.errors, str(error))
                 ended = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=errors)
         return ended
-
-    def _with_report(self, ending: Ending) -> Ending:
-        """Where nothing came that could be an answer, a report that says so."""
-        if not ending.lacks_answer(needs_report=self._desk is not None):
-            return ending
-        attempts = self._desk.attempts if self._desk is not None else 0
-        report = synthetic_report(
-            reason=ending.reason,
-            turns_completed=self._tally.turns,
-            attempts=attempts,
-            last_stop_reason=self._last_stop_reason,
-            last_error=self._desk.last_problem if self._desk and self._desk.last_problem else ending.error,
-        )
-        turn = max(self._tally.turns, 1)
-        reason = self._finishing.reason
-        self.emit(ReportAccepted(report.source, report.status, turn, attempts, reason))
-        return replace(ending, report=report)
 
     def _recover(self) -> None:
         turn, self._tool_turn = self._tool_turn, None
@@ -228,6 +208,8 @@ class Run:
             if pending.calls:
                 self._run_tools(pending)
                 self._tally.turns += 1
+                self._closing.forget_reports()
+                self._rules = self._fresh_rules()
             self._recover()  # calls that must not run need a result too
         transcript.take_task(blocks, *opening)
 
@@ -237,15 +219,17 @@ class Run:
 
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
         """What the limits say to another turn. The end, where they allow none."""
-        finishing, turn = self._finishing, self._turn
+        finishing, turn = self._closing.finishing, self._turn
+        time_left_s = self._waiter.time_left_s()
+        if time_left_s <= 0:
+            self._waiter.sleep(0, waiting_for="the time limit")  # which ends the run, before it asks again
         if finishing.is_over(turn):
-            return self._forced_end()
+            return self._closing.forced()
         self.emit(TurnStarted(turn))
         reason = finishing.makes_final(turn, follows_tools=follows_tools)
         if reason is not None:
             self._enter_final_turn(reason)
             return None
-        time_left_s = self._waiter.time_left_s()
         near = finishing.newly_near(turn, self._budget, time_left_s, self._limits.max_time_s)
         if near is not None:
             self.emit(Notice(f"{near} is nearly used up: the model is told to save its work"))
@@ -253,11 +237,7 @@ class Run:
         return None
 
     def _enter_final_turn(self, reason: str) -> None:
-        self._finishing.reason = reason
-        needs_report = self._desk is not None
-        max_turns = self._limits.max_turns
-        self.emit(FinalTurnEntered(self._turn, reason))
-        self._asking.tell(final_turn(reason, needs_report=needs_report, max_turns=max_turns))
+        self._asking.tell(self._closing.enter_final_turn(reason))
 
     def _one_turn(self) -> Ending | None:
         """Ask until an answer is accepted and its tools have run. None: another turn may begin."""
@@ -265,8 +245,8 @@ class Run:
         while True:
             pending, self._transcript.answer = self._transcript.answer, None
             answer = pending or self._ask()
-            self._last_stop_reason = answer.stop_reason
-            state, step = next_step(state, answer, needs_report=self._desk is not None)
+            self._closing.last_stop_reason = answer.stop_reason
+            state, step = next_step(state, answer, needs_report=self._closing.needs_report)
             following: Ending | TurnState | None
             if isinstance(step, MakeRoom | AskAgain | GiveUp):
                 following = self._dropped(step, state, answer, is_committed=pending is not None)
@@ -281,13 +261,15 @@ class Run:
         """What comes after an answer that is part of the conversation."""
         match step:
             case RunTools():
+                if step.notice is not None:
+                    self.emit(Notice(step.notice))
                 self._run_tools(answer)
-                return self._after_tools(state)
+                return self._after_tools(state, answer)
             case Continue():
                 if self.conversation.messages[-1].role == "assistant":
                     self._transcript.say(CONTINUE)
             case End():
-                return self._ended_by(step, answer)
+                return self._closing.ended_by(step, answer.stop_reason)
             case _:  # a pause: the conversation is sent as it is
                 pass
         return state
@@ -297,19 +279,20 @@ class Run:
     ) -> Ending | TurnState | None:
         """What comes after an answer that is no use."""
         if not isinstance(step, MakeRoom):
-            ending = self._report_in_text(answer, is_committed=is_committed)
+            ending = self._report_in_text(state.said, answer, is_committed=is_committed)
             if ending is not None:
                 return ending
         if not is_committed:
-            self.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
+            self._discard(answer)
         match step:
             case MakeRoom():
-                return state if self._make_room("window_exceeded") else self._forced_end()
+                return state if self._make_room("window_exceeded") else self._closing.forced("context")
             case GiveUp():
                 return self._gave_up(step)
             case AskAgain():
                 self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
-                self._asking.tell(OF_FAILURE[step.reason])
+                needs_report, is_final = self._closing.needs_report, self._closing.is_final
+                self._asking.tell(no_use(step.reason, needs_report=needs_report, is_final=is_final))
                 return state
 
     def _run_tools(self, answer: Answer) -> None:
@@ -324,19 +307,18 @@ class Run:
         self._tool_turn = None
         self._transcript.take_results(results, turn.changed_files)
 
-    def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
+    def _after_tools(self, state: TurnState, answer: Answer) -> Ending | TurnState | None:
         """The turn is over, unless all its calls were reports that failed or were refused as such."""
-        rules, desk = self._rules, self._desk
+        rules, closing = self._rules, self._closing
+        if closing.is_final:
+            closing.look_at_text(answer.text)
+        report = closing.report()
+        if report is not None:
+            return closing.accepted(report)
+        if rules.has_report:
+            closing.collapse("report_failed")
         if rules.ended_by is not None:
-            self._tally.turns += 1
-            return self._stuck(rules.ended_by)
-        if desk is not None:
-            if desk.accepted is not None:
-                return self._reported(desk.accepted)
-            if rules.has_report:
-                self._collapse("report_failed")
-            if self._finishing.is_final and (cached := desk.accept_cached()) is not None:
-                return self._reported(cached)
+            return closing.stuck(rules.ended_by)
         if rules.has_use:
             self._tally.turns += 1
             self._turn_state = replace(state, failures=0)  # calls that were cut count on
@@ -347,60 +329,30 @@ class Run:
         self.emit(SyntheticRetry(self._turn, state.failures + 1, reason))
         return state.failed
 
-    # --- Ends
-
-    def _ended_by(self, step: End, answer: Answer) -> Ending:
-        self._tally.turns += 1
-        if step.notice is not None:
-            self.emit(Notice(step.notice))
-        if step.outcome is Outcome.COMPLETED and self._finishing.is_final:
-            return replace(self._forced_end(), result=step.result)
-        return Ending(step.outcome, step.result, answer.stop_reason, step.error)
-
-    def _forced_end(self) -> Ending:
-        outcome, limit, error = self._finishing.forced_end()
-        return Ending(outcome, stop_reason=self._last_stop_reason, error=error, limit=limit)
-
     def _gave_up(self, step: GiveUp) -> Ending | None:
-        """Too many answers of one turn were no use. None: there is a final turn for a report that is owed."""
-        if self._finishing.is_final:
-            return self._forced_end()
-        if self._desk is None or step.reason in {"empty", "thinking_only"}:
-            return Ending(Outcome.NO_PROGRESS, stop_reason=self._last_stop_reason, error=step.error)
-        self._collapse(step.reason)
-        self._enter_final_turn("report")
-        return None
+        """None: another turn begins, the final one."""
+        ending = self._closing.gave_up(step)
+        if ending is None:
+            self._enter_final_turn("report")
+        return ending
 
-    def _collapse(self, reason: str) -> None:
-        collapsed = self._finishing.collapse(self._turn, reason)
-        if collapsed is not None:
-            self.emit(collapsed)
+    def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
+        """A report that the model wrote as text is kept, and taken for one in the final turn alone.
 
-    def _stuck(self, refusal: Refusal) -> Ending:
-        guard = refusal.guard.replace("_", " ")
-        error = f"the model went round in circles ({guard}): {refusal.refusals} calls were refused"
-        return Ending(Outcome.NO_PROGRESS, stop_reason=self._last_stop_reason, error=error, guard=refusal)
-
-    def _report_in_text(self, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """A report that the model wrote as text is kept, and taken for one in the final turn alone."""
-        if self._desk is None:
-            return None
-        was_found = self._desk.look_at_text(answer.text)
-        report = self._desk.accept_cached() if self._finishing.is_final else None
+        `said`: by answers of this turn that were cut, and went on in this one.
+        """
+        was_found = self._closing.look_at_text(said + answer.text)
+        report = self._closing.report()
         if report is None:
             return None
-        if was_found and not is_committed:
+        if not is_committed and was_found:
             self._commit(answer)
-        return self._reported(report)
+        elif not is_committed:
+            self._discard(answer)
+        return self._closing.accepted(report)
 
-    def _reported(self, report: Report) -> Ending:
-        turn, attempts = self._turn, self._desk.attempts if self._desk is not None else 0
-        self._tally.turns += 1
-        self.emit(ReportAccepted(report.source, report.status, turn, attempts, self._finishing.reason))
-        if report.status == "success":
-            return Ending(Outcome.COMPLETED, stop_reason=self._last_stop_reason, report=report)
-        error = "the model reports that the task failed"
-        return Ending(Outcome.TASK_FAILED, stop_reason=self._last_stop_reason, error=error, report=report)
+    def _discard(self, answer: Answer) -> None:
+        self.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
 
     # --- Asking
 
@@ -422,7 +374,7 @@ class Run:
         if self._asking.make_room(trigger, self._turn):
             return True
         # Where there is no more than the task, one sentence more cannot help either.
-        if self._finishing.is_final or not self._asking.has_history:
+        if self._closing.is_final or not self._asking.has_history:
             return False
         self._enter_final_turn("context")
         return True
@@ -459,18 +411,6 @@ class Run:
             yield from hints_for(
                 ending.cause, model=target.model, endpoint=target.base_url, credential=source
             )
-
-
-def _of_error(error: AgentError) -> Ending:
-    is_full = failure_kind(error) is FailureKind.CONTEXT_OVERFLOW
-    return Ending(outcome_of(error), error=str(error), cause=error, limit="context" if is_full else None)
-
-
-def _of_stop(stop: Interrupted) -> Ending:
-    failure = stop.__cause__ if isinstance(stop.__cause__, AgentError) else None
-    text = f"{stop}, after: {failure}" if failure is not None else str(stop)
-    limit = "max_budget_usd" if isinstance(stop, BudgetSpent) else None
-    return Ending(stop.outcome, error=text, cause=failure, signal_number=stop.signal_number, limit=limit)
 
 
 def _blocks(prompt: Prompt | None) -> Sequence[Block]:

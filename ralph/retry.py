@@ -80,10 +80,9 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
     roster.state = begin(roster.state, roster.rules, clock.now_s())
     for change in chain.starts(roster):
         emit(change)
+    body = _affordable_body(conversation, site, chain)
     for chain.attempt in count(1):
-        target, before = roster.target, roster.state
-        body = _affordable_body(conversation, site, chain)
-        sent_s = clock.now_s()
+        target, before, sent_s = roster.target, roster.state, clock.now_s()
         try:
             answer = site.client.send_message(target, before.route.key, body)
         except AgentError as error:
@@ -105,6 +104,8 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
                 if decision.outlasts_run:
                     raise TimeIsUp(decision.reason) from error
                 raise chain.telling_error(decision, roster) from None
+            # Before the wait: a night's sleep buys nothing either.
+            body = _affordable_body(conversation, site, chain)
             if isinstance(decision, Wait):
                 site.waiter.sleep(
                     decision.seconds, waiting_for=f"retry {chain.retries + 1} of {policy.max_retries}"

@@ -58,7 +58,10 @@ class ToolTurn:
         self.finished.update(session.results)
         self.written.update(session.results)
         self.intents = session.intents
-        self.rules.has_use = bool(session.results or session.intents)
+        for call in self.calls:
+            if call.id in session.results or call.id in session.intents:
+                result = session.results.get(call.id)
+                self.rules.go_on_from(call, result.output if result is not None else None)
 
     @property
     def changed_files(self) -> list[str]:

@@ -91,6 +91,7 @@ MAY_IMPORT = {
     "ralph.loop": {
         "ralph.asking",
         "ralph.call_rules",
+        "ralph.closing",
         "ralph.core",
         "ralph.ports",
         "ralph.retry",
@@ -99,6 +100,7 @@ MAY_IMPORT = {
     },
     "ralph.asking": {"ralph.core", "ralph.retry", "ralph.transcript"},
     "ralph.call_rules": {"ralph.core", "ralph.ports"},
+    "ralph.closing": {"ralph.core", "ralph.ports"},
     "ralph.transcript": {"ralph.core", "ralph.ports"},
     "ralph.retry": {"ralph.core", "ralph.ports"},
     "ralph.tool_turn": {"ralph.call_rules", "ralph.core", "ralph.ports"},

@@ -7,68 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.core.backoff import standard
 from ralph.core.conversation import NOT_RUN
 from ralph.core.errors import HttpError, StreamParse, StreamTransient
-from ralph.core.events import AnswerAccepted, Notice, RunEnded, UserMessageCommitted
+from ralph.core.events import AnswerAccepted, Notice, UserMessageCommitted
 from ralph.core.next_step import MOST_PAUSES
 from ralph.core.notices import CONTINUE
 from ralph.core.outcome import Outcome
-from ralph.core.session import replay
 from ralph.core.usage import TokenUsage
-from ralph.loop import Run
 from ralph.ports import SignalReceived, TimeIsUp
 from ralph.tool_turn import INTERRUPTED
-from tests.conversation_rules import conversation_problems
-from tests.fakes import (
-    FakeJournal,
-    FakeToolbox,
-    FakeWaiter,
-    RecordingEvents,
-    ScriptedClient,
-    answer,
-    call,
-    roster_of,
-    text,
-)
+from tests.fakes import answer, call, text
+from tests.played import DONE, Played
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
-
-
-class Played:
-    """A whole run against a script of answers and errors."""
-
-    def __init__(self, *script: Answer | BaseException, on_run=None, interrupt_at_s=None, models=()) -> None:
-        self.client = ScriptedClient(script)
-        self.events = RecordingEvents()
-        self.toolbox = FakeToolbox(on_run)
-        waiter = FakeWaiter(interrupt_at_s=interrupt_at_s)
-        self.roster = roster_of(*models)
-        self.journal = FakeJournal.of_run(self.roster.first_shape)
-        self.run = Run(
-            self.roster,
-            standard(),
-            client=self.client,
-            toolbox=self.toolbox,
-            waiter=waiter,
-            clock=waiter.clock,
-            journal=self.journal,
-            events=self.events,
-        )
-        self.ended: RunEnded = self.run.run("the task")
-        assert conversation_problems(self.run.conversation.messages) == []
-        again = replay(self.journal.records)
-        assert again.conversation.request_body() == self.run.conversation.request_body(), "to the byte"
-        assert again.ended is not None
-        assert again.ended["outcome"] == self.ended.outcome.value
-
-    def sent(self, index: int) -> list[dict[str, object]]:
-        messages: list[dict[str, object]] = json.loads(self.client.bodies[index])["messages"]
-        return messages
-
-
-DONE = answer(text("All done."))
 
 
 def test_an_answer_with_text_completes_the_run() -> None:

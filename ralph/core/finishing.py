@@ -32,7 +32,6 @@ class Finishing:
     """Of one task."""
 
     max_turns: int | None = None
-    needs_report: bool = False
     reason: str | None = None
     """Why this is the final turn, one of `FORCES`; None: it is not."""
     _given_max_turns: int | None = None
@@ -64,11 +63,15 @@ class Finishing:
         self.max_turns, self._is_collapsed = new, True
         return TurnsCollapsed(turn, reason, old, new)
 
-    def forced_end(self) -> ForcedEnd:
-        """As what the run ends, where its final turn gave no report, or its turns are used up."""
-        if self.reason == "context":
+    def forced_end(self, reason: str | None = None) -> ForcedEnd:
+        """As what the run ends, where its final turn gave no report, or its turns are used up.
+
+        `reason`: what forces it, one of `FORCES`, where that is something else than the turns and no final turn began.
+        """
+        reason = self.reason or reason
+        if reason == "context":
             return ForcedEnd(Outcome.LIMIT_REACHED, "context", "the model's context window is full")
-        if self.reason == "report" or self._is_collapsed:
+        if reason == "report" or self._is_collapsed:
             return ForcedEnd(Outcome.TASK_FAILED, None, "the model gave no final report that fits")
         reached = f"the limit of {_turns(self._given_max_turns)} (--max-turns) is reached"
         return ForcedEnd(Outcome.LIMIT_REACHED, "max_turns", reached)
@@ -90,7 +93,7 @@ class Finishing:
             return f"the limit of {_turns(most)}"
         if budget.is_nearly_spent(NEAR):
             return f"the budget of ${budget.max_usd:g}"
-        if max_time_s is not None and time_left_s <= (1 - NEAR) * max_time_s:
+        if max_time_s is not None and max_time_s - time_left_s >= NEAR * max_time_s:
             return f"the time limit of {max_time_s:g} s"
         return None
 

@@ -26,6 +26,9 @@ FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_ca
 that tell the model so, its report did not fit, or all its calls were refused in the final turn."""
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
+_PAUSES = frozenset({"pause_turn", "compaction"})
+"""The server stopped in the middle and goes on from its own answer. (`compaction` is a beta that ralph never asks for.)"""
+_STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class TurnState:
     pauses: int = 0
     failures: int = 0
     """Answers that were no use."""
+    has_spoken: bool = False
+    """One of those held more than nothing and thinking."""
 
     @property
     def may_fail(self) -> bool:
@@ -46,12 +51,15 @@ class TurnState:
 
     @property
     def failed(self) -> TurnState:
-        return replace(self, failures=self.failures + 1)
+        """Behind calls of which none was any use."""
+        return replace(self, failures=self.failures + 1, has_spoken=True)
 
 
 @dataclass(frozen=True)
 class RunTools:
     """The answer has calls; their results are the next message."""
+
+    notice: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,16 +122,17 @@ def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -
         case "max_tokens":
             longer = replace(state, said=said, continuations=state.continuations + 1)
             return (replace(longer, said=""), RunTools()) if answer.calls else (longer, Continue())
-        case _ if answer.calls:
-            return TurnState(failures=state.failures), RunTools()
-        case "pause_turn" if state.pauses == MOST_PAUSES:
+        case stop if answer.calls:
+            fresh = TurnState(failures=state.failures, has_spoken=state.has_spoken)
+            return fresh, RunTools(_odd_stop_with_calls(stop))
+        case stop if stop in _PAUSES and state.pauses == MOST_PAUSES:
             return end(Outcome.NO_PROGRESS, f"the server paused {MOST_PAUSES + 1} times in a row")
-        case "pause_turn":
+        case stop if stop in _PAUSES:
             return replace(state, said=said, pauses=state.pauses + 1), Resend()
         case _ if not said.strip():
-            return _no_use(state, _emptiness(answer), "the model's last answer was empty")
+            return _no_use(state, _emptiness(answer))
         case _ if needs_report:
-            return _no_use(state, "no_report", "the model gave no final report")
+            return _no_use(replace(state, has_spoken=True), "no_report")
         case stop:
             return end(Outcome.COMPLETED, None, _odd_stop(stop))
 
@@ -134,10 +143,17 @@ def _odd_stop(stop: str) -> str | None:
     return None if stop in _FINAL_STOPS else f"unknown stop reason {stop!r}, taken as end_turn"
 
 
-def _no_use(state: TurnState, reason: str, error: str) -> tuple[TurnState, Step]:
+def _odd_stop_with_calls(stop: str) -> str | None:
+    return None if stop in _STOPS_WITH_CALLS else f"unknown stop reason {stop!r}, taken as tool_use"
+
+
+def _no_use(state: TurnState, reason: str) -> tuple[TurnState, Step]:
     if state.may_fail:
-        return state.failed, AskAgain(reason)
-    return TurnState(), GiveUp(reason, f"{error}, {MOST_SYNTHETIC_RETRIES + 1} times in a row")
+        return replace(state, failures=state.failures + 1), AskAgain(reason)
+    times = f"{MOST_SYNTHETIC_RETRIES + 1} times in a row"
+    if state.has_spoken:
+        return state, GiveUp("no_report", f"the model gave no final report, {times}")
+    return state, GiveUp(reason, f"the model's last answer was empty, {times}")
 
 
 def _emptiness(answer: Answer) -> str:

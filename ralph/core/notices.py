@@ -7,15 +7,17 @@ CONTINUE = (
 )
 LIMIT_LIFTED = "The limit that ended the last run no longer holds. Go on with the task."
 
-EMPTY_ANSWER = "System notice: your last answer was empty and was dropped. Call a tool, or give your final answer as text."
-THINKING_ONLY = (
-    "System notice: your last answer held thinking only and was dropped. Call a tool, or give your final answer "
-    "as text."
-)
-REPORT_WANTED = (
-    "System notice: plain text does not end this task and was dropped. Go on with the tools; when the task is "
-    "done, or cannot be done, call final_report."
-)
+NO_USE = "System notice: {what} {what_now}"
+WHAT_WAS_NO_USE = {
+    "empty": "your last answer was empty and was dropped.",
+    "thinking_only": "your last answer held thinking only and was dropped.",
+    "no_report": "plain text does not end this task and was dropped.",
+}
+"""By what was wrong with the answer. Calls that were of no use have results of their own that say so."""
+ACT_OR_ANSWER = "Call a tool, or give your final answer as text."
+ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done, call final_report."
+ANSWER_NOW = "Give your closing answer now, as text."
+REPORT_NOW = "Call final_report now."
 
 FINAL_WITH_REPORT = (
     "System notice: {why} This is the final turn: nothing but a call of final_report is accepted, every other tool "
@@ -39,13 +41,6 @@ NEAR_LIMIT = (
     "from, commit if that is part of the task, and come to an end."
 )
 
-OF_FAILURE = {
-    "empty": EMPTY_ANSWER,
-    "thinking_only": THINKING_ONLY,
-    "no_report": REPORT_WANTED,
-}
-"""By what was wrong with the answer. Calls that were of no use have results of their own that say so."""
-
 
 def final_turn(reason: str, *, needs_report: bool, max_turns: int | None) -> str:
     why = WHY_FINAL[reason].format(max_turns=max_turns)
@@ -54,6 +49,15 @@ def final_turn(reason: str, *, needs_report: bool, max_turns: int | None) -> str
 
 def refused_in_final_turn(*, needs_report: bool) -> str:
     return NOT_IN_THE_FINAL_TURN.format(instead=CALL_THE_REPORT if needs_report else ANSWER_IN_TEXT)
+
+
+def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
+    """Why an answer was dropped, and what is wanted instead: in the final turn no tool is."""
+    if is_final:
+        what_now = REPORT_NOW if needs_report else ANSWER_NOW
+    else:
+        what_now = ACT_OR_REPORT if needs_report else ACT_OR_ANSWER
+    return NO_USE.format(what=WHAT_WAS_NO_USE[reason], what_now=what_now)
 
 
 def near_limit(what: str) -> str:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from ralph.core.errors import HttpError
 from ralph.core.events import RunEnded
+from ralph.core.finishing import FORCES
 from ralph.core.outcome import Outcome
+from ralph.core.report import synthetic_report
 
 if TYPE_CHECKING:
     from ralph.core.errors import AgentError
     from ralph.core.guards import Refusal
-    from ralph.core.report import Report
+    from ralph.core.report import Report, ReportDesk
     from ralph.core.tally import Tally
 
 _OWES_AN_ANSWER = frozenset(
@@ -20,7 +22,7 @@ _OWES_AN_ANSWER = frozenset(
 )
 """Ends of a run that was at work: whoever waits for its answer gets one, and be it that there is none."""
 
-
+_FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 
 
@@ -45,6 +47,29 @@ class Ending:
         if self.report is not None:
             return False
         return needs_report or (self.result is None and self.outcome in _OWES_AN_ANSWER)
+
+    @property
+    def is_forced(self) -> bool:
+        """A limit ended it; what was going on may have been all right."""
+        return self.outcome in _FORCED
+
+    def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
+        """The synthetic report, after so many turns. `desk`: took the reports; None: none was required."""
+        error = self.error
+        if desk is not None and self._is_for_want_of_report:
+            error = desk.last_problem or error
+        return synthetic_report(
+            reason=self.reason,
+            turns_completed=turns,
+            attempts=desk.attempts if desk is not None else 0,
+            last_stop_reason=last_stop_reason,
+            last_error=error,
+        )
+
+    @property
+    def _is_for_want_of_report(self) -> bool:
+        """It had its final turn: what was wrong with the last report is what to look at. Elsewhere something failed since."""
+        return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 
     @property
     def reason(self) -> str:

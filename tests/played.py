@@ -1,0 +1,191 @@
+"""A whole run of the real loop against a script, and what must be true after every one of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from ralph.core.backoff import RetryPolicy, standard
+from ralph.core.events import AttemptEnded, ReportAccepted
+from ralph.core.report import FINAL_REPORT, ReportForm, plain_problems, report_tool
+from ralph.core.roster import Roster
+from ralph.core.session import Session, replay
+from ralph.core.target import Target
+from ralph.effects.output.result_object import result_object
+from ralph.effects.report_schema import validator_of
+from ralph.loop import Run
+from ralph.ports import TimeIsUp
+from tests.conversation_rules import conversation_problems
+from tests.fakes import (
+    FakeJournal,
+    FakeToolbox,
+    FakeWaiter,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    call,
+    text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ralph.core.answer import Answer
+    from ralph.core.events import RunEnded
+    from ralph.core.setting_tables import LimitSettings
+
+DONE = answer(text("All done."))
+
+PAYLOAD_SCHEMA = {
+    "type": "object",
+    "properties": {"files": {"type": "array", "items": {"type": "string"}}},
+    "required": ["files"],
+    "additionalProperties": False,
+}
+PLAIN_FORM = ReportForm(report_tool(None), plain_problems, has_payload=False)
+_WITH_PAYLOAD = report_tool(PAYLOAD_SCHEMA)
+PAYLOAD_FORM = ReportForm(_WITH_PAYLOAD, validator_of(_WITH_PAYLOAD.input_schema), has_payload=True)
+
+
+def report(
+    call_id: str = "r", status: str = "success", summary: str = "Did it.", **more: Any
+) -> dict[str, Any]:
+    """A call of the report tool."""
+    return call(call_id, FINAL_REPORT, status=status, summary=summary, **more)
+
+
+class TimedWaiter(FakeWaiter):
+    """Ends the run when its time is over, once, as the real one does."""
+
+    def _move_to(self, moment_s: float) -> None:
+        if moment_s >= self.run_ends_s:
+            self.clock.seconds = max(self.clock.seconds, self.run_ends_s)
+            self.run_ends_s = math.inf
+            raise TimeIsUp("the time limit (--max-time) is used up")
+        super()._move_to(moment_s)
+
+
+class Played:
+    """The first task of a run. `task` plays another one, with what is left of the script."""
+
+    def __init__(
+        self,
+        *script: Answer | BaseException,
+        on_run: Callable[[Any], None] | None = None,
+        interrupt_at_s: float | None = None,
+        models: Sequence[str] = (),
+        targets: Sequence[Target] = (),
+        limits: LimitSettings | None = None,
+        form: ReportForm | None = None,
+        toolbox: FakeToolbox | None = None,
+        waiter: FakeWaiter | None = None,
+        policy: RetryPolicy | None = None,
+        session: Session | None = None,
+        journal: FakeJournal | None = None,
+        prompt: str | None = "the task",
+        strategy: str = "fallback",
+    ) -> None:
+        self.client = ScriptedClient(script)
+        self.events = RecordingEvents()
+        self.toolbox = toolbox or FakeToolbox(on_run)
+        self.waiter = waiter or FakeWaiter(interrupt_at_s=interrupt_at_s)
+        self.roster = _roster(models, targets, self.toolbox, form, strategy)
+        self.journal = journal or FakeJournal.of_run(self.roster.first_shape)
+        self.needs_report = form is not None
+        self.run = Run(
+            self.roster,
+            policy or standard(),
+            client=self.client,
+            toolbox=self.toolbox,
+            waiter=self.waiter,
+            clock=self.waiter.clock,
+            journal=self.journal,
+            events=self.events,
+            session=session,
+            limits=limits,
+            report_form=form,
+        )
+        self.ended = self.task(prompt)
+
+    def task(self, prompt: str | None) -> RunEnded:
+        told_before = len(self.events.of(ReportAccepted))
+        self.ended = ended = self.run.run(prompt)
+        assert conversation_problems(self.run.conversation.messages) == []
+        again = replay(self.journal.records)
+        assert again.conversation.request_body() == self.run.conversation.request_body(), "to the byte"
+        assert again.ended is not None
+        assert again.ended["outcome"] == ended.outcome.value
+        told = self.events.of(ReportAccepted)[told_before:]
+        assert [event.source for event in told] == ([ended.report.source] if ended.report else [])
+        assert not self.needs_report or ended.report is not None
+        assert ended.result != ""
+        return ended
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """As readers get it."""
+        return result_object(self.ended, "s1")
+
+    @property
+    def calls_made(self) -> int:
+        """Requests to the model."""
+        return len(self.client.bodies)
+
+    @property
+    def cost_usd(self) -> float:
+        """Of all attempts, by what servers counted."""
+        usage = self.ended.usage.cost_usd
+        assert usage is not None
+        return usage
+
+    @property
+    def attempts(self) -> list[AttemptEnded]:
+        return self.events.of(AttemptEnded)
+
+    @property
+    def ran(self) -> list[str]:
+        """The calls that ran, in order."""
+        return [call_id for batch in self.toolbox.ran for call_id in batch]
+
+    def request(self, index: int) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(self.client.bodies[index])
+        return body
+
+    def sent(self, index: int) -> list[dict[str, Any]]:
+        """The messages of a request."""
+        messages: list[dict[str, Any]] = self.request(index)["messages"]
+        return messages
+
+    def last_words(self, index: int) -> list[str]:
+        """The texts of a request's last message, which is the user's."""
+        last = self.sent(index)[-1]
+        assert last["role"] == "user"
+        return [block["text"] for block in last["content"] if block["type"] == "text"]
+
+    def results_in(self, index: int) -> list[dict[str, Any]]:
+        """The tool results of a request's last message."""
+        return [block for block in self.sent(index)[-1]["content"] if block["type"] == "tool_result"]
+
+    @property
+    def last_results(self) -> list[dict[str, Any]]:
+        """The tool results that end the conversation."""
+        last = self.run.conversation.messages[-1]
+        return [block for block in last.content if block["type"] == "tool_result"]
+
+    @property
+    def says(self) -> str:
+        """All of the conversation, to look for words in."""
+        return b"".join(self.run.conversation.request_body()).decode()
+
+
+def _roster(
+    models: Sequence[str],
+    targets: Sequence[Target],
+    toolbox: FakeToolbox,
+    form: ReportForm | None,
+    strategy: str,
+) -> Roster:
+    named = [Target(model, model, "http://127.0.0.1:1") for model in models or ("claude-sonnet-5-5",)]
+    tools = (*toolbox.definitions, *((form.tool,) if form is not None else ()))
+    return Roster(targets or named, system="system", tools=tools, strategy=strategy)
