@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.backoff import RetryPolicy, standard
 from ralph.core.events import AttemptEnded, ReportAccepted
-from ralph.core.report import FINAL_REPORT, ReportForm, plain_problems, report_tool
+from ralph.core.report import FINAL_REPORT, ReportForm, plain_problems
+from ralph.core.report_tool import report_tool
 from ralph.core.roster import Roster
 from ralph.core.session import Session, replay
 from ralph.core.target import Target
 from ralph.effects.output.result_object import result_object
-from ralph.effects.report_schema import validator_of
+from ralph.effects.report_validator import validator_of
 from ralph.loop import Run
 from ralph.ports import TimeIsUp
 from tests.conversation_rules import conversation_problems
