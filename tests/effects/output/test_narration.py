@@ -286,3 +286,35 @@ def test_an_unknown_event_that_looks_like_text_is_not_shown_as_the_models_words(
     future = {"type": "future_event", "delta": {"type": "text_delta", "text": "not said"}}
     narration = Narration(is_quiet=False, has_color=False)
     assert [*narration.lines(ev.StreamReceived(future)), *narration.lines(accepted())] == []
+
+
+def compacted(trigger: str = "threshold", source: str = "model") -> ev.ContextCompacted:
+    return ev.ContextCompacted(trigger, source, 160_123, 4_567)
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (compacted(), "[context] compacted (threshold): about 160,123 tokens became 4,567"),
+        (
+            compacted("window_exceeded"),
+            "[context] compacted (window exceeded): about 160,123 tokens became 4,567",
+        ),
+        (
+            compacted("overflow", "cut"),
+            "[context] compacted (overflow, no summary): about 160,123 tokens became 4,567",
+        ),
+    ],
+)
+def test_a_compaction_is_one_line_that_says_why_and_how(event: ev.Event, line: str) -> None:
+    assert narrate(event) == [line]
+
+
+def test_a_summary_that_was_taken_is_no_answer_that_broke_off() -> None:
+    taken = [*streamed("Half mended."), compacted(), ev.ResponseDiscarded("msg_1")]
+    assert narrate(*taken, accepted("whole, as JSON")) == [
+        "Half mended.",
+        narrate(compacted())[0],
+        "whole, as JSON",
+    ]
+    assert narrate(*streamed("No use."), ev.ResponseDiscarded("msg_1")) == ["No use.", DISCARDED]
