@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ralph.core.budget import SHORTEST_ANSWER
 from ralph.core.classify import FailureKind, failure_kind
 from ralph.core.compaction import (
     MOST_SUMMARY_TOKENS,
@@ -23,7 +24,7 @@ from ralph.core.compaction import (
 from ralph.core.context_size import BYTES_PER_TOKEN, is_over
 from ralph.core.conversation import assistant_message
 from ralph.core.errors import AgentError
-from ralph.core.events import ContextCompacted, Notice
+from ralph.core.events import ContextCompacted, Notice, ResponseDiscarded
 from ralph.core.result_room import room_for
 from ralph.core.usage import tokens_of
 from ralph.retry import send_with_retry
@@ -42,7 +43,7 @@ _ASKS_FROM_TOKENS = 4_000
 """Where nothing is known of the model's window: more than the first request of a short task holds."""
 
 _TASKS_SHARE = 4
-"""All the user's prompts together may take this part of a window; the newest always stays."""
+"""All the user's prompts together may take this part of a window, or of what was too much; the newest always stays."""
 
 
 class Asking:
@@ -55,6 +56,8 @@ class Asking:
         """What the model is told and has not accepted yet, each once."""
         self._sent = transcript.conversation
         self._steps = CompactionSteps()
+        self.fresh_contexts = 0
+        """So often the model has begun anew and does not know what it was about to say."""
 
     def tell(self, notice: str) -> None:
         """With the next request, and with every further one until an answer is accepted."""
@@ -79,6 +82,8 @@ class Asking:
 
     def room_for_results(self) -> int | None:
         """Tokens that the results of the last answer may take; None: no window is known."""
+        if self._site.roster.window is None:
+            self._describe()  # one result can be more than a small window holds
         return room_for(self._estimate(), self._site.roster.window)
 
     def is_crowded(self) -> bool:
@@ -95,47 +100,57 @@ class Asking:
         """A fresh context in the place of the old one. False: nothing that is left to try makes it smaller."""
         if not self.has_history:
             return False
-        while (attempt := self._steps.attempt(trigger)) is not None:
-            has_shrunk = self._compact(attempt, trigger, turn)
+        before = self._estimate()
+        # What leaves no room for a summary is as good as refused.
+        asked_as = trigger if self._leaves_room_for_summary() else "overflow"
+        while (attempt := self._steps.attempt(asked_as)) is not None:
+            answer = self._summing_up(attempt, before, turn) if attempt.way != "cut" else None
+            summary = summary_of(answer) if answer is not None else None
+            has_shrunk = False
+            if summary is not None or attempt.way == "cut":
+                has_shrunk = self._compact(attempt, summary, trigger, before)
             self._steps = self._steps.next(has_shrunk=has_shrunk)
+            if answer is not None:  # it was shown while it came, and is no part of the conversation
+                self._site.events.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
             if has_shrunk:
                 return True
         return False
 
-    def _compact(self, attempt: Attempt, trigger: str, turn: int) -> bool:
+    def _leaves_room_for_summary(self) -> bool:
+        roster = self._site.roster
+        asked = roster.estimate(self._transcript.with_notices([SUMMARIZE]))
+        return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
+
+    def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
+        """Whether that makes the context smaller; else it stays as it is."""
         transcript, roster = self._transcript, self._site.roster
-        before = self._estimate()
-        most_tokens = attempt.most_tokens(before, roster.window)
-        summary = None
-        if attempt.way != "cut":
-            summary = self._summary(attempt, most_tokens, turn)
-            if summary is None:
-                return False
-        content = self._content(summary, most_tokens)
-        fresh = transcript.fresh(content)
-        after = roster.estimate(fresh)
+        content = self._content(attempt, summary, before)
+        after = roster.estimate_afresh(transcript.fresh(content))
         if not shrinks(before, after, roster.window):
             return False
         source = "cut" if summary is None else "model"
-        transcript.start_afresh(
-            content, summary or transcript.summary, ContextCompacted(trigger, source, before, after)
-        )
+        event = ContextCompacted(trigger, source, before, after)
+        transcript.start_afresh(content, summary or transcript.summary, event)
+        roster.forget_counts()
+        self.fresh_contexts += 1
         return True
 
-    def _content(self, summary: str | None, most_tokens: int) -> list[Block]:
+    def _content(self, attempt: Attempt, summary: str | None, before: int) -> list[Block]:
         transcript, window = self._transcript, self._site.roster.window
         tasks, files = transcript.tasks, list(transcript.changed_files)
-        most_task_tokens = None if window is None else window // _TASKS_SHARE
+        most_task_tokens = min(before, window or before) // _TASKS_SHARE
         if summary is not None:
             return fresh_context(tasks, summary, files, most_task_tokens=most_task_tokens)
-        steps = last_steps(transcript.conversation.messages, most_tokens * BYTES_PER_TOKEN)
+        most_bytes = attempt.most_tokens(before, window) * BYTES_PER_TOKEN
+        steps = last_steps(transcript.conversation.messages, most_bytes)
         return cut_context(
             tasks, steps, files, earlier_summary=transcript.summary, most_task_tokens=most_task_tokens
         )
 
-    def _summary(self, attempt: Attempt, most_tokens: int, turn: int) -> str | None:
-        """None: the model gave none, or could not be asked for it in so little room."""
+    def _summing_up(self, attempt: Attempt, before: int, turn: int) -> Answer | None:
+        """What the model says when it is asked for a summary; None: there is too little room to ask it."""
         transcript = self._transcript
+        most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":
             request = transcript.with_notices([SUMMARIZE])
         else:
@@ -146,12 +161,11 @@ class Asking:
             Notice("the context is nearly full: the model is asked to sum up what was done")
         )
         try:
-            answer = send_with_retry(request, self._site, turn, MOST_SUMMARY_TOKENS)
+            return send_with_retry(request, self._site, turn, MOST_SUMMARY_TOKENS)
         except AgentError as error:
             if failure_kind(error) is not FailureKind.CONTEXT_OVERFLOW:
                 raise
             return None
-        return summary_of(answer)
 
     def _estimate(self) -> int:
         return self._site.roster.estimate(self._conversation())
@@ -161,10 +175,14 @@ class Asking:
 
     def _ask_for_window(self) -> None:
         """The server's own word on its model, once it may matter."""
-        site, roster = self._site, self._site.roster
-        if roster.target.is_described:
-            return
+        roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
         if self._estimate() >= enough:
-            roster.describe(site.client.describe_model(roster.target, roster.state.route.key))
+            self._describe()
+
+    def _describe(self) -> None:
+        """Once for each target."""
+        client, roster = self._site.client, self._site.roster
+        if not roster.target.is_described:
+            roster.describe(client.describe_model(roster.target, roster.state.route.key))

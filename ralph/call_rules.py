@@ -13,7 +13,7 @@ from ralph.core.guards import Guards
 from ralph.core.notices import refused_in_final_turn
 from ralph.core.report import FINAL_REPORT
 from ralph.core.tool_arguments import check_arguments
-from ralph.core.tool_calls import ToolCall, ToolOutput
+from ralph.core.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from ralph.core.finishing import Finishing
     from ralph.core.guards import Refusal
     from ralph.core.report import ReportDesk
-    from ralph.core.tool_calls import FileChange, ToolDefinition
+    from ralph.core.tool_calls import ToolDefinition
     from ralph.ports import Events
 
 Ruling = ToolOutput | tuple[str, ...]
 """Why a call does not run, as the model is told; or, when it may, the arguments nobody knows."""
+
+_NO_CHANGE = FileChange(path="", before="", after="")
 
 ENDING = "This call was not run: the run ends here, because the calls before it led nowhere."
 
@@ -94,7 +96,9 @@ class CallRules:
         return output
 
     def saw(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """What came of a call that ran."""
+        """What came of a call that ran. `change`: None of a file tool: there was nothing that it could change."""
+        if change is None and call.name in FILE_TOOLS:
+            change = _NO_CHANGE
         self._guards.after(call, output, change=change)
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:

@@ -56,6 +56,14 @@ class Closing:
         """What the model is told. `reason`: one of `finishing.FORCES`."""
         self.finishing.reason = reason
         self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
+        return self._final_notice(reason)
+
+    def final_notice(self) -> str | None:
+        """The same again. None: this is no final turn."""
+        reason = self.finishing.reason
+        return None if reason is None else self._final_notice(reason)
+
+    def _final_notice(self, reason: str) -> str:
         return final_turn(reason, needs_report=self.needs_report, max_turns=self._max_turns)
 
     def collapse(self, reason: str) -> None:

@@ -179,8 +179,10 @@ class Run:
 
     def _recover(self) -> None:
         turn, self._tool_turn = self._tool_turn, None
-        finished, written = (turn.finished, turn.written) if turn is not None else ({}, set[str]())
-        self._transcript.recover(finished, written)
+        if turn is None:
+            self._transcript.recover({}, set())
+        else:
+            self._transcript.recover(turn.finished, turn.written, turn.changed_files)
 
     # --- Turns
 
@@ -242,9 +244,12 @@ class Run:
     def _one_turn(self) -> Ending | None:
         """Ask until an answer is accepted and its tools have run. None: another turn may begin."""
         state, self._turn_state = self._turn_state, TurnState()
+        contexts = self._asking.fresh_contexts
         while True:
             pending, self._transcript.answer = self._transcript.answer, None
             answer = pending or self._ask()
+            if contexts != self._asking.fresh_contexts:  # nobody knows any more what was to be gone on with
+                contexts, state = self._asking.fresh_contexts, replace(state, said="")
             self._closing.last_stop_reason = answer.stop_reason
             state, step = next_step(state, answer, needs_report=self._closing.needs_report)
             following: Ending | TurnState | None
@@ -372,6 +377,8 @@ class Run:
     def _make_room(self, trigger: str) -> bool:
         """A smaller context, or the final turn. Whether it makes sense to ask again."""
         if self._asking.make_room(trigger, self._turn):
+            if (notice := self._closing.final_notice()) is not None:
+                self._asking.tell(notice)  # what told the model so may be in the old context
             return True
         # Where there is no more than the task, one sentence more cannot help either.
         if self._closing.is_final or not self._asking.has_history:

@@ -58,6 +58,8 @@ class ToolTurn:
         self.finished.update(session.results)
         self.written.update(session.results)
         self.intents = session.intents
+        if self.room_tokens is not None:
+            self.room_tokens -= sum(output_size(result.output) for result in session.results.values())
         for call in self.calls:
             if call.id in session.results or call.id in session.intents:
                 result = session.results.get(call.id)

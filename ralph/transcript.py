@@ -22,7 +22,9 @@ from ralph.core.session_entries import (
     compacted_entry,
     queued_entry,
     result_entry,
+    tasks_after,
     user_entry,
+    users_own,
 )
 from ralph.core.tool_calls import ToolResult
 
@@ -79,7 +81,8 @@ class Transcript:
         entry = user_entry(message, amends=self._is_unanswered, task=len(blocks))
         self._journal.append(*opening, entry)
         self.conversation = self._with(message)
-        self.tasks.append(tuple(blocks))
+        if own := users_own(blocks):
+            self.tasks.append(own)
         self.queued = ()
         self.answer = None
 
@@ -123,11 +126,17 @@ class Transcript:
         self.answer = None
         self._events.emit(UserMessageCommitted(message.content))
 
-    def recover(self, finished: Mapping[str, ToolResult], written: Collection[str]) -> None:
+    def recover(
+        self,
+        finished: Mapping[str, ToolResult],
+        written: Collection[str],
+        changed_files: Iterable[str] = (),
+    ) -> None:
         """Leave a conversation that can be resumed, and tell readers of the results that this adds.
 
         `finished`: results that are known, and of them `written` those that have a record.
         """
+        self.changed_files.update(dict.fromkeys(changed_files))
         before = len(self.conversation.messages)
         self.conversation = recover_conversation(self.conversation, finished)
         for message in self.conversation.messages[before:]:
@@ -169,7 +178,7 @@ class Transcript:
             return
         self._events.emit(Notice("the API refused the last message: its images are left out from here on"))
         self.conversation = self.conversation.amended(user_message(kept))
-        self.tasks = [_without_images(task) for task in self.tasks]
+        self.tasks = tasks_after(self.tasks, unanswered, kept)
 
 
 def _texts(words: Sequence[str]) -> list[Block]:

@@ -73,6 +73,7 @@ TITLES = {
     "p12": "A clock that jumps",
     "p13": "Two runs on one session",
     "p14": "Journals of other versions",
+    "p15": "Memory of a long run",
     "p16": "Leaks of descriptors and processes",
     "p17": "Bare environments",
     "t1": "Commands that hang",

@@ -26,7 +26,19 @@ def test_every_recorded_journal_is_there() -> None:
 
 
 def test_the_recorded_journals_hold_every_kind_of_record_and_block() -> None:
-    kinds = {"session", "run", "target", "user", "assistant", "tool_intent", "tool_result", "ended", "event"}
+    kinds = {
+        "session",
+        "run",
+        "target",
+        "user",
+        "assistant",
+        "tool_intent",
+        "tool_result",
+        "compacted",
+        "queued",
+        "ended",
+        "event",
+    }
     assert {record.kind for record in RECORDS} == kinds
     answers = [record.fields for record in RECORDS if record.kind == "assistant"]
     blocks = {block["type"] for answer in answers for block in answer["message"]["content"]}

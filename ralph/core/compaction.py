@@ -26,7 +26,6 @@ TRIGGERS = ("threshold", "overflow", "window_exceeded")
 MOST_SUMMARY_WORDS = 2_000
 MOST_SUMMARY_TOKENS = 16_000
 """The summary call's `max_tokens`: 2,000 words have about 4,000, and thinking counts too."""
-_LEAST_SUMMARY_TOKENS = 1_024
 
 SUMMARIZE = f"""\
 The context is nearly full. Another agent will go on with this work, and it will see the task, the list of changed \

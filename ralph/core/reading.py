@@ -19,17 +19,22 @@ class Reading:
 
     def __init__(self, shape: RequestShape) -> None:
         self._shape = shape
+        self._forget()
+
+    def _forget(self) -> None:
         self._read: tuple[Message, ...] = ()
         """The messages of the whole conversation that the view holds already."""
-        self._view = Conversation.start(shape)
+        self._view = Conversation.start(self._shape)
 
     def of(self, conversation: Conversation) -> Conversation:
         shape = self._shape
         if all(_is_read_whole(author, shape.author) for author in conversation.thinkers):
+            self._forget()  # what was read belongs to a context that is over
             return conversation if conversation.is_under(shape) else conversation.under(shape)
         known = len(self._read)
         if conversation.messages[:known] != self._read:
-            known, self._view = 0, Conversation.start(shape)  # its end was repaired or amended
+            self._forget()  # its end was repaired or amended
+            known = 0
         for message in conversation.messages[known:]:
             readable = readable_part(message, shape.author)
             if readable is not None:

@@ -96,6 +96,10 @@ class Roster:
         """Tokens that the next request to `target` holds, at most."""
         return self.meter.estimate(self.target.model, self._view(conversation).size)
 
+    def estimate_afresh(self, conversation: Conversation) -> int:
+        """Of one that has not been sent yet: what was counted of another may be less than its bytes say, never more."""
+        return min(self.estimate(conversation), self._view(conversation).size)
+
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
         """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
         facts, window = self.target.facts, self.window
@@ -115,6 +119,10 @@ class Roster:
         model = self.target.model
         counted = self.meter.counted(model, tokens.prompt, self._view(conversation).size)
         self.meter = counted.answered(model, tokens.output, answer_size)
+
+    def forget_counts(self) -> None:
+        """What was counted was another context."""
+        self.meter = ContextMeter()
 
     def describe(self, description: ModelDescription | None) -> None:
         """What the server says of `target`; it is asked once."""

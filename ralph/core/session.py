@@ -7,7 +7,7 @@ every call has its result, the results are the next user message; no record repe
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.answer import Answer, MalformedCall
@@ -16,8 +16,10 @@ from ralph.core.conversation import Conversation, RequestShape, assistant_messag
 from ralph.core.errors import AgentError
 from ralph.core.journal_lines import FORMAT
 from ralph.core.next_step import TurnState, next_step
-from ralph.core.notices import CONTINUE, LIMIT_LIFTED
+from ralph.core.notices import CONTINUE
 from ralph.core.outcome import Outcome
+from ralph.core.reading import Reading
+from ralph.core.session_entries import tasks_after, users_own
 from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolResult
 from ralph.core.usage import tokens_of
 
@@ -142,6 +144,8 @@ class _Replay:
         self._target = ""
         self._first = ""
         self._shapes: dict[str, RequestShape] = {}
+        self._reading: Reading | None = None
+        """What of the conversation is sent to the target that is asked."""
         self._cooling: Mapping[str, str] = {}
         self._queued: tuple[Block, ...] = ()
         self._writable: tuple[str, ...] = ()
@@ -223,18 +227,19 @@ class _Replay:
             self._ask(fields)
         else:
             self._target = fields["target"]
-            self._shape = self._shapes[self._target]
-            self._conversation = self._conversation.under(self._shape)
+            self._ask_in(self._shapes[self._target])
 
     def _ask(self, fields: Mapping[str, Any]) -> None:
         """Another target, or the same one with another head. Format 1 names neither target nor endpoint."""
         head = fields["head"].encode()[:-1]
-        self._shape = RequestShape(
-            fields["model"], "", (), endpoint=fields.get("endpoint"), recorded_head=head
-        )
-        self._target = fields.get("target") or self._shape.model
-        self._shapes[self._target] = self._shape
-        self._conversation = self._conversation.under(self._shape)
+        shape = RequestShape(fields["model"], "", (), endpoint=fields.get("endpoint"), recorded_head=head)
+        self._target = fields.get("target") or shape.model
+        self._shapes[self._target] = shape
+        self._ask_in(shape)
+
+    def _ask_in(self, shape: RequestShape) -> None:
+        self._shape, self._reading = shape, Reading(shape)
+        self._conversation = self._conversation.under(shape)
 
     def _take_queued(self, fields: Mapping[str, Any]) -> None:
         self._queued = tuple(fields["content"])
@@ -243,14 +248,20 @@ class _Replay:
         message = user_message(fields["content"])
         if not message.content:
             raise ValueError("a message without content")
-        grown = self._conversation.amended(message) if fields.get("amends") else None
-        self._conversation = grown or self._conversation.plus(message)
+        old: tuple[Block, ...] = ()
+        if fields.get("amends"):
+            old = self._conversation.messages[-1].content
+            self._conversation = self._conversation.amended(message)
+            self._tasks = tasks_after(self._tasks, old, message.content)
+        else:
+            self._conversation = self._conversation.plus(message)
         self._close_answer()
-        task = _task_of(fields)
-        if task:  # it begins a turn of its own
-            self._tasks.append(task)
+        opening = _opening_of(fields, old)
+        if opening:  # it begins a turn of its own
             self._queued = ()
             self._turn_state = TurnState()
+        if task := users_own(opening):
+            self._tasks.append(task)
 
     def _take_intent(self, fields: Mapping[str, Any]) -> None:
         change = fields.get("change")
@@ -283,11 +294,14 @@ class _Replay:
         self._summary = fields["summary"]
         self._meter = ContextMeter()
         self._close_answer()
+        self._turn_state = replace(
+            self._turn_state, said=""
+        )  # the model does not know what it had begun to say
 
     def _count(self, tokens: TokenUsage, answer_size: int) -> None:
-        if self._shape is not None:
+        if self._shape is not None and self._reading is not None:
             model = self._shape.model
-            counted = self._meter.counted(model, tokens.prompt, self._conversation.size)
+            counted = self._meter.counted(model, tokens.prompt, self._reading.of(self._conversation).size)
             self._meter = counted.answered(model, tokens.output, answer_size)
 
     def _take_result(self, fields: Mapping[str, Any]) -> None:
@@ -311,16 +325,16 @@ class _Replay:
         self._intents = {}
 
 
-_OWN_WORDS = frozenset({CONTINUE, LIMIT_LIFTED})
+def _opening_of(fields: Mapping[str, Any], old: Sequence[Block]) -> tuple[Block, ...]:
+    """Of a `user` record, what begins a task. `old`: the message whose place it takes.
 
-
-def _task_of(fields: Mapping[str, Any]) -> tuple[Block, ...]:
-    """Of a `user` record, what the user said. Formats before 3 do not tell: it is what is not ralph's own."""
+    Formats before 3 do not tell: it is what is new, and neither a result nor in the middle of an answer.
+    """
     content: list[Block] = fields["content"]
     if "task" in fields:
         return tuple(content[len(content) - fields["task"] :]) if fields["task"] else ()
     return tuple(
         block
-        for block in content
-        if block.get("type") != "tool_result" and block.get("text") not in _OWN_WORDS
+        for block in content[sum(block in content for block in old) :]
+        if block.get("type") != "tool_result" and block.get("text") != CONTINUE
     )

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.answer import MalformedCall
 from ralph.core.journal_lines import FORMAT
+from ralph.core.notices import LIMIT_LIFTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.core.answer import Answer
     from ralph.core.conversation import Message, RequestShape
@@ -92,6 +93,20 @@ def user_entry(message: Message, *, amends: bool = False, task: int = 0) -> Entr
     """
     fields: dict[str, Any] = {"content": list(message.content), "task": task}
     return "user", {**fields, "amends": True} if amends else fields
+
+
+def users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Of what begins a task, the words of the user: what ralph tells a model that goes on is no task."""
+    return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
+
+
+def tasks_after(
+    tasks: Iterable[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
+) -> list[tuple[Block, ...]]:
+    """The tasks, where a message takes another's place: an image that it leaves out must not come back with them."""
+    gone = [block for block in old if block.get("type") == "image" and block not in new]
+    kept = (tuple(block for block in task if block not in gone) for task in tasks)
+    return [task for task in kept if task]
 
 
 def compacted_entry(message: Message, summary: str, event: ContextCompacted) -> Entry:

@@ -102,9 +102,6 @@ def test_d6_tools_that_do_not_exist_are_ended_whatever_they_are_called_exits_4(r
     assert (ran.code, ran.result["guard"]["name"]) == (4, "unknown_tool")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a Write that changes nothing is planned as None, which counts as a change"
-)
 def test_d6_edits_that_change_nothing_are_ended_exits_4(ralph, serve) -> None:
     (ralph.cwd / "a.py").write_text("x = 1\n")
     edits = [("Write", {"file_path": path, "content": "x = 1\n"}) for path in ("a.py", "./a.py")]

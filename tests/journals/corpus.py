@@ -31,6 +31,10 @@ def summary_of(journal: bytes) -> dict[str, Any]:
         "results": sorted(session.results),
         "intents": {name: change and change.path for name, change in session.intents.items()},
     }
+    if session.summary:
+        summary["tasks"] = [[block.get("text") for block in task] for task in session.tasks]
+        summary["changed_files"] = list(session.changed_files)
+        summary["summary"] = session.summary
     if session.target != session.first or session.cooling:
         summary["target"] = session.target
         summary["cooling"] = dict(session.cooling)

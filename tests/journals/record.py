@@ -76,6 +76,11 @@ class Recording:
                 config = self._state / "targets.toml"
                 config.write_text(_TARGETS.format(main=server.base_url, spare=second.base_url))
                 command += ["--config", str(config)]
+            else:
+                command += [
+                    "--base-url",
+                    server.base_url,
+                ]  # no run of a session is with the server of the last one
             if says:
                 command += ["--input-format", "stream-json", "--output-format", "stream-json"]
             lines = "".join(json.dumps(line) + "\n" for line in says).encode()
@@ -211,6 +216,44 @@ def several_tasks(recording: Recording) -> None:
     )
 
 
+def compacted(recording: Recording) -> None:
+    """Two full contexts, the second one cut without a summary; a prompt behind them, and a kill in its command."""
+    full = {"input_tokens": 900_000, "output_tokens": 50}
+    read = ToolUse("Read", {"file_path": "notes.txt"})
+    write = ToolUse("Write", {"file_path": "ä new.txt", "content": "ä\n"})
+    edit = ToolUse("Edit", {"file_path": "notes.txt", "old_string": "two", "new_string": "2"})
+    recording.run(
+        "Look around,\n\n  then change `something`.",
+        answers=[
+            Turn([THOUGHT, read, write], usage=full),
+            Turn("The notes are read, new.txt is written."),
+            Turn([THOUGHT, Text("On with it."), edit], usage=full),
+            Turn([Text("I look first."), read]),
+            Turn(),
+            Turn([THOUGHT, Text("Done.")]),
+        ],
+    )
+    recording.run(
+        "--continue", "Go on until told.", answers=[Turn([THOUGHT, ToolUse("Bash", {"command": _DIE})])]
+    )
+
+
+def reported(recording: Recording) -> None:
+    """A report that does not fit its schema, then one that does."""
+    schema = '{"type": "object", "properties": {"lines": {"type": "integer"}}, "required": ["lines"]}'
+    said = {"status": "success", "summary": "Counted."}
+    recording.run(
+        "Count the lines.",
+        "--json-schema",
+        schema,
+        answers=[
+            Turn([THOUGHT, ToolUse("Read", {"file_path": "notes.txt"})]),
+            Turn([THOUGHT, ToolUse("final_report", {**said, "payload": {"lines": "three"}})]),
+            Turn([THOUGHT, ToolUse("final_report", {**said, "payload": {"lines": 3}})]),
+        ],
+    )
+
+
 SCENES: dict[str, Callable[[Recording], None]] = {
     "every-tool": every_tool,
     "killed-in-a-command": killed_in_a_command,
@@ -223,6 +266,8 @@ SCENES: dict[str, Callable[[Recording], None]] = {
     "retried": retried,
     "fell-back": fell_back,
     "several-tasks": several_tasks,
+    "compacted": compacted,
+    "reported": reported,
 }
 
 

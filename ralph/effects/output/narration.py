@@ -151,10 +151,10 @@ class Narration:
                 color = "green" if event.status == "success" else "yellow"
                 yield self.color(color, f"[report] {event.status}, {_said(_REPORT_SOURCES, event.source)}")
             case ev.ContextCompacted():
+                self._streamed = False  # what stands above is the summary, and was taken
+                how = event.trigger.replace("_", " ") + (", no summary" if event.source == "cut" else "")
                 sizes = f"about {event.pre_tokens:,} tokens became {event.post_tokens:,}"
-                yield self.color(
-                    "yellow", f"[context] compacted ({event.trigger.replace('_', ' ')}): {sizes}"
-                )
+                yield self.color("yellow", f"[context] compacted ({how}): {sizes}")
 
     def _of_a_chain(self, event: ev.Event) -> Iterator[str]:
         match event:

@@ -372,3 +372,35 @@ def test_a_report_that_is_not_accepted_is_a_line_with_all_that_is_wrong() -> Non
     ]
     used = "A report was accepted before; it stays as it is."
     assert narrate(result_of(call, used, is_error=True)) == [f"[tool] final_report failed: {used}"]
+
+
+def compacted(trigger: str = "threshold", source: str = "model") -> ev.ContextCompacted:
+    return ev.ContextCompacted(trigger, source, 160_123, 4_567)
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (compacted(), "[context] compacted (threshold): about 160,123 tokens became 4,567"),
+        (
+            compacted("window_exceeded"),
+            "[context] compacted (window exceeded): about 160,123 tokens became 4,567",
+        ),
+        (
+            compacted("overflow", "cut"),
+            "[context] compacted (overflow, no summary): about 160,123 tokens became 4,567",
+        ),
+    ],
+)
+def test_a_compaction_is_one_line_that_says_why_and_how(event: ev.Event, line: str) -> None:
+    assert narrate(event) == [line]
+
+
+def test_a_summary_that_was_taken_is_no_answer_that_broke_off() -> None:
+    taken = [*streamed("Half mended."), compacted(), ev.ResponseDiscarded("msg_1")]
+    assert narrate(*taken, accepted("whole, as JSON")) == [
+        "Half mended.",
+        narrate(compacted())[0],
+        "whole, as JSON",
+    ]
+    assert narrate(*streamed("No use."), ev.ResponseDiscarded("msg_1")) == ["No use.", DISCARDED]
