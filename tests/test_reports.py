@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
 
 GOOD = {"files": ["a.py"]}
-IN_TEXT = answer(text('Here it is:\n```json\n{"files": ["a.py"]}\n```'))
+IN_TEXT = answer(text('```json\n{"files": ["a.py"]}\n```'))
 BAD = answer(report("bad", payload={"files": "a.py"}))
 CUT = answer(
     {"type": "tool_use", "id": "cut", "name": FINAL_REPORT, "input": {"status": "success"}},
@@ -206,7 +206,7 @@ def test_the_final_turn_asks_for_nothing_but_the_report() -> None:
 def test_a_payload_in_text_counts_for_nothing_before_the_final_turn() -> None:
     played = Played(IN_TEXT, answer(report(summary="By the tool.", payload=GOOD)), form=PAYLOAD_FORM)
     assert played.result["final_report"]["source"] == "tool_call"
-    assert "Here it is" not in played.says, "the text was dropped"
+    assert "```json" not in played.says, "the text was dropped"
 
 
 def test_a_payload_in_the_final_turns_text_is_accepted_and_committed() -> None:
@@ -215,23 +215,30 @@ def test_a_payload_in_the_final_turns_text_is_accepted_and_committed() -> None:
     assert played.result["structured_output"] == GOOD
     assert played.result["final_report"]["source"] == "text"
     assert played.events.of(ReportAccepted) == [ReportAccepted("text", "success", 2, 0, "max_turns")]
-    assert "Here it is" in played.says
+    assert "```json" in played.says
     assert played.ended.num_turns == 2
     assert played.events.of(ResponseDiscarded) == []
 
 
-@pytest.mark.parametrize(
-    "useless",
-    [answer(text("I am done.")), answer(), answer(report("bad", payload={}))],
-    ids=["words", "empty", "bad report"],
-)
-def test_a_payload_of_an_earlier_turn_is_taken_where_the_final_turn_brings_none(useless: Answer) -> None:
-    played = Played(IN_TEXT, echo(), useless, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+def test_a_payload_of_an_earlier_turn_is_taken_where_the_final_turn_brings_nothing() -> None:
+    played = Played(IN_TEXT, echo(), answer(), form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
     assert played.ended.exit_code == 0
     assert played.result["structured_output"] == GOOD
     assert played.result["final_report"]["source"] == "text"
-    dropped = len(played.events.of(ResponseDiscarded))
-    assert dropped == (1 if useless.call_ids else 2), "what was shown of a dropped answer is marked"
+    assert len(played.events.of(ResponseDiscarded)) == 2, "what was shown of a dropped answer is marked"
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [answer(text("The tests fail; it is not done.")), answer(report("bad", payload={}))],
+    ids=["words", "bad report"],
+)
+def test_what_the_model_says_last_takes_an_earlier_payload_back(last_words: Answer) -> None:
+    script = [IN_TEXT, echo(), *[last_words] * 4]
+    played = Played(*script, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    assert played.ended.exit_code == 3
+    assert "structured_output" not in played.result
+    assert played.result["final_report"]["source"] == "synthetic"
 
 
 def test_the_tool_call_of_the_final_turn_wins_over_an_earlier_text() -> None:

@@ -305,7 +305,7 @@ def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, se
     config = in_a_window_of(ralph, server, 8_000)
     ran = ralph((ralph.cwd / "task.txt").read_text(), "--config", config, "--output-format", "json")
     assert (ran.code, ran.result["result"]) == (3, "This is how far I got.")
-    assert "[turn] Final turn (context)" in ran.stderr
+    assert "[turn] Final turn: the context is full" in ran.stderr
 
 
 def test_d8_a_server_that_refuses_everything_is_not_asked_for_ever_exits_3(ralph, serve, notes) -> None:

@@ -77,7 +77,7 @@ def test_every_attempt_is_in_the_story_with_target_time_tokens_and_cost(ralph, s
         "[target] back on main",
     ]
     (broken,) = [line for line in told if "(spare, " in line]
-    assert broken.endswith("(spare, #s: 7 tokens in, 1 out, $0.0080)"), "what broke off is billed too"
+    assert broken.endswith("(spare, #s: 7 tokens in, 6 out, $0.0130)"), "what broke off is billed too"
 
 
 def test_every_attempt_is_in_the_export(ralph, session) -> None:
@@ -99,12 +99,12 @@ def test_every_attempt_is_in_the_export(ralph, session) -> None:
     ]
     assert [(one["tokens"]["input"], one["tokens"]["output"]) for one in attempts] == [
         (0, 0),
-        (7, 1),
+        (7, 6),
         (0, 0),
         (10, 5),
         (10, 5),
     ]
-    assert [one["cost_usd"] for one in attempts] == [0, 0.008, 0, 0.015, None]
+    assert [one["cost_usd"] for one in attempts] == [0, 0.013, 0, 0.015, None]
     assert all(one["latency_s"] >= 0 for one in attempts)
     assert [bool(one["error"]) for one in attempts] == [True, True, True, False, False]
     turns = [one for one in exported["events"] if one["subtype"] == "turn_asked"]
