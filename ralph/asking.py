@@ -25,6 +25,7 @@ from ralph.core.context_size import BYTES_PER_TOKEN, is_over
 from ralph.core.conversation import assistant_message
 from ralph.core.errors import AgentError
 from ralph.core.events import ContextCompacted, Notice, ResponseDiscarded
+from ralph.core.overflow import refused
 from ralph.core.result_room import room_for
 from ralph.core.usage import tokens_of
 from ralph.retry import send_with_retry
@@ -44,6 +45,10 @@ _ASKS_FROM_TOKENS = 4_000
 
 _TASKS_SHARE = 4
 """All the user's prompts together may take this part of a window, or of what was too much; the newest always stays."""
+
+
+_NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
+"""Failures of a summary call after which there are other ways to a smaller context."""
 
 
 class Asking:
@@ -84,23 +89,33 @@ class Asking:
         """Tokens that the results of the last answer may take; None: no window is known."""
         if self._site.roster.window is None:
             self._describe()  # one result can be more than a small window holds
-        return room_for(self._estimate(), self._site.roster.window)
+        return room_for(self.estimate(), self._site.roster.window)
 
     def is_crowded(self) -> bool:
         """The next request is so large that it is time to make room."""
         self._ask_for_window()
-        return is_over(self._estimate(), self._site.roster.window)
+        return is_over(self.estimate(), self._site.roster.window)
 
     @property
-    def has_history(self) -> bool:
-        """Something was answered in this context: there is something that could be summed up."""
-        return any(message.role == "assistant" for message in self._transcript.conversation.messages)
+    def may_shrink(self) -> bool:
+        """There is more in this context than the task: something was answered in it, or summed up for it."""
+        transcript = self._transcript
+        return transcript.is_afresh or any(
+            message.role == "assistant" for message in transcript.conversation.messages
+        )
+
+    def fits_with_less(self, error: AgentError) -> bool:
+        """The server has told its window, and the same request fits with a shorter answer."""
+        told, roster = refused(error), self._site.roster
+        if told is None or not told.leaves(SHORTEST_ANSWER):
+            return False
+        return roster.learn_window(told.window, told.prompt, self._sent)
 
     def make_room(self, trigger: str, turn: int) -> bool:
         """A fresh context in the place of the old one. False: nothing that is left to try makes it smaller."""
-        if not self.has_history:
+        if not self.may_shrink:
             return False
-        before = self._estimate()
+        before = self.estimate()
         # What leaves no room for a summary is as good as refused.
         asked_as = trigger if self._leaves_room_for_summary() else "overflow"
         while (attempt := self._steps.attempt(asked_as)) is not None:
@@ -131,7 +146,7 @@ class Asking:
         source = "cut" if summary is None else "model"
         event = ContextCompacted(trigger, source, before, after)
         transcript.start_afresh(content, summary or transcript.summary, event)
-        roster.forget_counts()
+        roster.begin_afresh()
         self.fresh_contexts += 1
         return True
 
@@ -163,11 +178,12 @@ class Asking:
         try:
             return send_with_retry(request, self._site, turn, MOST_SUMMARY_TOKENS)
         except AgentError as error:
-            if failure_kind(error) is not FailureKind.CONTEXT_OVERFLOW:
+            if failure_kind(error) not in _NO_SUMMARY:
                 raise
             return None
 
-    def _estimate(self) -> int:
+    def estimate(self) -> int:
+        """Tokens of the next request, at most."""
         return self._site.roster.estimate(self._conversation())
 
     def _conversation(self) -> Conversation:
@@ -178,7 +194,7 @@ class Asking:
         roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
-        if self._estimate() >= enough:
+        if self.estimate() >= enough:
             self._describe()
 
     def _describe(self) -> None:

@@ -6,7 +6,7 @@ It asks nobody and runs nothing. One of them lives as long as the run of a task.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ralph.core.classify import FailureKind, failure_kind, outcome_of
 from ralph.core.errors import AgentError
@@ -18,6 +18,8 @@ from ralph.core.run_end import Ending
 from ralph.ports import BudgetSpent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ralph.core.guards import Refusal
     from ralph.core.next_step import End, GiveUp
     from ralph.core.report import Report, ReportDesk, ReportForm
@@ -36,6 +38,8 @@ class Closing:
         self.desk = self._new_desk()
         """Takes the final report; None: none is required."""
         self.last_stop_reason: str | None = None
+        self._last_words: str | None = None
+        """Of the final turn, beside calls that were refused."""
 
     def _new_desk(self) -> ReportDesk | None:
         return self._form.desk() if self._form is not None else None
@@ -78,6 +82,15 @@ class Closing:
         """Whether it holds a report, which is then kept."""
         return self.desk is not None and self.desk.look_at_text(text)
 
+    def saw_final_words(self, text: str) -> None:
+        """What the model says beside calls that are refused may be the closing answer that was asked for."""
+        self.look_at_text(text)
+        self._last_words = text.strip() or self._last_words
+
+    def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
+        """A report that an earlier process accepted, just before it ended."""
+        return self.desk.restored(arguments) if self.desk is not None else None
+
     def report(self) -> Report | None:
         """The one that counts by now. One that stood in a text does so in the final turn alone."""
         if self.desk is None:
@@ -116,7 +129,8 @@ class Closing:
     def forced(self, reason: str | None = None) -> Ending:
         """`reason`: what forces it, where that is not the turns and no final turn began."""
         outcome, limit, error = self.finishing.forced_end(reason)
-        return Ending(outcome, stop_reason=self.last_stop_reason, error=error, limit=limit)
+        words = None if self.needs_report else self._last_words
+        return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
 
     def gave_up(self, step: GiveUp) -> Ending | None:
         """Too many answers of one turn were no use. None: a final turn is due, for the report that is owed."""

@@ -40,7 +40,7 @@ from ralph.core.next_step import (
     TurnState,
     next_step,
 )
-from ralph.core.notices import CONTINUE, near_limit, no_use
+from ralph.core.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
 from ralph.core.outcome import Outcome
 from ralph.core.run_end import Ending
 from ralph.core.session_entries import ended_entry
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.backoff import RetryPolicy
     from ralph.core.conversation import Conversation
-    from ralph.core.report import ReportForm
+    from ralph.core.report import Report, ReportForm
     from ralph.core.roster import Roster
     from ralph.core.session import Session
     from ralph.core.session_entries import Entry
@@ -188,6 +188,8 @@ class Run:
 
     def _turns(self, prompt: Prompt | None, opening: Sequence[Entry]) -> Ending:
         self._begin(prompt, (*opening, *self._target_entries()))
+        if (report := self._known_report(prompt)) is not None:
+            return self._closing.accepted(report)
         follows_tools = prompt is None and self._ends_with_results()
         while True:
             ending = self._begin_turn(follows_tools=follows_tools) or self._one_turn()
@@ -202,6 +204,9 @@ class Run:
         if not blocks:
             transcript.write(*opening)
             return
+        lifted = text_blocks(LIMIT_LIFTED)
+        if is_bound(transcript.conversation.messages) and list(blocks) != lifted:
+            blocks = (*lifted, *blocks)
         self._turn_state = TurnState()
         pending = transcript.answer
         if pending is not None:
@@ -214,6 +219,13 @@ class Run:
                 self._rules = self._fresh_rules()
             self._recover()  # calls that must not run need a result too
         transcript.take_task(blocks, *opening)
+
+    def _known_report(self, prompt: Prompt | None) -> Report | None:
+        """What an earlier process was told, and did not live to tell."""
+        session = self._session
+        if prompt is not None or session is None or session.report is None or self._transcript.answer:
+            return None
+        return self._closing.was_reported(session.report)
 
     def _ends_with_results(self) -> bool:
         messages = self.conversation.messages
@@ -232,7 +244,8 @@ class Run:
         if reason is not None:
             self._enter_final_turn(reason)
             return None
-        near = finishing.newly_near(turn, self._budget, time_left_s, self._limits.max_time_s)
+        least_usd = self._budget.least_usd(self._roster.target.facts, self._asking.estimate())
+        near = finishing.newly_near(turn, self._budget, time_left_s, self._limits.max_time_s, least_usd)
         if near is not None:
             self.emit(Notice(f"{near} is nearly used up: the model is told to save its work"))
             self._asking.tell(near_limit(near))
@@ -316,7 +329,7 @@ class Run:
         """The turn is over, unless all its calls were reports that failed or were refused as such."""
         rules, closing = self._rules, self._closing
         if closing.is_final:
-            closing.look_at_text(answer.text)
+            closing.saw_final_words(answer.text)
         report = closing.report()
         if report is not None:
             return closing.accepted(report)
@@ -371,7 +384,9 @@ class Run:
             try:
                 return self._asking.answer(self._turn)
             except AgentError as error:
-                if failure_kind(error) is not FailureKind.CONTEXT_OVERFLOW or not self._make_room("overflow"):
+                if failure_kind(error) is not FailureKind.CONTEXT_OVERFLOW:
+                    raise
+                if not self._asking.fits_with_less(error) and not self._make_room("overflow"):
                     raise
 
     def _make_room(self, trigger: str) -> bool:
@@ -381,7 +396,7 @@ class Run:
                 self._asking.tell(notice)  # what told the model so may be in the old context
             return True
         # Where there is no more than the task, one sentence more cannot help either.
-        if self._closing.is_final or not self._asking.has_history:
+        if self._closing.is_final or not self._asking.may_shrink:
             return False
         self._enter_final_turn("context")
         return True

@@ -15,10 +15,11 @@ from ralph.core import backoff
 from ralph.core.backoff import GiveUp, RetryPolicy, Wait
 from ralph.core.budget import SHORTEST_ANSWER
 from ralph.core.chain import Chain
+from ralph.core.conversation import make_message
 from ralph.core.errors import AgentError
 from ralph.core.events import Notice
 from ralph.core.targets import after_failure, begin, failure_of
-from ralph.core.usage import tokens_of
+from ralph.core.usage import counted_or_estimated, tokens_of
 from ralph.ports import BudgetSpent, Interrupted, RetryAborted, TimeIsUp
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from ralph.core.controls import RunControls
     from ralph.core.conversation import Conversation, RequestBody
     from ralph.core.roster import Roster
+    from ralph.core.target import Target
     from ralph.core.targets import Decision, Rules, TargetsState
+    from ralph.core.usage import TokenUsage
     from ralph.ports import Client, Clock, Events, Waiter
 
 
@@ -115,7 +118,7 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
             emit(chain.attempt_ended(target, clock.now_s() - sent_s, stop.tokens, stop))
             raise
         else:
-            emit(chain.attempt_ended(target, clock.now_s() - sent_s, tokens_of(answer.message["usage"])))
+            emit(chain.attempt_ended(target, clock.now_s() - sent_s, _tokens_of(answer, target, chain)))
             return answer
     raise AssertionError("count() does not end")
 
@@ -123,7 +126,7 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
 def _affordable_body(conversation: Conversation, site: CallSite, chain: Chain) -> RequestBody:
     """The answer may get as long as window and budget allow; who was asked before in this chain is asked the same."""
     roster, budget, target = site.roster, site.budget, site.roster.target
-    prompt_tokens = roster.estimate(conversation)
+    prompt_tokens = roster.at_most(conversation)
     fixed = chain.answer_tokens.get(target.name)
     wish = fixed or roster.longest_answer(prompt_tokens, chain.most_tokens)
     granted = budget.longest_answer(target.facts, prompt_tokens, wish)
@@ -133,7 +136,17 @@ def _affordable_body(conversation: Conversation, site: CallSite, chain: Chain) -
             f"request to {target.model}"
         ) from chain.last_error
     chain.answer_tokens[target.name] = granted
+    chain.prompt_tokens = prompt_tokens
     return roster.body_for(conversation, granted)
+
+
+def _tokens_of(answer: Answer, target: Target, chain: Chain) -> TokenUsage:
+    """What has a price is never free: of a server that does not count, the most that it can have been."""
+    usage = answer.message["usage"]
+    if target.facts is None or target.facts.price is None:
+        return tokens_of(usage)
+    longest = min(chain.answer_tokens[target.name], make_message("assistant", answer.content).size)
+    return counted_or_estimated(usage, chain.prompt_tokens, longest)
 
 
 def decide(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ralph import __version__
 from ralph.core.events import SessionTotal
-from ralph.core.notices import LIMIT_LIFTED
+from ralph.core.notices import LIMIT_LIFTED, is_bound
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.session_opening import opening_entry
 from ralph.effects.sessions.journal import FileJournal, NoJournal
@@ -80,6 +80,7 @@ def prompt_of_resumed(old: Session, prompt: str | None) -> str | None:
     if old.is_completed:
         raise UsageError(f"session {old.id} is completed: say what is to be done next")
     was_limited = old.ended is not None and old.ended.get("outcome") in _LIMITS
+    was_limited = was_limited or is_bound(old.conversation.messages)
     return LIMIT_LIFTED if was_limited and not _was_told(old, LIMIT_LIFTED) else None
 
 

@@ -56,6 +56,8 @@ class Transcript:
         """By file tools, absolute, in the order of their first change."""
         self.summary = session.summary if session else ""
         """The model's own, of what came before this context; empty: there was nothing, or no summary of it."""
+        self.is_afresh = session is not None and session.is_afresh
+        """This context has followed another one."""
         self.was_refused = session is not None and session.has_ended_as(Outcome.API_REJECTED)
         """The last request was: perhaps for an image that it held."""
         self._call_ids = set(session.call_ids) if session else set()
@@ -153,6 +155,7 @@ class Transcript:
         self._journal.append(compacted_entry(user_message(content), summary, event))
         self.conversation = self.fresh(content)
         self.summary = summary
+        self.is_afresh = True
         self.answer = None
         self._events.emit(event)
 

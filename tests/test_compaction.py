@@ -262,7 +262,7 @@ def test_a_target_with_a_smaller_window_that_takes_over_gets_a_context_that_fits
 
 # --- When it does not help
 
-LONG = answer(text("word " * 8_000))
+LONG = answer(text("word " * 20_000))
 NO_USE = [
     pytest.param(LONG, id="longer than what it sums up"),
     pytest.param(answer(), id="empty"),
@@ -381,7 +381,7 @@ def test_files_that_were_changed_before_an_interrupt_are_listed_in_the_same_proc
 
 
 def test_older_tasks_give_way_where_all_of_them_were_too_much_and_no_window_is_known() -> None:
-    first = World(SmallServer([DONE]), target(window=None, model="local"), prompt="old " * 3_000)
+    first = World(SmallServer([DONE]), target(window=None, model="local"), prompt="old " * 4_500)
     server = SmallServer([works(1), DONE], window=4_000)
     world = World(
         server,

@@ -250,13 +250,15 @@ class HonestServer:
 
     def __init__(self, draw: Callable[..., Any]) -> None:
         self.draw = draw
+        # One tokenizer: what it counts of the same text does not change from request to request.
+        self.divisor = draw(st.sampled_from([1, 3]), label="two bytes a token, or six")
         self.numbers = count(1)
 
     def next(self, body: bytes) -> Answer:
         draw = self.draw
         asked = json.loads(body)
         # The worst case often, or no budget would ever be in danger.
-        prompt = len(body) // 2 // draw(st.sampled_from([1, 1, 3]), label="prompt, a part")
+        prompt = len(body) // 2 // self.divisor
         written = draw(st.sampled_from([0, prompt // 2, prompt]), label="written")
         read = draw(st.sampled_from([0, prompt - written]), label="read")
         output = draw(st.sampled_from([0, 20, asked["max_tokens"]]), label="output")
@@ -445,3 +447,67 @@ def test_every_turn_is_announced_with_its_number() -> None:
     played = Played(*turns_of(3), answer(text("closing")), limits=LimitSettings(max_turns=4))
     assert [event.turn for event in played.events.of(TurnStarted)] == [1, 2, 3, 4]
     assert math.isinf(played.waiter.time_left_s())
+
+
+# -- Words that no longer hold. ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [LimitSettings(max_turns=2), LimitSettings(max_turns=5)])
+def test_a_task_after_one_that_was_told_of_its_limit_is_told_that_it_is_lifted(limits: LimitSettings) -> None:
+    # Of two turns the last one is final; of five the fourth is told that the limit is near.
+    first = [*turns_of((limits.max_turns or 0) - 1), answer(text("So far."))]
+    played = Played(*first, DONE, DONE, limits=limits)
+    assert played.ended.exit_code == 3
+    assert played.task("and now?").exit_code == 0
+    said = [block["text"] for block in played.sent(len(first))[-1]["content"]]
+    assert said == [LIMIT_LIFTED, "and now?"]
+    assert played.task("and then?").exit_code == 0
+    assert [block["text"] for block in played.sent(len(first) + 1)[-1]["content"]] == ["and then?"]
+    assert LIMIT_LIFTED not in json.dumps([list(task) for task in replay(played.journal.records).tasks])
+
+
+def test_what_is_said_beside_the_calls_of_a_final_turn_is_its_closing_answer() -> None:
+    closing = answer(text("A is done, B is left."), call("late", "Touch"))
+    played = Played(*turns_of(1), *[closing] * 4, limits=LimitSettings(max_turns=2))
+    assert (played.ended.exit_code, played.ended.result) == (3, "A is done, B is left.")
+    assert played.ended.report is None
+
+
+# -- A server that says how much it can hold. ----------------------------------------------------------------------
+
+TOO_MUCH_TOGETHER = HttpError(
+    400,
+    None,
+    "",
+    message="input length and `max_tokens` exceed context limit: 900 + 32000 > 32768, decrease input length",
+)
+
+
+def test_a_prompt_that_fits_with_a_shorter_answer_is_asked_again_with_one() -> None:
+    played = Played(TOO_MUCH_TOGETHER, DONE, models=["local"])
+    assert played.ended.exit_code == 0
+    assert [max_tokens(played, index) for index in (0, 1)] == [32_000, 32_768 - 900]
+    assert played.ended.retries == 0, "an overflow never counts as one"
+
+
+def test_a_server_that_says_the_same_again_is_not_asked_for_ever() -> None:
+    played = Played(*[TOO_MUCH_TOGETHER] * 2, models=["local"])
+    assert (played.ended.exit_code, played.calls_made) == (3, 2)
+
+
+# -- A server that does not count. ---------------------------------------------------------------------------------
+
+
+def test_what_a_server_does_not_count_costs_the_most_that_it_can_have_been() -> None:
+    uncounted = answer(text("x" * 400), usage={})
+    played = Played(uncounted, targets=[target()], limits=LimitSettings(max_budget_usd=20_000))
+    [attempt] = played.events.of(AttemptEnded)
+    assert attempt.tokens.input >= len(played.client.bodies[0]) // 2
+    assert 200 <= attempt.tokens.output <= max_tokens(played, 0)
+    assert played.cost_usd > 0
+
+
+def test_without_a_price_nothing_is_made_up() -> None:
+    played = Played(answer(text("x"), usage={}), models=["local"])
+    [attempt] = played.events.of(AttemptEnded)
+    assert attempt.tokens == TokenUsage()

@@ -45,13 +45,23 @@ class Budget:
         left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
         if left_millionths < 0:
             return 0
-        return wish if price.output == 0 else min(wish, math.floor(left_millionths / price.output))
+        return wish if wish * price.output <= left_millionths else math.floor(left_millionths / price.output)
 
     def buys(self, facts: ModelFacts | None, prompt_tokens: int, answer_tokens: int) -> bool:
         return self.longest_answer(facts, prompt_tokens, answer_tokens) >= answer_tokens
 
-    def is_nearly_spent(self, share: float) -> bool:
-        return self.max_usd is not None and self.spent_usd >= share * self.max_usd
+    def least_usd(self, facts: ModelFacts | None, prompt_tokens: int) -> float:
+        """What a request has to be able to cost before it is made."""
+        price = facts.price_for(prompt_tokens) if facts is not None else None
+        if price is None:
+            return 0.0
+        return (prompt_tokens * _dearest_input(price) + SHORTEST_ANSWER * price.output) / _MILLION
+
+    def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
+        """By its share, or because after one more request, which may cost `least_usd`, there may be none."""
+        if self.max_usd is None or not self.spent_usd:
+            return False
+        return self.spent_usd >= share * self.max_usd or self.max_usd - self.spent_usd < 2 * least_usd
 
 
 def _dearest_input(price: Price) -> float:

@@ -54,6 +54,8 @@ class Chain:
     retries: int = 0
     waited_s: float = 0.0
     last_error: AgentError | None = None
+    prompt_tokens: int = 0
+    """Of the last request, at most."""
     answer_tokens: dict[str, int] = field(default_factory=dict)
     """How long each target's answer may get, fixed by its first request: retries send identical bytes."""
     round_errors: list[tuple[Route, AgentError]] = field(default_factory=list)

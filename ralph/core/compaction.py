@@ -76,11 +76,12 @@ def fresh_context(
 ) -> list[Block]:
     """The first user message of a fresh context.
 
-    `tasks`: every prompt of the user, in order. Where they exceed `most_task_tokens` together, older ones are left
-    out, which is said; the newest never is.
+    `tasks`: every prompt of the user, in order. Where they exceed `most_task_tokens` together, some of those between
+    the first and the newest are left out, which is said.
     """
     known = _section(SUMMARY_HEADING, summary)
-    return _opened(_task_blocks(tasks, most_task_tokens), instructions, known, changed_files)
+    blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
+    return _opened(blocks, instructions, known, changed_files)
 
 
 def cut_context(
@@ -92,7 +93,10 @@ def cut_context(
     instructions: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The same without a model's help. `earlier_summary`: of the context that is cut, which may have had one."""
+    """The same without a model's help, the last thing that is tried: of the tasks only the newest is sure to be in it.
+
+    `earlier_summary`: of the context that is cut, which may have had one.
+    """
     known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
     return _opened(_task_blocks(tasks, most_task_tokens), instructions, known, changed_files)
 
@@ -261,9 +265,11 @@ def _section(heading: str, text: str) -> list[Block]:
     return text_blocks(f"{heading}\n\n{text}") if text.strip() else []
 
 
-def _task_blocks(tasks: Sequence[Sequence[Block]], most_tokens: int | None) -> list[Block]:
+def _task_blocks(
+    tasks: Sequence[Sequence[Block]], most_tokens: int | None, *, keeps_first: bool = False
+) -> list[Block]:
     """The user's own blocks, each task under its heading."""
-    kept = _kept_tasks(tasks, most_tokens)
+    kept = _kept_tasks([user_message(task).size for task in tasks], most_tokens, keeps_first=keeps_first)
     blocks: list[Block] = []
     for number, task in enumerate(tasks, start=1):
         name = "# The task" if len(tasks) == 1 else f"# Task {number} of {len(tasks)}"
@@ -274,13 +280,15 @@ def _task_blocks(tasks: Sequence[Sequence[Block]], most_tokens: int | None) -> l
     return blocks
 
 
-def _kept_tasks(tasks: Sequence[Sequence[Block]], most_tokens: int | None) -> set[int]:
-    """Their numbers from 1: the newest, and of the older ones, the newer first, each for which there is room."""
-    kept: set[int] = set()
-    left = most_tokens
-    for number in range(len(tasks), 0, -1):
-        size = user_message(tasks[number - 1]).size
-        if left is None or not kept or size <= left:
+def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: bool) -> set[int]:
+    """Their numbers from 1: the newest, the first where that is asked for, then the newer ones while there is room."""
+    newest_first = range(len(sizes), 0, -1)
+    if most_tokens is None:
+        return set(newest_first)
+    kept = {number for number in newest_first if number == len(sizes) or (keeps_first and number == 1)}
+    left = most_tokens - sum(sizes[number - 1] for number in kept)
+    for number in newest_first:
+        if number not in kept and sizes[number - 1] <= left:
             kept.add(number)
-            left = None if left is None else left - size
+            left -= sizes[number - 1]
     return kept

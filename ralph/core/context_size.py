@@ -54,6 +54,10 @@ class SizeCount:
     def grown_to(self, size_now: int) -> int:
         return self.counted + max(0, size_now - self.size)
 
+    def in_proportion(self, size: int) -> int:
+        """Another request, of the same kind of text."""
+        return -(-size * self.counted // max(1, self.size))
+
 
 @dataclass(frozen=True)
 class ContextMeter:
@@ -61,13 +65,15 @@ class ContextMeter:
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
     """In the order of counting, the newest last."""
+    before: SizeCount | None = None
+    """The last count of the context before this one: how many tokens its bytes were. None: there was none."""
 
     def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
         """A server that counts nothing (0) has not counted."""
         if prompt_tokens <= 0:
             return self
         others = {name: count for name, count in self.counts.items() if name != model}
-        return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)})
+        return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
 
     def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
         """The answer to what was just counted goes into the context: hidden thinking is in its tokens alone."""
@@ -75,17 +81,29 @@ class ContextMeter:
         hidden = output_tokens - answer_size
         if last is None or hidden <= 0:
             return self
-        return ContextMeter({**self.counts, model: SizeCount(last.counted + hidden, last.size)})
+        return ContextMeter({**self.counts, model: SizeCount(last.counted + hidden, last.size)}, self.before)
+
+    def afresh(self) -> ContextMeter:
+        """For the context that follows: nothing of it has been counted, but how this one's bytes were is known."""
+        return ContextMeter(before=self._newest or self.before)
+
+    @property
+    def _newest(self) -> SizeCount | None:
+        return next(reversed(list(self.counts.values())), None)
+
+    def at_most(self, model: str, size_now: int) -> int:
+        """What money depends on: only this model's own count makes it less than the bytes say."""
+        own = self.counts.get(model)
+        # Less than was counted is another context, of which nothing is known but its bytes.
+        return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        own = self.counts.get(model)
-        if own is not None:
-            # Less than was counted is another context, of which nothing is known but its bytes.
-            return own.grown_to(size_now) if size_now >= own.size else size_now
-        if not self.counts:
-            return size_now
-        newest = next(reversed(list(self.counts.values())))
-        return min(size_now, _by_another_tokenizer(newest.grown_to(size_now)))
+        """The same, but what has not been counted yet is believed to be much as what was."""
+        if model in self.counts:
+            return self.at_most(model, size_now)
+        if self._newest is not None:
+            return min(size_now, _by_another_tokenizer(self._newest.grown_to(size_now)))
+        return size_now if self.before is None else min(size_now, self.before.in_proportion(size_now))
 
 
 def _by_another_tokenizer(tokens: int) -> int:

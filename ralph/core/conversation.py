@@ -183,7 +183,10 @@ class Conversation:
     @property
     def size(self) -> int:
         """Estimated tokens of the next request, at least as many as it has. Costs nothing to ask."""
-        return tokens_of_bytes(len(self.head)) + self._messages_size
+        around = len(self.head) + len(self.messages) + len(b"]}")
+        if self.marks_cache:
+            around += 2 * len(_CACHE_MARKER)
+        return tokens_of_bytes(around) + self._messages_size
 
     def plus(self, message: Message) -> Conversation:
         if message.author is not None and message.author not in self.thinkers and message.thinks:

@@ -77,21 +77,36 @@ class Finishing:
         return ForcedEnd(Outcome.LIMIT_REACHED, "max_turns", reached)
 
     def newly_near(
-        self, turn: int, budget: Budget, time_left_s: float, max_time_s: float | None
+        self,
+        turn: int,
+        budget: Budget,
+        time_left_s: float,
+        max_time_s: float | None,
+        least_usd: float = 0.0,
     ) -> str | None:
-        """Which limit is nearly used up as this turn begins, told once. None: none is, or it was told."""
+        """Which limit is nearly used up as this turn begins, told once. None: none is, or it was told.
+
+        `least_usd`: what the budget has to hold for another request.
+        """
         if self._was_warned or self.is_final:
             return None
-        near = self._near(turn, budget, time_left_s, max_time_s)
+        near = self._near(turn, budget, time_left_s, max_time_s, least_usd)
         self._was_warned = near is not None
         return near
 
-    def _near(self, turn: int, budget: Budget, time_left_s: float, max_time_s: float | None) -> str | None:
+    def _near(
+        self,
+        turn: int,
+        budget: Budget,
+        time_left_s: float,
+        max_time_s: float | None,
+        least_usd: float = 0.0,
+    ) -> str | None:
         most = self.max_turns or 0
         # The final turn is told something else: this has to come before it.
         if most >= FEWEST_TURNS_TO_WARN and turn >= min(math.ceil(NEAR * most), most - 1):
             return f"the limit of {_turns(most)}"
-        if budget.is_nearly_spent(NEAR):
+        if budget.is_nearly_spent(NEAR, least_usd):
             return f"the budget of ${budget.max_usd:g}"
         if max_time_s is not None and max_time_s - time_left_s >= NEAR * max_time_s:
             return f"the time limit of {max_time_s:g} s"

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ralph.core.conversation import Message
+
 CONTINUE = (
     "Your answer was cut off at its length limit. Go on exactly where it stopped, without repeating it."
 )
@@ -19,6 +26,9 @@ ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done,
 ANSWER_NOW = "Give your closing answer now, as text."
 REPORT_NOW = "Call final_report now."
 
+_OWN = "System notice: "
+_FINAL = " This is the final turn: "
+_NEAR = " is nearly used up. Save your work now: "
 FINAL_WITH_REPORT = (
     "System notice: {why} This is the final turn: nothing but a call of final_report is accepted, every other tool "
     "is refused. Report what was done and what is left; status is failure where the task is not done."
@@ -62,3 +72,15 @@ def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
 
 def near_limit(what: str) -> str:
     return NEAR_LIMIT.format(what=what)
+
+
+def is_bound(messages: Sequence[Message]) -> bool:
+    """Whether the model goes by a limit that it was told of, and nobody has told it since that it no longer holds."""
+    for message in reversed(messages):
+        for block in reversed(message.content if message.role == "user" else ()):
+            words = str(block.get("text", "")) if block.get("type") == "text" else ""
+            if words == LIMIT_LIFTED:
+                return False
+            if words.startswith(_OWN) and (_FINAL in words or _NEAR in words):
+                return True
+    return False

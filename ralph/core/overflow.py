@@ -6,7 +6,7 @@ Text is read here because servers give nothing else; a number that is not found 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ralph.core.model_description import MOST_TOKENS
 
@@ -25,9 +25,34 @@ _WINDOW = re.compile(
 )
 
 
-def named_window(error: AgentError) -> int | None:
-    """Tokens of prompt and answer together; None: the refusal names none."""
-    found = _WINDOW.search(str(error)) or _WINDOW.search(getattr(error, "body", ""))
+_PROMPT = re.compile(
+    r"too long: (?P<prompt>\d{1,10}) tokens >"
+    r"|exceed context limit: (?P<input>\d{1,10}) \+"
+    r"|\((?P<messages>\d{1,10}) in the messages"
+    r"|n_prompt_tokens\W{1,6}(?P<n_prompt>\d{1,10})",
+    re.IGNORECASE,
+)
+
+
+class Refused(NamedTuple):
+    window: int
+    """Tokens of prompt and answer together."""
+    prompt: int
+    """Tokens of the request that did not fit."""
+
+    def leaves(self, answer_tokens: int) -> bool:
+        """Whether the same prompt would fit with a shorter answer."""
+        return self.prompt + answer_tokens <= self.window
+
+
+def refused(error: AgentError) -> Refused | None:
+    """None: the refusal does not name both numbers."""
+    window, prompt = (_number(pattern, error) for pattern in (_WINDOW, _PROMPT))
+    return None if window is None or prompt is None else Refused(window, prompt)
+
+
+def _number(pattern: re.Pattern[str], error: AgentError) -> int | None:
+    found = pattern.search(str(error)) or pattern.search(getattr(error, "body", ""))
     if found is None:
         return None
     tokens = int(next(number for number in found.groups() if number is not None))

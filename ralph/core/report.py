@@ -137,6 +137,12 @@ class ReportDesk:
         self.accepted = self._report(call.arguments, "tool_call")
         return ToolOutput("The report was accepted.")
 
+    def restored(self, arguments: Mapping[str, Any]) -> Report:
+        """One that was accepted before: nothing is checked again."""
+        self.attempts += 1
+        self.accepted = self._report(arguments, "tool_call")
+        return self.accepted
+
     def look_at_text(self, text: str) -> bool:
         """Whether an answer's text is a report or a payload; if so, it is cached. Other words take an older one's place."""
         if text.strip():

@@ -92,13 +92,17 @@ class Roster:
     def _view(self, conversation: Conversation) -> Conversation:
         return self._readings[self.state.route.target].of(conversation)
 
+    def at_most(self, conversation: Conversation) -> int:
+        """Tokens that the next request to `target` holds, whatever another model has counted."""
+        return self.meter.at_most(self.target.model, self._view(conversation).size)
+
     def estimate(self, conversation: Conversation) -> int:
         """Tokens that the next request to `target` holds, at most."""
         return self.meter.estimate(self.target.model, self._view(conversation).size)
 
     def estimate_afresh(self, conversation: Conversation) -> int:
-        """Of one that has not been sent yet: what was counted of another may be less than its bytes say, never more."""
-        return min(self.estimate(conversation), self._view(conversation).size)
+        """The same of a fresh context, of which nothing was counted yet."""
+        return self.meter.afresh().estimate(self.target.model, self._view(conversation).size)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
         """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
@@ -120,9 +124,18 @@ class Roster:
         counted = self.meter.counted(model, tokens.prompt, self._view(conversation).size)
         self.meter = counted.answered(model, tokens.output, answer_size)
 
-    def forget_counts(self) -> None:
-        """What was counted was another context."""
-        self.meter = ContextMeter()
+    def begin_afresh(self) -> None:
+        """Another context takes the place of the one that was counted."""
+        self.meter = self.meter.afresh()
+
+    def learn_window(self, window: int, prompt_tokens: int, conversation: Conversation) -> bool:
+        """What `target` said of its window and of this request when it refused it. Whether that is news."""
+        if self.window is not None and self.window <= window:
+            return False
+        index = self.state.route.target
+        self.targets[index] = replace(self.target, context_window=window)
+        self.meter = self.meter.counted(self.target.model, prompt_tokens, self._view(conversation).size)
+        return True
 
     def describe(self, description: ModelDescription | None) -> None:
         """What the server says of `target`; it is asked once."""

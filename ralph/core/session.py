@@ -19,6 +19,7 @@ from ralph.core.next_step import TurnState, next_step
 from ralph.core.notices import CONTINUE
 from ralph.core.outcome import Outcome
 from ralph.core.reading import Reading
+from ralph.core.report import FINAL_REPORT
 from ralph.core.session_entries import tasks_after, users_own
 from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolResult
 from ralph.core.usage import tokens_of
@@ -90,6 +91,10 @@ class Session:
     """Every prompt of the user's, in order."""
     changed_files: tuple[str, ...] = ()
     """By file tools, in the order of their first change."""
+    report: Mapping[str, Any] | None = None
+    """The arguments of a final report that was accepted, where nothing has followed it."""
+    is_afresh: bool = False
+    """This context has followed another one."""
     summary: str = ""
     """The model's, of what came before this context."""
     meter: ContextMeter = field(default_factory=ContextMeter)
@@ -159,6 +164,8 @@ class _Replay:
         self._seen: dict[str, str] = {}
         self._tasks: list[tuple[Block, ...]] = []
         self._changed_files: dict[str, None] = {}
+        self._report: Mapping[str, Any] | None = None
+        self._is_afresh = False
         self._summary = ""
         self._meter = ContextMeter()
 
@@ -167,6 +174,8 @@ class _Replay:
             raise SessionError("it does not begin as a session's journal does")
         if kind in _GOES_ON:
             self._ended = None
+        if kind in _GOES_ON and kind != "tool_result":
+            self._report = None
         take = {
             "session": self._open,
             "run": self._begin_run,
@@ -206,6 +215,8 @@ class _Replay:
             seen=self._seen,
             tasks=tuple(self._tasks),
             changed_files=tuple(self._changed_files),
+            report=self._report,
+            is_afresh=self._is_afresh,
             summary=self._summary,
             meter=self._meter,
         )
@@ -291,12 +302,19 @@ class _Replay:
 
     def _start_afresh(self, fields: Mapping[str, Any]) -> None:
         self._conversation = self._conversation.emptied().plus(user_message(fields["content"]))
+        self._is_afresh = True
         self._summary = fields["summary"]
-        self._meter = ContextMeter()
+        self._meter = self._meter.afresh()
         self._close_answer()
         self._turn_state = replace(
             self._turn_state, said=""
         )  # the model does not know what it had begun to say
+
+    def _note_report(self, result: ToolResult) -> None:
+        calls = {call.id: call for call in (self._answer.calls if self._answer is not None else ())}
+        call = calls.get(result.tool_use_id)
+        if isinstance(call, ToolCall) and call.name == FINAL_REPORT and not result.output.is_error:
+            self._report = call.arguments
 
     def _count(self, tokens: TokenUsage, answer_size: int) -> None:
         if self._shape is not None and self._reading is not None:
@@ -306,6 +324,7 @@ class _Replay:
 
     def _take_result(self, fields: Mapping[str, Any]) -> None:
         result = self._results[fields["tool_use_id"]] = ToolResult.of_block(dict(fields))
+        self._note_report(result)
         change = self._intents.get(result.tool_use_id)
         if change is not None and change.is_real and not result.output.is_error:
             self._changed_files[change.path] = None

@@ -169,16 +169,33 @@ SIZES = [user_message(task).size for task in TASKS]
     [
         pytest.param(None, {1, 2, 3}, id="no bound"),
         pytest.param(sum(SIZES), {1, 2, 3}, id="at the bound"),
+        pytest.param(sum(SIZES) - 1, {1, 3}, id="over it: one between goes"),
+        pytest.param(SIZES[0] + SIZES[2], {1, 3}, id="the first and the newest"),
+        pytest.param(0, {1, 3}, id="the first and the newest in any case"),
+    ],
+)
+def test_tasks_between_go_only_when_all_exceed_the_bound_and_it_is_said(
+    most_tokens: int | None, kept: set[int]
+) -> None:
+    blocks = fresh_context(TASKS, "So.", FILES, most_task_tokens=most_tokens)
+    for number, task in enumerate(TASKS, start=1):
+        assert all(block in blocks for block in task) is (number in kept)
+        left_out = f"# Task {number} of 3: left out"
+        assert (left_out in texts(blocks)) is (number not in kept)
+
+
+@pytest.mark.parametrize(
+    ("most_tokens", "kept"),
+    [
+        pytest.param(None, {1, 2, 3}, id="no bound"),
         pytest.param(sum(SIZES) - 1, {2, 3}, id="over it: the oldest goes"),
         pytest.param(SIZES[0] + SIZES[2], {1, 3}, id="one with a large image goes, the first stays"),
         pytest.param(SIZES[2], {3}, id="the newest alone"),
         pytest.param(0, {3}, id="the newest in any case"),
     ],
 )
-def test_older_tasks_go_only_when_all_exceed_the_bound_and_it_is_said(
-    most_tokens: int | None, kept: set[int]
-) -> None:
-    blocks = fresh_context(TASKS, "So.", FILES, most_task_tokens=most_tokens)
+def test_where_nothing_else_helps_older_tasks_go_first(most_tokens: int | None, kept: set[int]) -> None:
+    blocks = cut_context(TASKS, "So.", FILES, most_task_tokens=most_tokens)
     for number, task in enumerate(TASKS, start=1):
         assert all(block in blocks for block in task) is (number in kept)
         left_out = f"# Task {number} of 3: left out"

@@ -40,7 +40,7 @@ def flat(text: str) -> str:
 
 def words_of_notices() -> Iterator[str]:
     for name, value in vars(notices).items():
-        if name.isupper():
+        if name.isupper() and name != "TYPE_CHECKING":
             yield from value.values() if isinstance(value, dict) else [value]
 
 

@@ -1,30 +1,31 @@
-"""The window that a refusal names, in the words of each server, and none where it names none."""
+"""The window and the prompt that a refusal names, in the words of each server, and none where it does not."""
 
 from __future__ import annotations
 
 import pytest
 
 from ralph.core.errors import HttpError, StreamParse
-from ralph.core.overflow import named_window
+from ralph.core.overflow import Refused, refused
 
 ROWS = [
-    ("prompt is too long: 208310 tokens > 200000 maximum", 200_000),
+    ("prompt is too long: 208310 tokens > 200000 maximum", Refused(200_000, 208_310)),
     (
         "input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease input length",
-        200_000,
+        Refused(200_000, 178_959),
     ),
     (
         (
             "This model's maximum context length is 32768 tokens. However, you requested 32897 tokens (897 in the "
             "messages, 32000 in the completion)."
         ),
-        32_768,
+        Refused(32_768, 897),
     ),
     (
-        "the request exceeds the available context size (4096 tokens), try increasing it",
-        4096,
+        '{"error":{"type":"exceed_context_size_error","n_prompt_tokens":5000,"n_ctx":4096}}',
+        Refused(4096, 5000),
     ),
-    ('{"error":{"type":"exceed_context_size_error","n_prompt_tokens":5000,"n_ctx":4096}}', 4096),
+    ("the request exceeds the available context size (4096 tokens), try increasing it", None),
+    ("This model's maximum context length is 8192 tokens.", None),
     ("prompt is too long", None),
     ("Input is too long for requested model.", None),
     ("prompt is too long: 208310 tokens > 0 maximum", None),
@@ -33,8 +34,13 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "window"), ROWS)
-def test_the_window_is_read_from_the_words_of_each_server(text: str, window: int | None) -> None:
-    assert named_window(HttpError(400, None, text)) == window
-    assert named_window(HttpError(400, None, "{}", message=text)) == window
-    assert named_window(StreamParse(text)) == window
+@pytest.mark.parametrize(("text", "told"), ROWS)
+def test_the_numbers_are_read_from_the_words_of_each_server(text: str, told: Refused | None) -> None:
+    assert refused(HttpError(400, None, text)) == told
+    assert refused(HttpError(400, None, "{}", message=text)) == told
+    assert refused(StreamParse(text)) == told
+
+
+@pytest.mark.parametrize(("answer", "fits"), [(31_870, True), (31_871, True), (31_872, False)])
+def test_the_same_prompt_fits_with_an_answer_that_the_window_leaves(answer: int, fits: bool) -> None:
+    assert Refused(32_768, 897).leaves(answer) is fits

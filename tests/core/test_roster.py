@@ -122,20 +122,32 @@ def test_what_was_counted_holds_until_it_is_forgotten() -> None:
     by_bytes = asked.estimate(conversation)
     asked.count(conversation, TokenUsage(input=30, cache_read=12, output=7), answer_size=7)
     assert asked.estimate(conversation) == 42
-    asked.forget_counts()
-    assert asked.estimate(conversation) == by_bytes
+    asked.begin_afresh()
+    assert asked.at_most(conversation) == by_bytes
+    assert asked.estimate(conversation) == 42, "as many tokens as the same bytes were before"
 
 
-def test_a_context_that_was_never_sent_is_no_larger_than_its_bytes_say() -> None:
+@pytest.mark.parametrize(("counted", "is_believed"), [(10, True), (900_000, False)])
+def test_a_context_that_was_never_sent_is_no_larger_than_its_bytes_say(
+    counted: int, is_believed: bool
+) -> None:
     asked = roster()
     conversation = talk(asked)
     fresh = talk(asked, *[user_message("more")])
-    for counted, is_believed in ((10, True), (900_000, False)):
-        asked.forget_counts()
-        by_bytes = asked.estimate(fresh)
-        asked.count(conversation, TokenUsage(input=counted), answer_size=0)
-        assert (asked.estimate_afresh(fresh) < by_bytes) is is_believed
-        assert asked.estimate_afresh(fresh) <= by_bytes
+    by_bytes = asked.estimate(fresh)
+    asked.count(conversation, TokenUsage(input=counted), answer_size=0)
+    assert (asked.estimate_afresh(fresh) < by_bytes) is is_believed
+    assert asked.estimate_afresh(fresh) <= by_bytes
+
+
+def test_a_target_that_tells_its_window_and_this_prompt_is_believed() -> None:
+    asked = roster(LOCAL)
+    conversation = talk(asked)
+    assert asked.learn_window(4_096, 897, conversation)
+    assert (asked.window, asked.estimate(conversation)) == (4_096, 897)
+    assert asked.longest_answer(897) == 4_096 - 897
+    assert not asked.learn_window(4_096, 897, conversation), "that is no news"
+    assert not asked.learn_window(5_000, 897, conversation)
 
 
 def test_max_tokens_are_replaced_in_the_request_and_nothing_else() -> None:
