@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ralph.core.answer import MalformedCall
 from ralph.core.events import GuardTripped, MalformedCallRefused
-from ralph.core.guards import Guards
 from ralph.core.notices import refused_in_final_turn
 from ralph.core.report import FINAL_REPORT
 from ralph.core.tool_arguments import check_arguments
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.core.finishing import Finishing
-    from ralph.core.guards import Refusal
+    from ralph.core.guards import Guards, Refusal
     from ralph.core.report import ReportDesk
     from ralph.core.tool_calls import ToolDefinition
     from ralph.ports import Events
@@ -45,7 +44,7 @@ class CallRules:
         self._finishing = finishing
         self._desk = desk
         self._events = events
-        self._guards = Guards(sorted(self._tools))
+        self._guards: Guards | None = None
         self.turn = 0
         """The one at work, for the events."""
         self.ended_by: Refusal | None = None
@@ -67,7 +66,7 @@ class CallRules:
             return
         self.has_use = True
         if output is not None:
-            self._guards.after(as_written(call), output, is_known=call.name in self._tools)
+            self._guarding().after(as_written(call), output, is_known=call.name in self._tools)
 
     def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
         if self.ended_by is not None:
@@ -81,12 +80,12 @@ class CallRules:
         checked = self._checked(call)
         is_known = call.name in self._tools
         shown = as_written(call)
-        refusal = self._guards.before(shown, is_known=is_known)
+        refusal = self._guarding().before(shown, is_known=is_known)
         if refusal is not None:
             return self._guarded(refusal)
         if isinstance(checked, ToolOutput):
             self._events.emit(MalformedCallRefused(self.turn, call.name, str(checked.content)))
-            self._guards.after(shown, checked, is_known=is_known)
+            self._guarding().after(shown, checked, is_known=is_known)
         return checked
 
     def _received(self, call: ToolCall | MalformedCall, desk: ReportDesk) -> ToolOutput:
@@ -99,7 +98,14 @@ class CallRules:
         """What came of a call that ran. `change`: None of a file tool: there was nothing that it could change."""
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
-        self._guards.after(call, output, change=change)
+        self._guarding().after(call, output, change=change)
+
+    def _guarding(self) -> Guards:
+        if self._guards is None:
+            from ralph.core.guards import Guards  # noqa: PLC0415 - a run without tools does without
+
+            self._guards = Guards(sorted(self._tools))
+        return self._guards
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:
         if refusal.is_last:

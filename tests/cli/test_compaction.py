@@ -100,7 +100,7 @@ WORDS = [
     pytest.param(Fault(status=400, message="prompt is too long"), id="anthropic without counts"),
     pytest.param(
         Fault(
-            status=400, message="input length and `max_tokens` exceed context limit: 190000 + 32000 > 200000"
+            status=400, message="input length and `max_tokens` exceed context limit: 199500 + 32000 > 200000"
         ),
         id="anthropic with the answer",
     ),
