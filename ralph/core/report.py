@@ -195,6 +195,9 @@ _WHAT_HAPPENED = {
 }
 
 
+_LIMITS = frozenset({"max_turns", "max_budget_usd", "max_time", "context"})
+
+
 def synthetic_report(
     *,
     reason: str,
@@ -212,7 +215,7 @@ def synthetic_report(
         )
     if last_stop_reason is not None:
         sentences.append(f"The last answer ended with {last_stop_reason}.")
-    if last_error is not None:
+    if last_error is not None and (attempts or reason not in _LIMITS):  # a limit's own words say no more
         sentences.append(f"Last error: {_cut(last_error, _LONGEST_ERROR).rstrip('.')}.")
     details = {
         "reason": reason,
