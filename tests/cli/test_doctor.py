@@ -314,6 +314,7 @@ def test_each_server_is_tried_once_however_many_targets_are_there(ralph, listen,
         f"endpoint http://127.0.0.1:{server.port}": "ok",
         f"endpoint http://127.0.0.1:{closed_port}": "FAIL",
     }
+    wait_until(lambda: len(server.received) == 1)
     assert server.received == [b""]
 
 
