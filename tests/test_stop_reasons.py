@@ -74,7 +74,7 @@ TABLE = {
         1,
         3,
         result="No final answer: the context was full after 0 turns. The last answer ended with "
-        "model_context_window_exceeded. Last error: the model's context window is full.",
+        "model_context_window_exceeded.",
     ),
     "compaction": Row(answer(COMPACTION, stop_reason="compaction"), 2, 0),
     "null": Row(streamed(text("Well.")), 1, 0, result="Well.", notice="no stop reason"),
