@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from ralph.core.answer import MalformedCall
 from ralph.core.events import GuardTripped, MalformedCallRefused
 from ralph.core.notices import refused_in_final_turn
-from ralph.core.report import FINAL_REPORT
 from ralph.core.tool_arguments import check_arguments
-from ralph.core.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
+from ralph.core.tool_calls import FILE_TOOLS, FINAL_REPORT, FileChange, ToolCall, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from ralph.core import backoff
 from ralph.core.credentials import child_environment, known_secrets
-from ralph.core.report import FINAL_REPORT, ReportForm, plain_problems
-from ralph.core.report_tool import has_payload, report_tool
 from ralph.core.roster import Roster
 from ralph.core.setting_tables import LimitSettings
 from ralph.core.system_prompt import PromptParts, system_prompt
+from ralph.core.tool_calls import FINAL_REPORT
 from ralph.effects.project_instructions import read_project_instructions
 from ralph.settings import SettingsError
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from ralph.core.backoff import RetryPolicy
     from ralph.core.redaction import Redactor
+    from ralph.core.report import ReportForm
     from ralph.core.session import Session
     from ralph.core.target import Target
     from ralph.core.tool_calls import ToolDefinition
@@ -122,12 +122,14 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
 
 def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
     """What the final report must be: what was asked for just now, else what the session's requests say. None: nothing."""
-    if options.report is not None:
-        tool: ToolDefinition | None = report_tool(options.report.payload_schema)
-    else:
-        tool = old.offered_tool(FINAL_REPORT) if old is not None else None
-    if tool is None:
+    offered = old.offered_tool(FINAL_REPORT) if old is not None else None
+    if options.report is None and offered is None:
         return None
+    from ralph.core.report import ReportForm, plain_problems  # noqa: PLC0415 - most runs need none
+    from ralph.core.report_tool import has_payload, report_tool  # noqa: PLC0415 - the same
+
+    tool = report_tool(options.report.payload_schema) if options.report is not None else offered
+    assert tool is not None  # noqa: S101 - one of the two is there
     if not has_payload(tool):
         return ReportForm(tool, plain_problems, has_payload=False)
     from ralph.effects.report_check import ReportCheck  # noqa: PLC0415 - few runs have a schema

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.backoff import RetryPolicy, standard
 from ralph.core.events import AttemptEnded, ReportAccepted
-from ralph.core.report import FINAL_REPORT, ReportForm, plain_problems
+from ralph.core.report import ReportForm, plain_problems
 from ralph.core.report_tool import report_tool
 from ralph.core.roster import Roster
 from ralph.core.session import Session, replay
 from ralph.core.target import Target
+from ralph.core.tool_calls import FINAL_REPORT
 from ralph.effects.output.result_object import result_object
 from ralph.effects.report_validator import validator_of
 from ralph.loop import Run

@@ -20,9 +20,9 @@ from ralph.core.events import (
     TurnStarted,
 )
 from ralph.core.outcome import Outcome
-from ralph.core.report import FINAL_REPORT, ReportForm
 from ralph.core.setting_tables import LimitSettings
 from ralph.core.target import Target
+from ralph.core.tool_calls import FINAL_REPORT
 from tests.fakes import answer, call, text
 from tests.played import PAYLOAD_FORM, PLAIN_FORM, Played, report
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
+    from ralph.core.report import ReportForm
 
 THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
 

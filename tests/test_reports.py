@@ -18,10 +18,11 @@ from ralph.core.events import (
 )
 from ralph.core.models import Price
 from ralph.core.outcome import Outcome
-from ralph.core.report import FINAL_REPORT, STATUSES
+from ralph.core.report import STATUSES
 from ralph.core.session import replay
 from ralph.core.setting_tables import LimitSettings
 from ralph.core.target import Target
+from ralph.core.tool_calls import FINAL_REPORT
 from ralph.ports import SignalReceived, TimeIsUp
 from tests.fakes import FakeClock, FakeJournal, answer, call, text
 from tests.played import DONE, PAYLOAD_FORM, PLAIN_FORM, Played, TimedWaiter, report

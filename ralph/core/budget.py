@@ -47,9 +47,6 @@ class Budget:
             return 0
         return wish if wish * price.output <= left_millionths else math.floor(left_millionths / price.output)
 
-    def buys(self, facts: ModelFacts | None, prompt_tokens: int, answer_tokens: int) -> bool:
-        return self.longest_answer(facts, prompt_tokens, answer_tokens) >= answer_tokens
-
     def least_usd(self, facts: ModelFacts | None, prompt_tokens: int) -> float:
         """What a request has to be able to cost before it is made."""
         price = facts.price_for(prompt_tokens) if facts is not None else None

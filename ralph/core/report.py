@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     Validator = Callable[[Mapping[str, Any]], Sequence[str]]
     """From a report's arguments to what is wrong with them: a few short lines, each with path and expectation."""
 
-FINAL_REPORT = "final_report"
 STATUSES = ("success", "failure")
 SOURCES = ("tool_call", "text", "synthetic")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ralph.core.report import FINAL_REPORT, STATUSES
+from ralph.core.report import STATUSES
 from ralph.core.schema_references import DEFAULT_DRAFT, is_draft_4, own_fragment, schemas_within
-from ralph.core.tool_calls import ToolDefinition
+from ralph.core.tool_calls import FINAL_REPORT, ToolDefinition
 
 
 def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:

@@ -19,9 +19,8 @@ from ralph.core.next_step import TurnState, next_step
 from ralph.core.notices import CONTINUE
 from ralph.core.outcome import Outcome
 from ralph.core.reading import Reading
-from ralph.core.report import FINAL_REPORT
 from ralph.core.session_entries import tasks_after, users_own
-from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolResult
+from ralph.core.tool_calls import FINAL_REPORT, FileChange, ToolCall, ToolDefinition, ToolResult
 from ralph.core.usage import tokens_of
 
 if TYPE_CHECKING:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FINAL_REPORT = "final_report"
+"""The tool by which a model ends its task, where a report is required. It runs nothing: `core/report.py` takes it."""
+
 FILE_TOOLS = frozenset({"Write", "Edit"})
 """Whose effect is one file's new content, so that it can be seen afterwards whether they had it."""
 

@@ -18,9 +18,9 @@ from ralph.core.conversation import NOT_RUN, text_blocks
 from ralph.core.finishing import FORCES, Finishing
 from ralph.core.guards import GUARDS, Guards
 from ralph.core.next_step import FAILURES
-from ralph.core.report import FINAL_REPORT, ReportDesk
+from ralph.core.report import ReportDesk
 from ralph.core.report_tool import report_tool
-from ralph.core.tool_calls import ToolCall, ToolDefinition, ToolOutput
+from ralph.core.tool_calls import FINAL_REPORT, ToolCall, ToolDefinition, ToolOutput
 from ralph.effects.report_validator import validator_of
 from ralph.ports import WorkingDirectoryGoneError
 from ralph.tool_turn import INTERRUPTED, _with_note

@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 
 from ralph.core.answer import MalformedCall
 from ralph.core.json_in_text import LONGEST_TEXT
-from ralph.core.report import (
-    FINAL_REPORT,
-    NO_SUMMARY,
-    Report,
-    ReportDesk,
-    plain_problems,
-    report_object,
-    synthetic_report,
-)
+from ralph.core.report import NO_SUMMARY, Report, ReportDesk, plain_problems, report_object, synthetic_report
 from ralph.core.report_tool import report_tool
-from ralph.core.tool_calls import ToolCall
+from ralph.core.tool_calls import FINAL_REPORT, ToolCall
 
 DONE = {"status": "success", "summary": "All green."}
 

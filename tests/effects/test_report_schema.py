@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ralph.core.report import FINAL_REPORT, ReportDesk
+from ralph.core.report import ReportDesk
 from ralph.core.report_tool import report_tool
-from ralph.core.tool_calls import ToolCall
+from ralph.core.tool_calls import FINAL_REPORT, ToolCall
 from ralph.effects.report_schema import MOST_SCHEMA_BYTES, read_schema
 from ralph.effects.report_validator import MOST_PROBLEMS, validator_of
 

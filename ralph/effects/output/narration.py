@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core import events as ev
 from ralph.core.guards import MOST_REFUSALS
-from ralph.core.report import FINAL_REPORT
+from ralph.core.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.outcome import Outcome
-from ralph.core.report import report_object
 
 if TYPE_CHECKING:
     from ralph.core.events import RunEnded
@@ -41,6 +40,8 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
     if ended.result is not None:
         result["result"] = ended.result
     if ended.report is not None:
+        from ralph.core.report import report_object  # noqa: PLC0415 - most runs have none
+
         result["final_report"] = report_object(ended.report)
         if ended.report.payload is not None:
             result["structured_output"] = ended.report.payload
