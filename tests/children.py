@@ -1,11 +1,28 @@
-"""The child processes of the process that the tests run in. Linux; elsewhere none is seen."""
+"""What the tests see of other processes. Linux; elsewhere no children are seen, and no process runs."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 
 def children() -> set[int]:
-    """Ended ones that nobody has asked about included."""
+    """Of the process that the tests run in; ended ones that nobody has asked about included."""
     lists = Path("/proc/self/task").glob("*/children")
     return {int(process_id) for one in lists for process_id in one.read_text().split()}
+
+
+def is_running(process_id: int) -> bool:
+    """An ended process that nobody has asked about does not run."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def is_gone(process_id: int, within_s: float = 3) -> bool:
+    """Killed, it closes its files a moment before it has ended: the end of its output does not tell."""
+    deadline_s = time.monotonic() + within_s
+    while is_running(process_id) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return not is_running(process_id)

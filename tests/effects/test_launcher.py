@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.effects import launcher
+from tests.children import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -139,13 +140,6 @@ def shell(text: str) -> list[str]:
     return ["/bin/sh", "-c", text]
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def signal_sets(status: str) -> dict[str, set[int]]:
     """From what /proc tells of a process: which signals it blocks, ignores and handles."""
     lines = (line.split(":") for line in status.splitlines())
@@ -240,7 +234,7 @@ def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: P
             time.sleep(delay_ms / 1000)
             process.terminate()
             statuses.add(process.wait(10))
-        assert not (note.exists() and is_running(int(note.read_text() or 0)))
+        assert not note.exists() or is_gone(int(note.read_text() or -1))
     assert statuses <= {-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGKILL}
     assert -signal.SIGTERM in statuses
 
@@ -307,4 +301,4 @@ def test_where_the_kernel_does_not_tell_of_the_parents_end_the_launcher_sees_it(
         pid = int(parent.stdout.readline())
         parent.kill()
         assert parent.stdout.read() == b""
-    assert not is_running(pid)
+    assert is_gone(pid)

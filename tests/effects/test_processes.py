@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ralph.effects import launcher, processes
+from tests.children import is_gone, is_running
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -29,20 +30,6 @@ def finish(command: processes.SupervisedCommand) -> int:
         time.sleep(0.005)
     command.close()
     return status
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until_gone(pid: int) -> bool:
-    deadline_s = time.monotonic() + 3
-    while is_running(pid) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return not is_running(pid)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +69,7 @@ def test_a_stopped_launcher_does_not_save_its_tree() -> None:
     deadline_s = time.monotonic() + 3
     command.kill_what_is_left()
     finish(command)
-    assert not is_running(shell)
+    assert is_gone(shell)
     assert time.monotonic() < deadline_s
 
 
@@ -105,7 +92,7 @@ def test_a_tree_dies_with_a_parent_that_is_killed() -> None:
         pids = [int(parent.stdout.readline()) for _ in range(2)]
         assert all(is_running(pid) for pid in pids)
         parent.send_signal(signal.SIGKILL)
-        assert all(wait_until_gone(pid) for pid in pids)
+        assert all(is_gone(pid) for pid in pids)
     # Other tests made this process the adopter of its descendants: the launcher is ours now.
     for pid in launcher.children_of(os.getpid()):
         os.waitpid(pid, 0)
