@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
+from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 from ralph.effects.tools.output_capture import OutputCapture, StreamRedaction
-from ralph.effects.tools.running_command import Ended, Ending, RunningCommand
 from ralph.effects.tools.tool_error import ToolError, os_error_text
 
 if TYPE_CHECKING:
@@ -30,8 +30,17 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
         redaction=StreamRedaction(room.redact, room.redact_longest),
     )
     purpose = " ".join((arguments.get("description") or command).split())
-    running = RunningCommand(_started(command, room), room, capture)
-    ending = running.run(limit_s, room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE])
+    running = RunningCommand(
+        _started(command, room),
+        capture,
+        waiter=room.waiter,
+        clock=room.clock,
+        grace_s=settings.kill_grace_s,
+    )
+    try:
+        ending = running.run(limit_s, room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE])
+    except NotFollowedError as error:
+        raise ToolError(str(error)) from None
     notes = _notes(ending, limit_s, settings)
     if not ending.is_all_gone:
         notes.append("[something it started could not be stopped and still runs]")

@@ -7,16 +7,13 @@ import os
 import select
 from dataclasses import dataclass
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ralph.effects.tools.tool_error import ToolError
 from ralph.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
     from ralph.effects.processes import SupervisedCommand
-    from ralph.effects.tools.output_capture import OutputCapture
-    from ralph.effects.tools.tool_room import ToolRoom
-    from ralph.ports import Mailbox
+    from ralph.ports import Clock, Mailbox, Waiter
 
 _CHUNK_BYTES = 65_536
 # A process that escaped may hold the output open for ever: the command's own end is what counts.
@@ -26,6 +23,23 @@ _READER_LOOKS_UP_EVERY_MS = 100
 _LAUNCHER_MARGIN_S = 1.0
 _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
+
+
+class Capture(Protocol):
+    """Takes a command's output: fed by one thread, closed by another once that one has stopped."""
+
+    def feed(self, chunk: bytes) -> bool:
+        """False once there is more than anyone will keep: the command is stopped."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NotFollowedError(Exception):
+    """The system has no thread left: the command was stopped as soon as it had begun."""
+
+    def __init__(self) -> None:
+        super().__init__("the command was stopped at once: the system has no thread left to follow it")
 
 
 class Ended(enum.Enum):
@@ -53,18 +67,29 @@ class _News(enum.Enum):
 
 
 class RunningCommand:
-    def __init__(self, process: SupervisedCommand, room: ToolRoom, capture: OutputCapture) -> None:
+    def __init__(
+        self,
+        process: SupervisedCommand,
+        capture: Capture,
+        *,
+        waiter: Waiter,
+        clock: Clock,
+        grace_s: float,
+    ) -> None:
+        """`grace_s`: that of the process, from being asked to being made to stop."""
         self._process = process
-        self._room = room
         self._capture = capture
-        self._mailbox = room.waiter.mailbox()
+        self._waiter = waiter
+        self._clock = clock
+        self._grace_s = grace_s
+        self._mailbox = waiter.mailbox()
         self._status: int | None = None
         self._has_output_ended = False
         self._interrupted: Interrupted | None = None
         self._stop_reading = Event()
 
     def run(self, limit_s: float, waiting_for: str) -> Ending:
-        """Returns, or raises `Interrupted`, once the command and all it started are gone."""
+        """Returns, or raises `Interrupted`, once the command and all it started are gone. Raises NotFollowedError."""
         try:
             self._start_threads()
             how = self._wait_for_end(limit_s, waiting_for)
@@ -92,12 +117,10 @@ class RunningCommand:
             self._has_output_ended = not is_read
             self._process.kill_what_is_left()
             self._process.wait_for_end()
-            raise ToolError(
-                "the command was stopped at once: the system has no thread left to follow it"
-            ) from None
+            raise NotFollowedError from None
 
     def _wait_for_end(self, limit_s: float, waiting_for: str) -> Ended:
-        deadline_s = self._room.clock.now_s() + limit_s
+        deadline_s = self._clock.now_s() + limit_s
         while self._status is None:
             news = self._next(deadline_s, waiting_for)
             if news is TIMED_OUT:
@@ -111,17 +134,17 @@ class RunningCommand:
     def _stop(self) -> None:
         """Ask the tree to end and give it the grace. A signal meanwhile ends the grace."""
         self._process.ask_to_stop()
-        deadline_s = self._room.clock.now_s() + self._room.settings.kill_grace_s + _LAUNCHER_MARGIN_S
+        deadline_s = self._clock.now_s() + self._grace_s + _LAUNCHER_MARGIN_S
         while self._status is None:
             if self._next(deadline_s, "the command to stop") in (TIMED_OUT, _News.INTERRUPTED):
                 return
 
     def _kill_what_is_left(self) -> bool:
-        deadline_s = self._room.clock.now_s() + _KILL_S
+        deadline_s = self._clock.now_s() + _KILL_S
         while not self._process.kill_what_is_left():
-            if self._room.clock.now_s() >= deadline_s:
+            if self._clock.now_s() >= deadline_s:
                 return False
-            self._next(self._room.clock.now_s() + _KILL_AGAIN_EVERY_S, "the command to stop")
+            self._next(self._clock.now_s() + _KILL_AGAIN_EVERY_S, "the command to stop")
         return True
 
     def _end_output(self) -> None:
@@ -135,7 +158,7 @@ class RunningCommand:
             self._capture.close()
 
     def _read_on(self, limit_s: float) -> None:
-        deadline_s = self._room.clock.now_s() + limit_s
+        deadline_s = self._clock.now_s() + limit_s
         while not self._has_output_ended:
             if self._next(deadline_s, "the end of the command's output") is TIMED_OUT:
                 return
@@ -143,7 +166,7 @@ class RunningCommand:
     def _next(self, until_s: float, waiting_for: str) -> Any:
         """One item of news, noted. A signal is news too here: it is raised when the command is gone."""
         try:
-            news = self._room.waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
+            news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
         except Interrupted as interrupted:
             self._interrupted = self._interrupted or interrupted
             return _News.INTERRUPTED
@@ -154,7 +177,7 @@ class RunningCommand:
         return news
 
 
-def _read_output(descriptor: int, capture: OutputCapture, mailbox: Mailbox, stop: Event) -> None:
+def _read_output(descriptor: int, capture: Capture, mailbox: Mailbox, stop: Event) -> None:
     """On a thread of its own, until the end of the output, too much of it, or `stop`."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN | select.POLLHUP)
