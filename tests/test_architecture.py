@@ -105,8 +105,10 @@ MAY_IMPORT = {
     "ralph.retry": {"ralph.core", "ralph.ports"},
     "ralph.tool_turn": {"ralph.call_rules", "ralph.core", "ralph.ports"},
     "ralph.ports": {"ralph.core"},
+    "ralph.loop_ports": {"ralph.core"},
     "ralph.settings": {"ralph.core", "ralph.effects.settings_files"},
     "ralph.effects": {"ralph.core", "ralph.ports"},
+    "ralph.effects.loop": {"ralph.core", "ralph.effects", "ralph.loop_ports", "ralph.ports"},
     "ralph.core": set(),
     "ralph.mock_api": set(),
 }

@@ -1,0 +1,138 @@
+"""The state of a loop as `.ralph/loop.json` holds it: enough to go on after a kill, and to be looked at meanwhile.
+
+Pure: it is written and read by `effects/loop/record.py`. Every change makes a new state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from ralph.core.annotated_json import read_as
+from ralph.core.loop_values import CheckResult, LoopEnd, LoopPlan  # noqa: TC001 - `read_as` reads the annotations
+from ralph.core.outcome import Outcome  # noqa: TC001 - the same
+
+FORMAT = 1
+MOST_FILES_KEPT = 20
+"""Names of changed files in a record; their number is kept as well."""
+
+
+class Phase(enum.Enum):
+    WORKING = "working"
+    WAITING = "waiting"
+    """For the API."""
+    SAVING = "saving"
+    """Committing, pushing."""
+    CHECKING = "checking"
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """One iteration that counts."""
+
+    number: int
+    """From 1."""
+    session_id: str
+    outcome: Outcome
+    exit_code: int
+    turns: int
+    cost_usd: float | None
+    duration_s: float
+    """Waits for the API and the check included."""
+    commits: int
+    files: tuple[str, ...]
+    """At most `MOST_FILES_KEPT`."""
+    file_count: int
+    made_progress: bool
+    check: str | None
+    """In a word or two; None: there is none, or it was not run."""
+    reason: str = ""
+    last_words: str = ""
+
+
+@dataclass(frozen=True)
+class CurrentIteration:
+    number: int
+    session_id: str
+    started_at: str
+    """ISO 8601, UTC."""
+    elapsed_s: float
+    """Of the loop, when it began."""
+    head: str
+    digest: str
+    """Of the checkout, when it began."""
+    phase: Phase = Phase.WORKING
+    outages: int = 0
+    """Ends by exit 75 in a row."""
+    slept_s: float = 0.0
+    """What they were waited for."""
+    waits_until: str | None = None
+    """ISO 8601, UTC; None: nothing is waited for."""
+    turns: int = 0
+    cost_usd: float | None = 0.0
+    """Of its session so far."""
+
+
+@dataclass(frozen=True)
+class LoopState:
+    plan: LoopPlan
+    started_at: str
+    """ISO 8601, UTC."""
+    pid: int
+    """Of the process that works, or worked, on it."""
+    updated_at: str = ""
+    elapsed_s: float = 0.0
+    """Of all processes that worked on it, until `updated_at`."""
+    iterations: tuple[IterationRecord, ...] = ()
+    idle: int = 0
+    """Iterations in a row without progress."""
+    first_check: CheckResult | None = None
+    """Before any iteration: what had failed already."""
+    last_check: CheckResult | None = None
+    is_checked_first: bool = False
+    """The first check is over, whatever it said."""
+    current: CurrentIteration | None = None
+    ended: LoopEnd | None = None
+    format: int = FORMAT
+    notes: tuple[str, ...] = field(default=())
+    """What people must know in the end: a push that failed, a commit that could not be made."""
+
+    @property
+    def spent_usd(self) -> float | None:
+        """None: the cost of one iteration is not known."""
+        costs = [record.cost_usd for record in self.iterations]
+        costs += [self.current.cost_usd] if self.current is not None else []
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
+
+    @property
+    def last(self) -> IterationRecord | None:
+        return self.iterations[-1] if self.iterations else None
+
+
+def state_text(state: LoopState) -> str:
+    """One JSON object, indented: people look at it."""
+    return json.dumps(dataclasses.asdict(state), indent=2, default=_plain) + "\n"
+
+
+def read_state(text: str) -> LoopState:
+    """Raises ValueError, a sentence without a subject: "is damaged: ..."."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is damaged: {error}") from None
+    written = data.get("format") if isinstance(data, dict) else None
+    if isinstance(written, int) and written > FORMAT:
+        raise ValueError(f"has format {written}: a newer ralph wrote it")
+    try:
+        return read_as(LoopState, data)
+    except ValueError as error:
+        raise ValueError(f"is damaged: {error}") from None
+
+
+def _plain(value: Any) -> str:
+    assert isinstance(value, enum.Enum)  # noqa: S101 - nothing else in it needs help
+    return str(value.value)

@@ -1,0 +1,82 @@
+"""The outer loop's seams with the world. Real ones live in `effects/loop/`, fakes in `tests/fakes_of_loop.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ralph.core.loop_state import LoopState
+    from ralph.core.loop_values import (
+        Changes,
+        CheckResult,
+        IterationOrder,
+        IterationResult,
+        SessionSeen,
+        Snapshot,
+    )
+
+
+class CheckoutError(Exception):
+    """One line: what git, or the file system, would not do, and why."""
+
+
+class Checkout(Protocol):
+    """The directory that the iterations change. Every method raises `Interrupted` once what it started is gone."""
+
+    def snapshot(self) -> Snapshot:
+        """Raises CheckoutError."""
+        ...
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        """Raises CheckoutError."""
+        ...
+
+    def commit(self, message: str) -> bool:
+        """Commit all that is uncommitted, untracked files included. False: nothing was. Raises CheckoutError."""
+        ...
+
+    def push(self) -> int:
+        """Push the branch; how many commits the remote did not have. Raises CheckoutError."""
+        ...
+
+    def unpushed(self) -> int | None:
+        """How many commits the remote lacks, as far as this checkout knows; None: it cannot tell."""
+        ...
+
+
+class Iterations(Protocol):
+    def run(self, order: IterationOrder) -> IterationResult:
+        """Start one `ralph run` process and follow it to its end; nothing of it is left.
+
+        A signal meanwhile is passed on to it, and told by `stopped_by`; never raises `Interrupted`. Raises OSError
+        where no process can be started.
+        """
+        ...
+
+    def seen(self, session_id: str) -> SessionSeen | None:
+        """What became of a session that this process did not follow; None: it was never begun."""
+        ...
+
+
+class Check(Protocol):
+    def run(self, limit_s: float) -> CheckResult:
+        """Run the `--until` command for at most so long. Raises `Interrupted` once it is gone."""
+        ...
+
+
+class StopFile(Protocol):
+    def is_there(self) -> bool: ...
+
+
+class LoopRecord(Protocol):
+    def save(self, state: LoopState) -> None:
+        """Whole or not at all. Raises OSError."""
+        ...
+
+
+class LoopLog(Protocol):
+    """What people see of the loop, on standard error."""
+
+    def tell(self, line: str) -> None: ...
+
+    def warn(self, line: str) -> None: ...
