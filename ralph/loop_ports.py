@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ralph.core.backoff import Wait
+    from ralph.core.loop_rules import Share
     from ralph.core.loop_state import LoopState
     from ralph.core.loop_values import (
         Changes,
@@ -74,9 +78,29 @@ class LoopRecord(Protocol):
         ...
 
 
-class LoopLog(Protocol):
-    """What people see of the loop, on standard error."""
+class LoopVoice(Protocol):
+    """What people see of the loop, as it happens."""
 
-    def tell(self, line: str) -> None: ...
+    def checked_first(self, result: CheckResult) -> None:
+        """The check was run before any iteration."""
+        ...
 
-    def warn(self, line: str) -> None: ...
+    def begins(self, state: LoopState, granted: Share) -> None:
+        """Its current iteration, which may use so much."""
+        ...
+
+    def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
+        """The current iteration, which an earlier process has begun. `is_anew`: of it nothing was kept."""
+        ...
+
+    def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
+        """For the API, before the current iteration's session goes on."""
+        ...
+
+    def pushed(self, commits: int) -> None: ...
+
+    def iteration_ended(self, state: LoopState) -> None:
+        """The one that was recorded last."""
+        ...
+
+    def warn(self, text: str) -> None: ...

@@ -265,7 +265,7 @@ def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry:
         ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, base_url, ca_file"),
         ("[limits]\nmax_turn = 1", "limits.max_turn", "max_turns, max_budget_usd, max_time_s"),
         ("timeout = 1", "timeout", "[model], [retry], [limits], [clocks], [sessions], [tools]"),
-        ("timeout = 1", "timeout", "[tools], [[targets]]"),
+        ("timeout = 1", "timeout", "[loop], [[targets]]"),
         ("[model]\nfallback = 'a'", "model.fallback", "name, max_tokens, effort, base_url, ca_file"),
         ("[model.name]\nx = 1", "model.name", ""),
         ('"model.name" = "x"', "model.name", "[model]"),
@@ -571,6 +571,8 @@ def test_every_default_passes_its_own_check() -> None:
 
 
 def shown_default(default: object) -> str:
+    if isinstance(default, tuple) and default:
+        return f"[{', '.join(map(shown_default, default))}]"
     if default is None or default == ():
         return "none"
     return (

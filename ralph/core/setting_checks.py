@@ -97,6 +97,12 @@ def positive_seconds(value: object) -> float:
     raise ValueError("must be more than 0 seconds")
 
 
+def list_of_seconds(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError("must be a list of seconds, such as [5, 60, 300]")
+    return tuple(positive_seconds(one) for one in value)
+
+
 def duration(value: object) -> float:
     """A number of seconds, or a text such as `90`, `45s`, `30m`, `1h 30m`, `2d`: what people call a time limit."""
     if not isinstance(value, str):

@@ -16,6 +16,7 @@ from ralph.core.setting_tables import (
     STRATEGIES,
     ClockSettings,
     LimitSettings,
+    LoopSettings,
     ModelSettings,
     RetrySettings,
     SessionSettings,
@@ -32,6 +33,7 @@ TABLES: dict[str, type] = {
     "clocks": ClockSettings,
     "sessions": SessionSettings,
     "tools": ToolsSettings,
+    "loop": LoopSettings,
 }
 
 
@@ -91,6 +93,8 @@ KEYS = (
     ),
     Key("tools.max_output_bytes", must_be.whole(1), None, "BASH_MAX_OUTPUT_LENGTH", must_be.number),
     Key("tools.pass_env", must_be.variable_names, "--pass-env", trusted_only=True),
+    Key("loop.outage_waits_s", must_be.list_of_seconds),
+    Key("loop.outage_budget_s", must_be.positive_seconds),
 )
 FALLBACK = Key("model.fallback", must_be.comma_separated, "--fallback-model")
 """A flag alone: what stands in a file for good is a target."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ralph.core.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
 from ralph.core.clocks import ClockLimits
 from ralph.core.credentials import secret_header_values
 from ralph.core.endpoint import DEFAULT_BASE_URL
@@ -100,6 +101,16 @@ class ToolsSettings:
 
 
 @dataclass(frozen=True)
+class LoopSettings:
+    """Of `ralph loop`; the defaults are those of `--retry patient`."""
+
+    outage_waits_s: tuple[float, ...] = PATIENT_SCHEDULE_S
+    """Seconds to wait after the first, second, ... iteration in a row that ended with exit 75, the last repeated."""
+    outage_budget_s: float = PATIENT_BUDGET_S
+    """Seconds that such waits in a row may take together; > 0."""
+
+
+@dataclass(frozen=True)
 class Settings:
     model: ModelSettings = ModelSettings()
     retry: RetrySettings = RetrySettings()
@@ -107,6 +118,7 @@ class Settings:
     clocks: ClockSettings = ClockSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()
+    loop: LoopSettings = LoopSettings()
     targets: tuple[Target, ...] = ()
     """Who is asked, the first first; `load_settings` gives at least one."""
     credential: Credential | None = None

@@ -72,7 +72,7 @@ def _shown(value: object) -> str:
         case float():
             return f"{value:g}"
         case tuple():
-            return " ".join(map(str, value))
+            return " ".join(map(_shown, value))
         case _:
             return str(value)
 

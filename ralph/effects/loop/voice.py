@@ -1,0 +1,93 @@
+"""The loop's own lines on standard error, each beginning with `[loop]`. What iterations say is theirs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ralph.core.events import Heartbeat
+from ralph.effects.loop import words
+from ralph.effects.output.narration import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from ralph.core.backoff import Wait
+    from ralph.core.events import Event
+    from ralph.core.loop_rules import Share
+    from ralph.core.loop_state import LoopState
+    from ralph.core.loop_values import CheckResult
+    from ralph.core.setting_tables import LoopSettings
+    from ralph.loop_ports import LoopVoice
+
+_YELLOW, _GREEN, _RED, _DIM = 33, 32, 31, 2
+
+
+class StandardErrorVoice:
+    def __init__(
+        self,
+        schedule: LoopSettings,
+        *,
+        redact: Callable[[str], str],
+        has_color: bool,
+        is_quiet: bool,
+    ) -> None:
+        """`is_quiet`: only ends and what went wrong."""
+        self._schedule = schedule
+        self._redact = redact
+        self._has_color = has_color
+        self._is_quiet = is_quiet
+
+    def emit(self, event: Event) -> None:
+        """The waits of the loop itself (the check, git, an outage) tell that they last."""
+        if isinstance(event, Heartbeat):
+            self.tell(f"{event.since_s:.0f}s for {event.waiting_for}", _DIM)
+
+    def checked_first(self, result: CheckResult) -> None:
+        self.tell(f"check before the first iteration: {result.words}")
+
+    def begins(self, state: LoopState, granted: Share) -> None:
+        self.tell(words.beginning_line(state, granted))
+
+    def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
+        self.tell(words.taken_up_line(state, is_anew=is_anew))
+
+    def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
+        self.warn(words.waiting_line(state, wait, until, self._schedule))
+
+    def pushed(self, commits: int) -> None:
+        self.tell(f"pushed {words.counted(commits, 'commit')}")
+
+    def iteration_ended(self, state: LoopState) -> None:
+        """Quiet loops say it too: it is an outcome."""
+        assert state.last is not None  # noqa: S101 - one has just ended
+        color = _GREEN if state.last.made_progress else _YELLOW
+        self._write(words.iteration_line(state.last, state), color)
+
+    def warn(self, text: str) -> None:
+        self._write(text, _YELLOW)
+
+    def tell(self, text: str, color: int | None = None) -> None:
+        if not self._is_quiet:
+            self._write(text, color)
+
+    def tell_end(self, text: str, *, is_error: bool) -> None:
+        self._write(text, _RED if is_error else _GREEN)
+
+    def _write(self, text: str, color: int | None) -> None:
+        """In one piece, so that an iteration's lines do not tear it. A reader that left changes nothing."""
+        line = f"[loop] {' '.join(plain(self._redact(text)).split())}"
+        if self._has_color and color is not None:
+            line = f"\x1b[{color}m{line}\x1b[0m"
+        try:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+        except OSError:
+            sys.stderr = open("/dev/null", "w")  # noqa: SIM115, PTH123 - lives as long as the process
+
+
+if TYPE_CHECKING:
+
+    def _fits(voice: StandardErrorVoice) -> LoopVoice:
+        return voice

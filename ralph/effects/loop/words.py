@@ -1,0 +1,195 @@
+"""How a loop is told: a line for each iteration, its end, its state for `--status`, a table for CI.
+
+Pure, but for the local time zone.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ralph.core.backoff import PATIENT_SCHEDULE_S
+from ralph.core.loop_prompt import names_of
+from ralph.core.loop_state import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.core.backoff import Wait
+    from ralph.core.loop_rules import Share
+    from ralph.core.loop_state import IterationRecord, LoopState
+    from ralph.core.loop_values import LoopEnd
+    from ralph.core.setting_tables import LoopSettings
+
+MINUTE_S, HOUR_S = 60, 3600
+_DOING = {
+    Phase.WORKING: "the model works",
+    Phase.WAITING: "waiting for the API",
+    Phase.SAVING: "committing and pushing",
+    Phase.CHECKING: "running the check",
+}
+
+
+def time_text(seconds: float) -> str:
+    """`42s`, `3m12s`, `2h05m`."""
+    whole = round(seconds)
+    if whole < MINUTE_S:
+        return f"{whole}s"
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S}m{whole % MINUTE_S:02d}s"
+    return f"{whole // HOUR_S}h{whole % HOUR_S // MINUTE_S:02d}m"
+
+
+def money_text(cost_usd: float | None) -> str:
+    """Small sums with the digits that tell them from nothing. None: not known."""
+    if cost_usd is None:
+        return "$?"
+    return f"${cost_usd:.2f}" if cost_usd >= 1 or not cost_usd else f"${cost_usd:.4f}"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def schedule_text(outages: int, schedule: LoopSettings) -> str:
+    """Where a wait comes from, when no server named it."""
+    own = "" if schedule.outage_waits_s == PATIENT_SCHEDULE_S else ", by the schedule loop.outage_waits_s"
+    return f"outage {outages} in a row{own}"
+
+
+def beginning_line(state: LoopState, granted: Share) -> str:
+    current = state.current
+    assert current is not None  # noqa: S101 - it is said when one begins
+    left = []
+    if granted.is_rest_of_budget:
+        left.append(money_text(granted.budget_usd))
+    if granted.is_rest_of_time and granted.time_s is not None:
+        left.append(time_text(granted.time_s))
+    rest = f", {' and '.join(left)} left" if left else ""
+    return f"iteration {_number(current.number, state)}, session {current.session_id[:8]}{rest}"
+
+
+def taken_up_line(state: LoopState, *, is_anew: bool) -> str:
+    current = state.current
+    assert current is not None  # noqa: S101 - it is what is taken up
+    how = "begins anew: nothing of it was kept" if is_anew else "goes on"
+    return f"iteration {_number(current.number, state)}, session {current.session_id[:8]}, {how}"
+
+
+def waiting_line(state: LoopState, wait: Wait, until: datetime, schedule: LoopSettings) -> str:
+    current = state.current
+    assert current is not None  # noqa: S101 - its session is what waits
+    why = "as the server asks" if wait.from_server else schedule_text(current.outages, schedule)
+    return (
+        f"the API is unavailable: waiting {time_text(wait.seconds)} ({why}), until "
+        f"{until.astimezone():%H:%M:%S}, then session {current.session_id[:8]} goes on"
+    )
+
+
+def iteration_line(record: IterationRecord, state: LoopState) -> str:
+    """Number, outcome, turns, cost, commits, what changed, check, time."""
+    code = f" (exit {record.exit_code})" if record.exit_code else ""
+    check = [f"check {record.check}"] if record.check is not None else []
+    parts = [
+        counted(record.turns, "turn"),
+        money_text(record.cost_usd),
+        counted(record.commits, "commit"),
+        changed(record),
+        *check,
+        time_text(record.duration_s),
+    ]
+    return f"iteration {_number(record.number, state)}: {record.outcome.value}{code}, {', '.join(parts)}"
+
+
+def changed(record: IterationRecord) -> str:
+    if not record.made_progress:
+        return "nothing changed"
+    if not record.file_count:
+        return "no file changed"
+    return f"{counted(record.file_count, 'file')} changed: {names_of(record.files, record.file_count)}"
+
+
+def ending_line(state: LoopState, end: LoopEnd) -> str:
+    code = f" (exit {end.exit_code})" if end.exit_code else ""
+    return f"{end.outcome.value}{code}: {end.reason}; {totals(state)}"
+
+
+def totals(state: LoopState) -> str:
+    commits = sum(record.commits for record in state.iterations)
+    turns = sum(record.turns for record in state.iterations)
+    turns += state.current.turns if state.current is not None else 0
+    return (
+        f"{counted(len(state.iterations), 'iteration')}, {counted(turns, 'turn')}, {money_text(state.spent_usd)}, "
+        f"{counted(commits, 'commit')}, {time_text(state.elapsed_s)}"
+    )
+
+
+def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterator[str]:
+    """For `ralph loop --status`. `is_running`: its process holds the lock."""
+    plan = state.plan
+    yield f"loop in {plan.directory}, begun {local(state.started_at)}"
+    if state.ended is not None:
+        yield f"ended {local(state.updated_at)}: {ending_line(state, state.ended)}"
+    elif is_running:
+        yield f"running as process {state.pid}: {totals(state)}"
+    else:
+        yield f"stopped without an end, last seen {local(state.updated_at)}: {totals(state)}"
+    if state.current is not None:
+        yield _now_at(state, now)
+    if plan.until is not None and state.last_check is not None:
+        yield f"check `{plan.until}`: {state.last_check.words}"
+    yield from (iteration_line(record, state) for record in state.iterations[-10:])
+    yield from state.notes
+    if not is_running and (state.ended is None or state.ended.exit_code):
+        yield "go on with: ralph loop --continue"
+
+
+def _now_at(state: LoopState, now: datetime) -> str:
+    current = state.current
+    assert current is not None  # noqa: S101 - the caller looked
+    doing = _DOING[current.phase]
+    if current.waits_until is not None:
+        doing += f" until {local(current.waits_until)} ({counted(current.outages, 'outage')})"
+    since = (now - datetime.fromisoformat(current.started_at)).total_seconds()
+    number = _number(current.number, state)
+    return (
+        f"iteration {number}, session {current.session_id[:8]}: {doing}, begun {time_text(max(since, 0))} ago"
+    )
+
+
+def step_summary(state: LoopState, end: LoopEnd) -> str:
+    """Markdown, for `$GITHUB_STEP_SUMMARY`."""
+    rows = [
+        f"| {record.number} | {record.outcome.value} | {record.turns} | {money_text(record.cost_usd)} "
+        f"| {record.commits} | {_cell(changed(record))} | {_cell(record.check or '')} | {time_text(record.duration_s)} |"
+        for record in state.iterations
+    ]
+    return "\n".join(
+        [
+            f"### ralph loop: {end.outcome.value}",
+            "",
+            f"{_cell(end.reason)} ({totals(state)})",
+            "",
+            "| # | outcome | turns | cost | commits | changed | check | time |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+            *rows,
+            *(f"\n{_cell(note)}" for note in state.notes),
+            "",
+        ]
+    )
+
+
+def local(moment: str) -> str:
+    """An ISO time as the clock on the wall shows it."""
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+
+
+def _number(number: int, state: LoopState) -> str:
+    most = state.plan.limits.max_iterations
+    return f"{number}" if most is None else f"{number} of {most}"
+
+
+def _cell(text: str) -> str:
+    """What a model or a program said must not end its cell, its row or its table."""
+    shown = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+    return shown.replace("<", "&lt;").replace("`", "\\`")
