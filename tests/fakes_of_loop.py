@@ -1,0 +1,225 @@
+"""The outer loop on stand-ins: iterations that are scripted, a checkout that is a number, a clock that is told the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ralph.core.loop_state import LoopState, read_state, state_text
+from ralph.core.loop_values import (
+    Changes,
+    CheckResult,
+    IterationOrder,
+    IterationResult,
+    LoopEnd,
+    LoopLimits,
+    LoopPlan,
+    SessionSeen,
+    Snapshot,
+)
+from ralph.core.outcome import Outcome
+from ralph.core.setting_tables import LimitSettings, LoopSettings
+from ralph.loop_ports import CheckoutError
+from ralph.outer_loop import LoopWorld, OuterLoop
+from tests.fakes import EPOCH, FakeClock, FakeWaiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from ralph.core.backoff import Wait
+    from ralph.core.loop_rules import Share
+
+
+def ended(outcome: Outcome, **fields: object) -> IterationResult:
+    result = IterationResult(outcome.exit_code(), outcome, turns=2, cost_usd=0.5)
+    return replace(result, **fields)  # type: ignore[arg-type]  # by name, each of its type
+
+
+DONE = ended(Outcome.COMPLETED)
+AWAY = ended(Outcome.API_UNAVAILABLE)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What one process does."""
+
+    result: IterationResult = DONE
+    changes: bool = True
+    seconds: float = 60.0
+    stops: bool = False
+    """It creates the stop file."""
+
+
+class FakeCheckout:
+    def __init__(self) -> None:
+        self.version = 0
+        self.uncommitted = 0
+        self.messages: list[str] = []
+        self.push_problems: list[str | None] = []
+        self.commit_problem: str | None = None
+        self.to_push = 0
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(digest=str(self.version), head="head")
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        return Changes(0, ("a.py",) if before.digest != after.digest else ())
+
+    def commit(self, message: str) -> bool:
+        if self.commit_problem is not None:
+            raise CheckoutError(self.commit_problem)
+        was, self.uncommitted = self.uncommitted, 0
+        if was:
+            self.messages.append(message)
+            self.to_push += 1
+        return bool(was)
+
+    def push(self) -> int:
+        problem = self.push_problems.pop(0) if self.push_problems else None
+        if problem is not None:
+            raise CheckoutError(problem)
+        pushed, self.to_push = self.to_push, 0
+        return pushed
+
+    def unpushed(self) -> int | None:
+        return self.to_push
+
+
+class FakeIterations:
+    def __init__(self, script: Iterable[Played], checkout: FakeCheckout, clock: FakeClock) -> None:
+        self.script = list(script)
+        self.orders: list[IterationOrder] = []
+        self.sessions: dict[str, SessionSeen] = {}
+        self.has_stop_file = False
+        self._checkout = checkout
+        self._clock = clock
+
+    def run(self, order: IterationOrder) -> IterationResult:
+        self.orders.append(order)
+        assert len(self.orders) < 100, "a loop without an end"
+        played = self.script.pop(0) if self.script else Played()
+        self._clock.seconds += played.seconds
+        if played.changes:
+            self._checkout.version += 1
+            self._checkout.uncommitted += 1
+        self.has_stop_file = self.has_stop_file or played.stops
+        result = played.result
+        self.sessions[order.session_id] = SessionSeen(result.turns, result.cost_usd, result)
+        return result
+
+    def seen(self, session_id: str) -> SessionSeen | None:
+        return self.sessions.get(session_id)
+
+    def is_there(self) -> bool:
+        return self.has_stop_file
+
+
+class FakeCheck:
+    """Passes or fails as scripted; the last verdict stands for ever."""
+
+    def __init__(self, verdicts: Iterable[int], clock: FakeClock) -> None:
+        self._verdicts = list(verdicts)
+        self.limits_s: list[float] = []
+        self._clock = clock
+
+    def run(self, limit_s: float) -> CheckResult:
+        self.limits_s.append(limit_s)
+        code = self._verdicts.pop(0) if len(self._verdicts) > 1 else self._verdicts[0]
+        return CheckResult(code, tail=f"output of check {len(self.limits_s)}\n")
+
+
+class FakeRecord:
+    """Keeps each state, as it would come back from the disk."""
+
+    def __init__(self) -> None:
+        self.states: list[LoopState] = []
+
+    def save(self, state: LoopState) -> None:
+        self.states.append(read_state(state_text(state)))
+
+
+@dataclass
+class FakeVoice:
+    said: list[str] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+
+    def checked_first(self, result: CheckResult) -> None:
+        self.said.append(f"first check {result.words}")
+
+    def begins(self, state: LoopState, granted: Share) -> None:
+        assert state.current is not None
+        self.said.append(f"begins {state.current.number}")
+
+    def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
+        self.said.append("anew" if is_anew else "goes on")
+
+    def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
+        self.waits_s.append(wait.seconds)
+
+    def pushed(self, commits: int) -> None:
+        self.said.append(f"pushed {commits}")
+
+    def iteration_ended(self, state: LoopState) -> None:
+        assert state.last is not None
+        self.said.append(f"ended {state.last.number}")
+
+    def warn(self, text: str) -> None:
+        self.said.append(text)
+
+
+@dataclass
+class LoopRig:
+    """A loop with everything it meets; `play()` runs it to its end."""
+
+    script: list[Played] = field(default_factory=list)
+    verdicts: list[int] | None = None
+    """Exit codes of the check, the first run before any iteration; None: there is no `--until`."""
+    limits: LoopLimits = field(default_factory=LoopLimits)
+    own_limits: LimitSettings = field(default_factory=LimitSettings)
+    schedule: LoopSettings = field(default_factory=LoopSettings)
+    options: dict[str, object] = field(default_factory=dict)
+    """Of the plan."""
+    interrupt_at_s: float | None = None
+    prompt: Callable[[], str] = lambda: "the task"
+
+    def __post_init__(self) -> None:
+        self.clock = FakeClock()
+        self.checkout = FakeCheckout()
+        self.iterations = FakeIterations(self.script, self.checkout, self.clock)
+        self.check = None if self.verdicts is None else FakeCheck(self.verdicts, self.clock)
+        self.record = FakeRecord()
+        self.voice = FakeVoice()
+        self.waiter = FakeWaiter(self.clock, self.interrupt_at_s)
+
+    def new_state(self) -> LoopState:
+        until = None if self.verdicts is None else "make test"
+        plan = LoopPlan("/work", "/work", prompt="the task", until=until, limits=self.limits, **self.options)  # type: ignore[arg-type]  # by name
+        return LoopState(plan, EPOCH.isoformat(), pid=1)
+
+    def play(self, state: LoopState | None = None) -> LoopEnd:
+        self.loop = OuterLoop(
+            state or self.new_state(),
+            LoopWorld(
+                self.checkout,
+                self.iterations,
+                self.check,
+                self.iterations,
+                self.record,
+                self.voice,
+                self.waiter,
+                self.clock,
+                self.prompt,
+                self.own_limits,
+                self.schedule,
+            ),
+        )
+        return self.loop.run()
+
+    @property
+    def state(self) -> LoopState:
+        return self.loop.state
+
+    @property
+    def prompts(self) -> list[str]:
+        return [order.prompt for order in self.iterations.orders if order.prompt is not None]
