@@ -41,6 +41,12 @@ class LoopPlan:
     """Options of `ralph run`, passed on as they were typed."""
     session_directory: str | None = None
     """Where `run_arguments` say that sessions are, absolute; None: the user's state directory."""
+    config_file: str | None = None
+    """Where `run_arguments` name a settings file: absolute."""
+    pass_env: tuple[str, ...] = ()
+    """Variables that `run_arguments` let tools see: the check and git see them too."""
+    is_quiet: bool = False
+    """`run_arguments` hold `--quiet`."""
     until: str | None = None
     """The shell command that exits 0 once the work is done; None: none was named."""
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ralph.core.events import Heartbeat
+from ralph.core.setting_tables import LoopSettings
 from ralph.effects.loop import words
 from ralph.effects.output.narration import plain
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ralph.core.loop_rules import Share
     from ralph.core.loop_state import LoopState
     from ralph.core.loop_values import CheckResult
-    from ralph.core.setting_tables import LoopSettings
     from ralph.loop_ports import LoopVoice
 
 _YELLOW, _GREEN, _RED, _DIM = 33, 32, 31, 2
@@ -27,21 +27,21 @@ _YELLOW, _GREEN, _RED, _DIM = 33, 32, 31, 2
 class StandardErrorVoice:
     def __init__(
         self,
-        schedule: LoopSettings,
         *,
         redact: Callable[[str], str],
         has_color: bool,
-        is_quiet: bool,
     ) -> None:
-        """`is_quiet`: only ends and what went wrong."""
-        self._schedule = schedule
-        self._redact = redact
+        self.redact = redact
+        """Takes credentials out of what is written; replaced once more of them are known."""
+        self.is_quiet = False
+        """Only ends and what went wrong are told."""
+        self.schedule = LoopSettings()
+        """How long outages are waited for."""
         self._has_color = has_color
-        self._is_quiet = is_quiet
 
     def emit(self, event: Event) -> None:
-        """The waits of the loop itself (the check, git, an outage) tell that they last."""
-        if isinstance(event, Heartbeat):
+        """The waits of the loop itself (the check, git, an outage) tell that they last; iterations do so themselves."""
+        if isinstance(event, Heartbeat) and not event.waiting_for.startswith("iteration"):
             self.tell(f"{event.since_s:.0f}s for {event.waiting_for}", _DIM)
 
     def checked_first(self, result: CheckResult) -> None:
@@ -54,7 +54,7 @@ class StandardErrorVoice:
         self.tell(words.taken_up_line(state, is_anew=is_anew))
 
     def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
-        self.warn(words.waiting_line(state, wait, until, self._schedule))
+        self.warn(words.waiting_line(state, wait, until, self.schedule))
 
     def pushed(self, commits: int) -> None:
         self.tell(f"pushed {words.counted(commits, 'commit')}")
@@ -69,7 +69,7 @@ class StandardErrorVoice:
         self._write(text, _YELLOW)
 
     def tell(self, text: str, color: int | None = None) -> None:
-        if not self._is_quiet:
+        if not self.is_quiet:
             self._write(text, color)
 
     def tell_end(self, text: str, *, is_error: bool) -> None:
@@ -77,7 +77,7 @@ class StandardErrorVoice:
 
     def _write(self, text: str, color: int | None) -> None:
         """In one piece, so that an iteration's lines do not tear it. A reader that left changes nothing."""
-        line = f"[loop] {' '.join(plain(self._redact(text)).split())}"
+        line = f"[loop] {' '.join(plain(self.redact(text)).split())}"
         if self._has_color and color is not None:
             line = f"\x1b[{color}m{line}\x1b[0m"
         try:
