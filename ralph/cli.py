@@ -15,9 +15,13 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ralph import cli_options as opt
+from ralph.cli_loop import INIT, LOOP_EPILOG, init, loop
+from ralph.cli_passed_on import SharingCommand
 from ralph.cli_sessions import sessions
 from ralph.cli_values import (
+    CannotError,
     absolute,
+    check_partial_messages,
     directories,
     report_wish,
     session_options,
@@ -28,10 +32,7 @@ from ralph.cli_values import (
 )
 from ralph.core.outcome import Outcome, UsageError
 
-COMMANDS = ("run", "sessions", "doctor", "demo", "mock-api")
-
-# Promised, and until it is there, misuse: a command must not turn into a paid prompt.
-COMMANDS_TO_COME = ("loop",)
+COMMANDS = ("run", "loop", "sessions", "doctor", "demo", "mock-api")
 
 app = typer.Typer(
     name="ralph",
@@ -53,19 +54,18 @@ app = typer.Typer(
 
 
 def run_cli(arguments: list[str]) -> int:
-    """Parse and run; the exit code. `run` is inserted where the first argument names no command."""
-    if arguments and arguments[0] in COMMANDS_TO_COME:
-        return _complain(_not_built(f"ralph {arguments[0]}"), Outcome.USAGE.exit_code())
-    if not arguments or (arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help", "--version")):
-        arguments = ["run", *arguments]
+    """Parse and run; the exit code."""
+    arguments = _with_command(arguments)
     try:
         code = get_command(app).main(args=arguments, prog_name="ralph", standalone_mode=False)
     except UsageError as error:
         return _complain(str(error), Outcome.USAGE.exit_code())
     except TyperException as error:
-        command = arguments[0] if arguments[0] in COMMANDS else ""
-        hint = f"see `ralph {command} --help`" if command else "see `ralph --help`"
+        command = arguments[0]
+        hint = "see `ralph --help`" if command.startswith("-") else f"see `ralph {command} --help`"
         return _complain(f"{error.format_message().rstrip('.')} ({hint})", Outcome.USAGE.exit_code())
+    except CannotError as error:
+        return _complain(str(error), error.outcome.exit_code())
     except SystemExit:
         return 0  # typer's way to say that the reader of its help has left
     except OSError as error:
@@ -73,8 +73,13 @@ def run_cli(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _not_built(name: str) -> str:
-    return f"{name} is not built yet (README.md, What it leaves out)"
+def _with_command(arguments: list[str]) -> list[str]:
+    """The command first: `run` where the first argument names none."""
+    if arguments[:2] == INIT.split():
+        return [INIT, *arguments[2:]]
+    if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
+        return arguments
+    return ["run", *arguments]
 
 
 def _complain(message: str, code: int) -> int:
@@ -150,8 +155,7 @@ def run(
     from ralph.run_command import run_command  # noqa: PLC0415 - the same
     from ralph.run_options import RunOptions  # noqa: PLC0415 - the same
 
-    if include_partial_messages and output_format is not opt.OutputFormat.STREAM_JSON:
-        raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
+    check_partial_messages(is_asked=include_partial_messages, output_format=output_format)
     takes_messages = input_format is opt.InputFormat.STREAM_JSON
     if takes_messages and output_format is not opt.OutputFormat.STREAM_JSON:
         raise typer.BadParameter("stream-json needs --output-format stream-json", param_hint="--input-format")
@@ -201,6 +205,15 @@ def run(
             settings=flags,
         )
     )
+
+
+app.command(
+    "loop",
+    cls=SharingCommand,
+    short_help="The outer loop: fresh runs until a check passes.",
+    epilog=LOOP_EPILOG,
+)(loop)
+app.command(INIT, hidden=True)(init)
 
 
 @app.command(short_help="What is set, where that comes from, and what works.")

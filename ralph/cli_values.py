@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ralph.cli_options import OutputFormat
+from ralph.core.outcome import Outcome, UsageError
+
 if TYPE_CHECKING:
-    from enum import StrEnum
+    from collections.abc import Mapping
 
     from ralph.run_options import ReportWish
     from ralph.run_session import SessionOptions
+
+
+class CannotError(Exception):
+    """One line about what is no misuse: the world does not let it be done."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 def names(values: list[str] | None) -> tuple[str, ...] | None:
@@ -56,9 +67,46 @@ def absolute(path: str | None) -> str | None:
         return path
 
 
+def working_directory(directory: str | None) -> Path:
+    """Absolute and without links, so that it has one name. None: where ralph was called."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise CannotError(
+            Outcome.IO_ERROR, "the working directory is gone; change to one that exists"
+        ) from None
+    if directory is not None:
+        (directory,) = directories("--cd", [directory])
+    return (here / (directory or "")).resolve()
+
+
+def whole(option: str, number: int | None) -> int | None:
+    """At least 1."""
+    if number is not None and number < 1:
+        raise UsageError(f"{option} must be a whole number of at least 1, not {number}")
+    return number
+
+
+def duration(option: str, text: str | None) -> float | None:
+    """Seconds, more than 0."""
+    from ralph.core import setting_checks  # noqa: PLC0415 - not needed for --help
+
+    try:
+        return None if text is None else setting_checks.duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
+def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
+    if is_asked and output_format != OutputFormat.STREAM_JSON:
+        raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
+
+
 def directories(option: str, paths: list[str] | None) -> tuple[str, ...]:
     """Absolute; each has to be there."""
     for path in paths or ():
+        if not path:  # which `Path` takes for the current directory
+            raise typer.BadParameter("is empty", param_hint=option)
         if not Path(path).is_dir():
             problem = "is no directory" if Path(path).exists() else "does not exist"
             raise typer.BadParameter(f"{path} {problem}", param_hint=option)
@@ -128,9 +176,9 @@ def setting_flags(
     model: str | None,
     fallback_model: list[str] | None,
     base_url: str | None,
-    effort: StrEnum | None,
+    effort: str | None,
     max_tokens: int | None,
-    retry: StrEnum | None,
+    retry: str | None,
     max_turns: int | None,
     max_budget_usd: float | None,
     max_time: str | None,
@@ -143,9 +191,9 @@ def setting_flags(
         "model.name": model,
         "model.fallback": ",".join(fallback_model) if fallback_model else None,
         "model.base_url": base_url,
-        "model.effort": effort.value if effort else None,
+        "model.effort": str(effort) if effort else None,
         "model.max_tokens": max_tokens,
-        "retry.policy": retry.value if retry else None,
+        "retry.policy": str(retry) if retry else None,
         "limits.max_turns": max_turns,
         "limits.max_budget_usd": max_budget_usd,
         "limits.max_time_s": max_time,
@@ -153,3 +201,16 @@ def setting_flags(
         "tools.disallowed": names(disallowed_tools),
         "tools.pass_env": names(pass_env),
     }
+
+
+def check_settings(flags: Mapping[str, object]) -> None:
+    """What the run says of them when it reads its settings, said now. `flags` as `setting_flags` gives them."""
+    from ralph.core.setting_keys import BY_NAME  # noqa: PLC0415 - not needed for --help
+
+    for name, value in flags.items():
+        if value is None:
+            continue
+        try:
+            BY_NAME[name].check(value)
+        except ValueError as error:
+            raise UsageError(f"{BY_NAME[name].flag} {error}") from None

@@ -150,7 +150,9 @@ class LoopCommand:
         """Those that count for the loop itself. Whether a key is there the first iteration says: its flags may tell."""
         config_file = None if plan.config_file is None else Path(plan.config_file)
         try:
-            settings = load_settings({"tools.pass_env": plan.pass_env}, self._environment, directory, config_file)
+            settings = load_settings(
+                {"tools.pass_env": plan.pass_env}, self._environment, directory, config_file
+            )
         except SettingsError as error:
             if error.so_far is None:
                 raise CannotBeginError(Outcome.CONFIG, str(error)) from None
@@ -190,7 +192,9 @@ class LoopCommand:
         try:
             StopFileBelow(directory).remove()
         except OSError as error:
-            raise CannotBeginError(Outcome.IO_ERROR, f"cannot remove {error.filename}: {error.strerror}") from None
+            raise CannotBeginError(
+                Outcome.IO_ERROR, f"cannot remove {error.filename}: {error.strerror}"
+            ) from None
         try:
             before = self._record.load()
         except RecordError:

@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "ralph": set(),
     "ralph.__main__": {"ralph", "ralph.cli"},
     "ralph.cli_values": {
+        "ralph.cli_options",
         "ralph.core",
         "ralph.effects.output",
         "ralph.effects.report_schema",
@@ -24,8 +25,26 @@ MAY_IMPORT = {
     },
     "ralph.cli_options": set(),
     "ralph.cli_sessions": {"ralph.cli_values", "ralph.sessions_command"},
-    "ralph.cli": {
+    "ralph.cli_passed_on": {"ralph.core.passed_on"},
+    "ralph.cli_loop": {
+        "ralph",
         "ralph.cli_options",
+        "ralph.cli_passed_on",
+        "ralph.cli_values",
+        "ralph.core",
+        "ralph.effects.clock",
+        "ralph.effects.loop.prompt_source",
+        "ralph.effects.loop.starter_files",
+        "ralph.effects.prompt_input",
+        "ralph.effects.waiter",
+        "ralph.loop_command",
+        "ralph.loop_options",
+        "ralph.ports",
+    },
+    "ralph.cli": {
+        "ralph.cli_loop",
+        "ralph.cli_options",
+        "ralph.cli_passed_on",
         "ralph.cli_sessions",
         "ralph.cli_values",
         "ralph",
@@ -37,6 +56,7 @@ MAY_IMPORT = {
         "ralph.demo",
         "ralph.mock_api",
     },
+    "ralph.loop_options": {"ralph.core"},
     "ralph.run_options": {"ralph.core", "ralph.effects.output", "ralph.run_session"},
     "ralph.run_command": {
         "ralph",
@@ -107,7 +127,6 @@ MAY_IMPORT = {
     "ralph.ports": {"ralph.core"},
     "ralph.outer_loop": {"ralph.core", "ralph.loop_ports", "ralph.ports"},
     "ralph.loop_ports": {"ralph.core"},
-    "ralph.loop_options": {"ralph.core"},
     "ralph.loop_command": {
         "ralph.core",
         "ralph.effects",
@@ -245,6 +264,7 @@ def test_help_is_answered_without_what_the_commands_do() -> None:
     assert (
         not {
             "ralph.run_command",
+            "ralph.loop_command",
             "ralph.sessions_command",
             "ralph.doctor_command",
             "ralph.effects.output.narration",

@@ -1,86 +1,113 @@
-"""loop.sh against a stand-in for ralph: it goes by exit codes, and takes its child along when it is stopped."""
+"""loop.sh against a stand-in for ralph: it maps arguments and hands over, nothing else."""
 
 from __future__ import annotations
 
 import os
-import signal
+import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 LOOP = Path(__file__).parent.parent / "loop.sh"
 
+FORMS = {
+    "": "PROMPT_build.md",
+    "20": "PROMPT_build.md --max-iterations 20",
+    "build": "PROMPT_build.md",
+    "build 2": "PROMPT_build.md --max-iterations 2",
+    "plan": "PROMPT_plan.md",
+    "plan 3": "PROMPT_plan.md --max-iterations 3",
+    "08": "PROMPT_build.md --max-iterations 8",
+    "plan 0100": "PROMPT_plan.md --max-iterations 100",
+    "0": "PROMPT_build.md",
+    "plan 000": "PROMPT_plan.md",
+    "99999999999999999999": "PROMPT_build.md --max-iterations 99999999999999999999",
+    "--push": "PROMPT_build.md --push",
+    "plan 3 --model opus": "PROMPT_plan.md --max-iterations 3 --model opus",
+    "20 -q --max-time 8h": "PROMPT_build.md --max-iterations 20 -q --max-time 8h",
+}
+
 
 @pytest.fixture
 def loop(tmp_path: Path):
-    """Starts loop.sh with a `ralph` that runs these shell lines; `calls` holds one line for each run."""
-    (tmp_path / "PROMPT_build.md").write_text("do it")
+    """Runs loop.sh with a `ralph` that writes each of its arguments on a line and exits as these lines say."""
+    for mode in ("plan", "build"):
+        (tmp_path / f"PROMPT_{mode}.md").write_text("do it")
 
-    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-        ralph = tmp_path / "ralph"
-        ralph.write_text(f'#!/bin/sh\necho "$*" >> calls\n{script}\n')
+    def run(*arguments: str, script: str = "", variable: str = "RALPH") -> subprocess.CompletedProcess[str]:
+        ralph = tmp_path / "bin" / "ralph"
+        ralph.parent.mkdir(exist_ok=True)
+        ralph.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@"\n{script}\n')
         ralph.chmod(0o755)
-        return subprocess.Popen(
+        environment = {**os.environ, "PATH": f"{ralph.parent}:{os.environ['PATH']}"}
+        environment.pop("RALPH", None)
+        return subprocess.run(
             ["bash", str(LOOP), *arguments],
             cwd=tmp_path,
-            env={**os.environ, "RALPH": str(ralph)},
-            stderr=subprocess.PIPE,
+            env={**environment, variable: str(ralph)},
+            input="for nobody",
+            capture_output=True,
             text=True,
+            timeout=20,
+            check=False,
         )
 
-    return start
+    return run
 
 
-def calls(tmp_path: Path) -> list[str]:
-    path = tmp_path / "calls"
-    return path.read_text().splitlines() if path.exists() else []
+@pytest.mark.parametrize(("typed", "handed_over"), FORMS.items(), ids=[form or "nothing" for form in FORMS])
+def test_mode_and_number_become_options_and_the_rest_goes_on(loop, typed, handed_over) -> None:
+    ran = loop(*typed.split())
+    assert ran.stdout.split() == ["loop", "--prompt-file", *handed_over.split()]
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("wish", "runs"), [("2", 2), ("08", 8), ("0003", 3)])
-def test_it_runs_as_often_as_asked_with_the_prompt_file(loop, tmp_path, wish, runs) -> None:
-    process = loop("exit 0", "build", wish)
-    assert process.wait(timeout=20) == 0
-    assert calls(tmp_path) == ["run --retry patient --prompt-file PROMPT_build.md"] * runs
-    process.stderr.close()
+def test_arguments_keep_their_spaces_and_their_emptiness(loop) -> None:
+    ran = loop("2", "--until", "make  test && echo '*'", "--plan-file", "")
+    assert ran.stdout.splitlines()[5:] == ["--until", "make  test && echo '*'", "--plan-file", ""]
 
 
-@pytest.mark.parametrize("code", [2, 69, 70, 74, 77, 78, 130, 143])
-def test_a_code_that_another_run_cannot_mend_stops_it_with_that_code(loop, tmp_path, code) -> None:
-    process = loop(f"exit {code}", "5")
-    _, said = process.communicate(timeout=20)
-    assert (process.returncode, len(calls(tmp_path))) == (code, 1)
-    assert f"exit code {code}" in said
+def test_without_the_variable_ralph_is_found_on_the_path(loop) -> None:
+    assert loop("plan", variable="UNUSED").stdout.split() == ["loop", "--prompt-file", "PROMPT_plan.md"]
 
 
-@pytest.mark.parametrize("code", [3, 4, 124])
-def test_after_a_limit_or_no_progress_a_fresh_context_goes_on(loop, tmp_path, code) -> None:
-    process = loop(f"exit {code}", "2")
-    process.communicate(timeout=20)
-    assert (process.returncode, len(calls(tmp_path))) == (0, 2)
+@pytest.mark.parametrize("code", [0, 3, 75, 143])
+def test_the_exit_code_is_the_loops(loop, code) -> None:
+    assert loop(script=f"exit {code}").returncode == code
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"), [(["x"], "usage"), (["1", "2"], "usage"), (["plan"], "PROMPT_plan.md")]
-)
-def test_misuse_is_exit_2(loop, arguments, says) -> None:
-    process = loop("exit 0", *arguments)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 2
-    assert says in said
+def test_ralph_takes_the_place_of_the_shell(loop) -> None:
+    """A signal to the shell is then one to the loop, which knows what to do with it."""
+    assert loop(script='echo "$PPID"').stdout.splitlines()[-1] == str(os.getpid())
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
-)
-def test_a_signal_to_the_loop_alone_takes_its_child_along(loop, tmp_path, number, code) -> None:
-    process = loop("trap 'echo stopped >> calls; exit 143' TERM; while :; do sleep 0.05; done")
-    deadline = time.monotonic() + 10
-    while not calls(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(number)
-    process.communicate(timeout=20)
-    assert process.returncode == code
-    assert calls(tmp_path)[-1] == "stopped"
+def test_what_is_piped_in_is_for_nobody(loop) -> None:
+    assert loop(script="cat; echo end").stdout.splitlines()[-2:] == ["PROMPT_build.md", "end"]
+
+
+@pytest.mark.parametrize("arguments", [["x"], ["1", "2"], ["plan", "build"], [""], ["build", "3x"]])
+def test_misuse_is_exit_2_and_says_how_it_is_used(loop, arguments) -> None:
+    ran = loop(*arguments)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("usage: ./loop.sh [plan|build] [max-iterations]")
+
+
+@pytest.mark.parametrize("mode", ["plan", "build"])
+def test_a_missing_prompt_file_points_at_what_writes_one(loop, tmp_path, mode) -> None:
+    (tmp_path / f"PROMPT_{mode}.md").unlink()
+    ran = loop(mode)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"PROMPT_{mode}.md is missing; `ralph loop init`" in ran.stderr
+
+
+def test_help_is_the_loops(loop) -> None:
+    assert loop("--help").stdout.split() == ["loop", "--help"]
+
+
+def test_it_is_short_and_clean() -> None:
+    assert len(LOOP.read_text().splitlines()) < 80
+    shellcheck = shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed")
+    subprocess.run([shellcheck, str(LOOP)], check=True)

@@ -43,7 +43,6 @@ USAGE = {
     "copy of nothing": (["--fork-session", "x"], "--continue or --resume"),
     "id for an old session": (["-c", "--session-id", "0" * 32], "--fork-session"),
     "old session not kept": (["-c", "--no-session-persistence"], "--no-session-persistence"),
-    "command not built yet": (["loop"], "ralph loop is not built yet"),
     "partial without stream": (["--include-partial-messages", "x"], "stream-json"),
     "negative speed": (["demo", "--speed", "-1"], "--speed"),
     "missing scenario": (["mock-api", "nowhere.toml"], "nowhere.toml"),
