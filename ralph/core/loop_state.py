@@ -118,15 +118,19 @@ def state_text(state: LoopState) -> str:
     return json.dumps(dataclasses.asdict(state), indent=2, default=_plain) + "\n"
 
 
+class NewerStateError(ValueError):
+    """A later version of ralph wrote it."""
+
+
 def read_state(text: str) -> LoopState:
-    """Raises ValueError, a sentence without a subject: "is damaged: ..."."""
+    """Raises ValueError, a sentence without a subject: "is damaged: ..."; NewerStateError is one."""
     try:
         data = json.loads(text)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
     written = data.get("format") if isinstance(data, dict) else None
     if isinstance(written, int) and written > FORMAT:
-        raise ValueError(f"has format {written}: a newer ralph wrote it")
+        raise NewerStateError(f"has format {written}: a newer ralph wrote it")
     try:
         return read_as(LoopState, data)
     except ValueError as error:

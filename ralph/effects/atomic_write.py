@@ -34,11 +34,16 @@ def replace_file(target: Path, data: bytes, before: os.stat_result | None) -> No
         os.close(directory)
 
 
-def replace_at(directory: int, name: str, data: bytes, before: os.stat_result | None) -> None:
-    """The same in a directory that is held open, wherever its path leads by now."""
+def replace_at(
+    directory: int, name: str, data: bytes, before: os.stat_result | None, *, new_mode: int = 0o666
+) -> None:
+    """The same in a directory that is held open, wherever its path leads by now.
+
+    `new_mode`: of a file without a `before`, the umask taken off.
+    """
     temporary = f".ralph-{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
+    descriptor = os.open(temporary, flags, new_mode, dir_fd=directory)
     try:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Starts commands that cannot outlive their call. How a tree is followed and ended is `launcher.py`'s part.
+"""Starts processes that leave nothing behind. How a command's tree is followed and ended is `launcher.py`'s part.
 
 Nothing here waits, except `wait_for_end`, which is for a thread of its own.
 """
@@ -54,34 +54,86 @@ def protect_this_process() -> None:
         launcher.prctl(launcher.PR_SET_DUMPABLE, 0)
 
 
-class SupervisedCommand:
-    """A running command under the launcher, in a session of its own, with no standard input.
+class OwnedProcess:
+    """A process of ours in a session of its own, with no standard input, and whatever it leaves.
 
-    Start it on the main thread (the kernel ties it to the thread that starts it), and one at a time: whatever
-    this process has adopted since the start is taken for the command's.
+    Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time: whatever
+    this process has adopted since the start is taken for that one's.
     """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        is_output_taken: bool = False,
+        kept_descriptors: Sequence[int] = (),
+    ) -> None:
+        """`is_output_taken`: both its outputs arrive here, merged; else they are ours. Raises OSError."""
+        import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
+
+        protect_this_process()
+        _hear_of_ends()
+        self._others = set(launcher.children_of(os.getpid()))
+        self._process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if is_output_taken else None,
+            stderr=subprocess.STDOUT if is_output_taken else None,
+            cwd=cwd,
+            env=dict(environment),
+            start_new_session=True,
+            bufsize=0,
+            pass_fds=kept_descriptors,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for_end(self) -> int:
+        """Block until it has ended: its exit code, negative for a signal."""
+        return self._process.wait()
+
+    def send(self, signal_number: int) -> None:
+        """To it alone, not to what it started. One that has ended gets nothing."""
+        self._process.send_signal(signal_number)
+
+    def kill_what_is_left(self) -> bool:
+        """SIGKILL it, its tree and what this process adopted of it. True when nothing was left.
+
+        Processes that are being born escape one call: repeat until True.
+        """
+        # Asked first: what a dead process leaves is among our children only once it is dead.
+        is_running = self._process.returncode is None
+        children = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
+        launcher.send_signal(launcher.tree_below(children), signal.SIGKILL)
+        if is_running:  # without /proc it is not among the children that were found
+            self._process.kill()
+        adopted = [pid for pid in children if pid != self._process.pid]
+        for pid in adopted:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        return not adopted and not is_running
+
+
+class SupervisedCommand(OwnedProcess):
+    """A running command under the launcher."""
 
     def __init__(
         self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float
     ) -> None:
         """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start."""
-        import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
-
-        protect_this_process()
-        self._others = set(launcher.children_of(os.getpid()))
-        self._process = subprocess.Popen(
+        super().__init__(
             [
                 *(sys.executable, "-I", "-S", launcher.__file__),
                 *(str(os.getpid()), str(grace_s), environment.get("LC_CTYPE", "")),
                 *command,
             ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             cwd=cwd,
-            env=dict(environment),
-            start_new_session=True,
-            bufsize=0,
+            environment=environment,
+            is_output_taken=True,
         )
 
     @property
@@ -90,32 +142,17 @@ class SupervisedCommand:
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         return self._process.stdout.fileno()
 
-    def wait_for_end(self) -> int:
-        """Block until the command has ended and its tree is gone: its exit code, negative for a killed launcher."""
-        return self._process.wait()
-
     def ask_to_stop(self) -> None:
         """The whole tree gets SIGTERM, and SIGKILL after the grace."""
-        self._process.send_signal(signal.SIGTERM)
-
-    def kill_what_is_left(self) -> bool:
-        """SIGKILL the launcher, the tree and what this process adopted of it. True when nothing was left.
-
-        Processes that are being born escape one call: repeat until True.
-        """
-        # Asked first: what a dead launcher leaves is among our children only once it is dead.
-        is_supervised = self._process.returncode is None
-        children = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
-        launcher.send_signal(launcher.tree_below(children), signal.SIGKILL)
-        if is_supervised:  # without /proc it is not among the children that were found
-            self._process.kill()
-        adopted = [pid for pid in children if pid != self._process.pid]
-        for pid in adopted:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-        return not adopted and not is_supervised
+        self.send(signal.SIGTERM)
 
     def close(self) -> None:
         """Let go of the output. Only once its reader has stopped."""
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+def _hear_of_ends() -> None:
+    """Some parents leave SIGCHLD ignored: then the system forgets every exit code, and each would read as 0."""
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

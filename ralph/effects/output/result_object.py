@@ -59,6 +59,11 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
     return result
 
 
+def limit_named(subtype: object) -> str | None:
+    """`max_turns` or `max_budget_usd`, for who reads a result; None: its subtype names no limit."""
+    return next((limit for limit, name in _SUBTYPE_OF_LIMIT.items() if name == subtype), None)
+
+
 _SUBTYPE_OF_LIMIT = {"max_turns": "error_max_turns", "max_budget_usd": "error_max_budget_usd"}
 
 

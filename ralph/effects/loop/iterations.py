@@ -1,0 +1,152 @@
+"""Iterations as `ralph run` processes: one is started, followed to its end, and told as a value.
+
+It refuses to take the process's word for what its exit code does not say, and to leave anything of it running.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.core.loop_values import IterationResult
+from ralph.core.outcome import Outcome
+from ralph.effects.loop import tether
+from ralph.effects.loop.run_results import NoResultError, outcome_of, result_written
+from ralph.effects.loop.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
+from ralph.effects.loop.sessions_seen import session_seen
+from ralph.effects.loop.state_directory import NAME, write_private
+from ralph.effects.processes import OwnedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ralph.core.loop_values import IterationOrder, LoopPlan, SessionSeen
+    from ralph.effects.loop.running_iteration import IterationEnding
+    from ralph.ports import Clock, Waiter
+
+PROMPT_FILE = "prompt.md"
+RALPH = (sys.executable, "-P", "-m", "ralph")
+"""-P: a package of that name in the checkout is not it."""
+# The least that `ralph run` takes as a limit; less would be none at all.
+_LEAST_USD = 0.000001
+_LEAST_S = 0.001
+
+
+class RalphIterations:
+    """Use it on the main thread. On Linux an iteration ends with the loop even when that is killed (`tether.py`);
+    elsewhere it works on to its end.
+    """
+
+    def __init__(
+        self,
+        plan: LoopPlan,
+        *,
+        environment: Mapping[str, str],
+        waiter: Waiter,
+        clock: Clock,
+        lock: int | None = None,
+        program: tuple[str, ...] = RALPH,
+        stops_within_s: float = STOPS_WITHIN_S,
+        overtime_s: float = OVERTIME_S,
+    ) -> None:
+        """`lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`."""
+        self._plan = plan
+        self._environment = environment
+        self._waiter = waiter
+        self._clock = clock
+        self._lock = lock
+        self._program = program
+        self._stops_within_s = stops_within_s
+        self._overtime_s = overtime_s
+
+    def run(self, order: IterationOrder) -> IterationResult:
+        """Raises OSError where no process can be started; never `Interrupted`."""
+        started_s = self._clock.now_s()
+        # New for each: the result of an earlier process cannot be taken for this one's.
+        with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
+            result_file = Path(place, "result.json")
+            ending = self._followed(order, result_file)
+            result = self._result(order, ending, result_file)
+        return replace(result, duration_s=self._clock.now_s() - started_s, stopped_by=ending.stopped_by)
+
+    def seen(self, session_id: str) -> SessionSeen | None:
+        return session_seen(session_id, self._environment, self._plan.session_directory)
+
+    def _followed(self, order: IterationOrder, result_file: Path) -> IterationEnding:
+        arguments = [*self._program, *self._arguments(order, result_file)]
+        process = OwnedProcess(
+            [*(sys.executable, "-I", "-S", tether.__file__), str(os.getpid()), *arguments],
+            cwd=Path(self._plan.launch_directory),
+            environment=self._environment,
+            kept_descriptors=() if self._lock is None else (self._lock,),
+        )
+        running = RunningIteration(
+            process,
+            waiter=self._waiter,
+            clock=self._clock,
+            stops_within_s=self._stops_within_s,
+            overtime_s=self._overtime_s,
+        )
+        return running.run(order.time_s, order.waiting_for)
+
+    def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
+        """The plan's first: of an option that is given twice the last one counts."""
+        yield from ("run", "--cd", self._plan.directory, *self._plan.run_arguments)
+        if order.prompt is None:
+            yield from ("--resume", order.session_id)
+        else:
+            yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
+        yield from ("--result-file", str(result_file))
+        # Never with an exponent, which no limit is read with.
+        if order.budget_usd is not None:
+            yield from ("--max-budget-usd", f"{max(order.budget_usd, _LEAST_USD):.6f}")
+        if order.time_s is not None:
+            yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
+
+    def _write_prompt(self, prompt: str) -> str:
+        directory = Path(self._plan.directory)
+        # Half of a surrogate pair, which no file can hold, becomes a question mark.
+        write_private(directory, PROMPT_FILE, prompt.encode("utf-8", "replace"))
+        return str(directory / NAME / PROMPT_FILE)
+
+    def _result(self, order: IterationOrder, ending: IterationEnding, result_file: Path) -> IterationResult:
+        try:
+            result = result_written(result_file, ending.exit_code)
+        except NoResultError as error:
+            result = self._result_without_words(order.session_id, ending.exit_code, str(error))
+        if ending.was_overdue and ending.stopped_by is None and result.outcome is Outcome.INTERRUPTED:
+            why = f"it went on for {self._overtime_s:g} s after its time limit, and was stopped"
+            timed_out = Outcome.TIMED_OUT
+            result = replace(result, exit_code=timed_out.exit_code(), outcome=timed_out, reason=why)
+        if not ending.is_all_gone:
+            left = "something it started could not be stopped and still runs"
+            result = replace(result, reason="; ".join(filter(None, (result.reason, left))))
+        return result
+
+    def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
+        """What it did and spent stands in its session, as far as it got."""
+        seen = self.seen(session_id)
+        turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
+        outcome = outcome_of(exit_code)
+        if outcome is None:
+            outcome, problem = (
+                Outcome.INTERNAL_ERROR,
+                f"it ended with exit code {exit_code}, which is none of ralph's",
+            )
+        elif outcome is Outcome.USAGE:  # the one end without a result
+            problem = "ralph run refused its options: its words stand above"
+        elif outcome is Outcome.INTERRUPTED:
+            problem = f"it was ended by {_signal_name(exit_code - 128)} and {problem.removeprefix('it ')}"
+        return IterationResult(exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of those in real time
+        return f"signal {number}"

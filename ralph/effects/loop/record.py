@@ -1,0 +1,77 @@
+"""`.ralph/loop.json`: the state of a loop, for `--continue`, and for `--status` from another terminal.
+
+It refuses to guess: a record that cannot be read whole is an error that says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from ralph.core.loop_state import NewerStateError, read_state, state_text
+from ralph.core.outcome import Outcome
+from ralph.effects.atomic_write import remove_leftovers
+from ralph.effects.loop.state_directory import NAME, write_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.core.loop_state import LoopState
+
+RECORD_FILE = "loop.json"
+# A record of thousands of iterations has a few megabytes.
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+class RecordError(Exception):
+    """One line, and how a command ends that needs the record."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class FileRecord:
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / NAME / RECORD_FILE
+        self._directory = directory
+        self._has_saved = False
+
+    def save(self, state: LoopState) -> None:
+        """Whole or not at all. Raises OSError."""
+        if not self._has_saved:
+            remove_leftovers(self.path.parent)
+        write_private(self._directory, RECORD_FILE, state_text(state).encode())
+        self._has_saved = True
+
+    def load(self) -> LoopState:
+        """Raises RecordError: there is none (usage), it is a newer ralph's (config), or damaged (io_error)."""
+        try:
+            return read_state(self._text())
+        except FileNotFoundError:
+            none = f"there is no loop in {self._directory} ({NAME}/{RECORD_FILE} is missing)"
+            raise RecordError(Outcome.USAGE, none) from None
+        except OSError as error:
+            said = error.strerror or type(error).__name__
+            raise RecordError(Outcome.IO_ERROR, f"cannot read {self.path}: {said}") from error
+        except NewerStateError as error:
+            raise RecordError(Outcome.CONFIG, f"{self.path} {error}") from error
+        except RecursionError:
+            raise RecordError(Outcome.IO_ERROR, f"{self.path} is damaged: nested too deep") from None
+        except ValueError as error:
+            raise RecordError(Outcome.IO_ERROR, f"{self.path} {error}") from error
+
+    def _text(self) -> str:
+        """Of a regular file alone: a pipe would keep us waiting. Raises OSError, and ValueError like `read_state`."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError("is damaged: it is no regular file")
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ValueError(f"is damaged: it has more than {_MOST_BYTES:,} bytes")
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"is damaged: it is no UTF-8 ({error.reason})") from None

@@ -1,0 +1,93 @@
+"""The `--until` command: one shell command in a session of its own, bounded in time, with nothing left of it after.
+
+It refuses to read anything into the output: the exit code is the verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from ralph.core.loop_values import CheckResult
+from ralph.effects.loop.check_log import CheckLog
+from ralph.effects.processes import SupervisedCommand, environment_for_commands
+from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from ralph.ports import Clock, Waiter
+
+_GRACE_S = 5.0
+_STILL_RUNS = "\n[something it started could not be stopped and still runs]"
+
+
+class UntilCheck:
+    def __init__(
+        self,
+        command: str,
+        *,
+        directory: Path,
+        environment: Mapping[str, str],
+        redact: Callable[[str], str],
+        longest_bytes: int,
+        waiter: Waiter,
+        clock: Clock,
+        grace_s: float = _GRACE_S,
+    ) -> None:
+        """`environment`: already without credentials. `longest_bytes`: of a credential that `redact` knows."""
+        self._command = command
+        self._directory = directory
+        self._environment = environment_for_commands(environment)
+        self._redact = redact
+        self._longest_bytes = longest_bytes
+        self._waiter = waiter
+        self._clock = clock
+        self._grace_s = grace_s
+
+    def run(self, limit_s: float) -> CheckResult:
+        """Raises `Interrupted` once it is gone."""
+        started_s = self._clock.now_s()
+        log = CheckLog(self._directory, redact=self._redact, longest_bytes=self._longest_bytes)
+        try:
+            ending = self._followed(log, limit_s)
+        except OSError as error:
+            log.close()
+            return CheckResult(None, problem=f"could not be started: {self._why(error)}")
+        except ValueError:
+            log.close()
+            return CheckResult(None, problem="could not be started: it holds what no command line can")
+        except NotFollowedError as error:
+            return CheckResult(None, problem=str(error))
+        tail = log.tail("" if ending.is_all_gone else _STILL_RUNS)
+        problem = _problem(ending, limit_s)
+        code = ending.status if problem is None else None
+        return CheckResult(code, tail, problem, self._clock.now_s() - started_s)
+
+    def _why(self, error: OSError) -> str:
+        if not self._directory.is_dir():
+            return f"the directory {self._directory} is gone"
+        return error.strerror or type(error).__name__
+
+    def _followed(self, log: CheckLog, limit_s: float) -> Ending:
+        shell = shutil.which("bash", path=self._environment.get("PATH", os.defpath)) or "/bin/sh"
+        process = SupervisedCommand(
+            [shell, "-c", self._command],
+            cwd=self._directory,
+            environment=self._environment,
+            grace_s=self._grace_s,
+        )
+        running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock, grace_s=self._grace_s)
+        return running.run(limit_s, "the check")
+
+
+def _problem(ending: Ending, limit_s: float) -> str | None:
+    match ending.how:
+        case Ended.TIMED_OUT:
+            return f"timed out after {limit_s:g} s"
+        case Ended.WITHOUT_SUPERVISOR:
+            return "killed the process that supervises it; all it had started was stopped"
+        case _:
+            return None

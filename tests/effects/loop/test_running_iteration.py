@@ -1,0 +1,142 @@
+"""Signals, time limits and leftovers of an iteration, with a shell script in the place of `ralph run`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ralph.core.outcome import Outcome
+from tests.children import is_gone, is_running
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
+
+# Writes what it gets, waits for one more in the time that a second delivery would take, and ends by it.
+NOTES_SIGNALS = """
+note() { echo $1 >>got; }
+trap 'note 1' HUP; trap 'note 2' INT; trap 'note 15' TERM
+(trap 'echo child >>got' HUP INT TERM; sleep 0.5 & wait) &
+echo >ready
+until [ "$(wc -l <got)" -ge "$1" ]; do sleep 0.01; done
+sleep 0.1
+exit $((128 + $(head -n 1 got)))
+"""
+
+
+def notes_signals(expected: int) -> str:
+    return f": >got; set -- {expected}\n{NOTES_SIGNALS}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
+def test_a_signal_reaches_the_process_once_and_not_its_children(iterating, number) -> None:
+    iterating.once_there("ready", lambda _line: iterating.waiter.note_signal(number))
+    result = iterating.run_stand_in(notes_signals(1))
+    assert iterating.noted("got") == f"{int(number)}\n"
+    assert (result.exit_code, result.outcome) == (128 + number, Outcome.INTERRUPTED)
+    assert result.stopped_by == number
+
+
+def test_a_second_signal_is_passed_on_too_and_the_first_one_is_told(iterating) -> None:
+    def twice(_line: str) -> None:
+        iterating.waiter.note_signal(signal.SIGINT)
+        iterating.once_there("got", lambda _line: iterating.waiter.note_signal(signal.SIGTERM))
+
+    iterating.once_there("ready", twice)
+    result = iterating.run_stand_in(notes_signals(2))
+    assert iterating.noted("got") == "2\n15\n"
+    assert (result.exit_code, result.stopped_by) == (130, signal.SIGINT)
+
+
+def test_a_signal_that_came_before_the_start_ends_it_at_once(iterating) -> None:
+    iterating.waiter.note_signal(signal.SIGTERM)
+    started_s = time.monotonic()
+    result = iterating.run_stand_in("sleep 99")
+    assert time.monotonic() - started_s < 5
+    assert (result.exit_code, result.stopped_by) == (143, signal.SIGTERM)
+
+
+def test_one_that_does_not_stop_is_killed_and_what_it_started_too(iterating) -> None:
+    iterating.once_there("pid", lambda _line: iterating.waiter.note_signal(signal.SIGTERM))
+    script = "trap '' TERM; (trap '' TERM; sleep 99; sleep 99) & echo $! >pid; sleep 99; sleep 99"
+    result = iterating.run_stand_in(script, stops_within_s=0.1)
+    assert (result.exit_code, result.stopped_by) == (137, signal.SIGTERM)
+    assert is_gone(int(iterating.noted("pid")))
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code", "outcome"),
+    [
+        pytest.param("exec sleep 99", 124, Outcome.TIMED_OUT, id="asked"),
+        pytest.param("trap '' TERM; sleep 99; sleep 99", 124, Outcome.TIMED_OUT, id="killed"),
+        pytest.param("trap 'exit 74' TERM; sleep 99 & wait", 74, Outcome.IO_ERROR, id="ends its own way"),
+    ],
+)
+def test_one_that_outlasts_its_time_limit_is_stopped(iterating, script, exit_code, outcome) -> None:
+    result = iterating.run_stand_in(script, time_s=0.05, overtime_s=0.2, stops_within_s=0.1)
+    assert (result.exit_code, result.outcome, result.stopped_by) == (exit_code, outcome, None)
+    if outcome is Outcome.TIMED_OUT:
+        assert result.reason == "it went on for 0.2 s after its time limit, and was stopped"
+
+
+def test_one_that_ends_within_its_overtime_is_left_to_it(iterating) -> None:
+    result = iterating.run_stand_in("sleep 0.2; exit 124", time_s=0.05, overtime_s=10)
+    assert (result.exit_code, result.outcome) == (124, Outcome.TIMED_OUT)
+    assert result.reason == "it left no result"
+
+
+@linux_only
+def test_a_daemon_that_it_leaves_is_ended_and_children_from_before_are_not(iterating) -> None:
+    with subprocess.Popen(["sleep", "99"]) as other:
+        iterating.run_stand_in(
+            "setsid sh -c 'echo $$ >pid; sleep 99; sleep 99' & until [ -s pid ]; do :; done"
+        )
+        assert not is_running(int(iterating.noted("pid")))
+        assert other.poll() is None
+        other.kill()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "outcome"), [(0, Outcome.COMPLETED), (4, Outcome.NO_PROGRESS), (137, Outcome.INTERRUPTED)]
+)
+def test_without_a_result_the_exit_code_alone_speaks(iterating, exit_code, outcome) -> None:
+    result = iterating.run_stand_in(f"exit {exit_code}")
+    assert (result.exit_code, result.outcome) == (exit_code, outcome)
+    assert "left no result" in result.reason
+
+
+@pytest.mark.parametrize("exit_code", [5, 63, 127, 128, 255])
+def test_an_exit_code_that_ralph_does_not_have_is_an_internal_error(iterating, exit_code) -> None:
+    result = iterating.run_stand_in(f"exit {exit_code}")
+    assert (result.exit_code, result.outcome) == (exit_code, Outcome.INTERNAL_ERROR)
+    assert result.reason == f"it ended with exit code {exit_code}, which is none of ralph's"
+
+
+def test_a_program_that_is_not_there_says_so(iterating, capfd) -> None:
+    assert iterating.run(program=("/no/such",)).exit_code == 127
+    assert capfd.readouterr().err == "/no/such: No such file or directory\n"
+
+
+def test_the_result_of_an_earlier_process_is_not_taken_for_that_of_the_next(iterating) -> None:
+    wrote = iterating.run_stand_in('echo \'{"exit_code": 0, "result": "old"}\' >"$RESULT"')
+    assert wrote.last_words == "old"
+    assert iterating.run_stand_in("exit 0").last_words == ""
+
+
+@linux_only
+def test_the_process_has_a_session_of_its_own_no_input_our_output_and_no_signal_ignored(
+    iterating, capfd
+) -> None:
+    iterating.run_stand_in(
+        "echo e >&2; readlink /proc/$$/fd/0; cut -d' ' -f 1,6 /proc/$$/stat; echo $$; exec grep 'Sig[BI]' /proc/$$/status"
+    )
+    shown = capfd.readouterr()
+    no_input, in_stat, pid, blocked, ignored = shown.out.splitlines()
+    assert no_input == "/dev/null"
+    assert in_stat == f"{pid} {pid}"  # the session is named by its first process
+    assert int(blocked.split()[1], 16) == int(ignored.split()[1], 16) == 0
+    assert shown.err == "e\n"
+    assert os.getsid(0) != int(pid)
