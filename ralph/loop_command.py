@@ -32,8 +32,8 @@ from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
-from ralph.loop_ports import CheckoutError
-from ralph.outer_loop import LoopWorld, OuterLoop
+from ralph.loop_ports import CheckoutError, LoopWorld
+from ralph.outer_loop import OuterLoop
 from ralph.ports import Interrupted
 from ralph.settings import Settings, SettingsError, load_settings
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from ralph.core.backoff import Wait
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
         SessionSeen,
         Snapshot,
     )
+    from ralph.core.setting_tables import LimitSettings, LoopSettings
+    from ralph.ports import Clock, Waiter
 
 
 class CheckoutError(Exception):
@@ -104,3 +108,23 @@ class LoopVoice(Protocol):
         ...
 
     def warn(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class LoopWorld:
+    """What a loop works with."""
+
+    checkout: Checkout
+    iterations: Iterations
+    check: Check | None
+    """None: no `--until`."""
+    stop_file: StopFile
+    record: LoopRecord
+    people: LoopVoice
+    waiter: Waiter
+    clock: Clock
+    read_prompt: Callable[[], str]
+    """The user's prompt as it stands now. Raises OSError."""
+    own_limits: LimitSettings
+    """Of each iteration, by the settings."""
+    schedule: LoopSettings

@@ -19,8 +19,8 @@ from ralph.core.loop_values import (
 )
 from ralph.core.outcome import Outcome
 from ralph.core.setting_tables import LimitSettings, LoopSettings
-from ralph.loop_ports import CheckoutError
-from ralph.outer_loop import LoopWorld, OuterLoop
+from ralph.loop_ports import CheckoutError, LoopWorld
+from ralph.outer_loop import OuterLoop
 from tests.fakes import EPOCH, FakeClock, FakeWaiter
 
 if TYPE_CHECKING:

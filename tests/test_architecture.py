@@ -125,8 +125,16 @@ MAY_IMPORT = {
     "ralph.retry": {"ralph.core", "ralph.ports"},
     "ralph.tool_turn": {"ralph.call_rules", "ralph.core", "ralph.ports"},
     "ralph.ports": {"ralph.core"},
-    "ralph.outer_loop": {"ralph.core", "ralph.loop_ports", "ralph.ports"},
-    "ralph.loop_ports": {"ralph.core"},
+    "ralph.outer_loop": {
+        "ralph.core",
+        "ralph.loop_book",
+        "ralph.loop_iteration",
+        "ralph.loop_ports",
+        "ralph.ports",
+    },
+    "ralph.loop_iteration": {"ralph.core", "ralph.loop_book", "ralph.loop_ports"},
+    "ralph.loop_book": {"ralph.core", "ralph.loop_ports", "ralph.ports"},
+    "ralph.loop_ports": {"ralph.core", "ralph.ports"},
     "ralph.loop_command": {
         "ralph.core",
         "ralph.effects",

@@ -15,7 +15,7 @@ from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.core.loop_state import CurrentIteration, LoopState
-    from ralph.core.loop_values import LoopLimits
+    from ralph.core.loop_values import LoopLimits, LoopPlan
     from ralph.core.setting_tables import LimitSettings, LoopSettings
 
 MOST_IDLE = 3
@@ -121,6 +121,13 @@ def outage_wait(
             is_early=True,
         )
     return wait
+
+
+def check_limit_s(plan: LoopPlan, elapsed_s: float) -> float:
+    """Seconds that the check may take now; 0 or less: the loop's time is over."""
+    if plan.limits.max_time_s is None:
+        return plan.check_timeout_s
+    return min(plan.check_timeout_s, plan.limits.max_time_s - elapsed_s)
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.core.loop_rules import is_counted
 from ralph.core.loop_values import IterationResult
 from ralph.core.outcome import Outcome
 from ralph.effects.loop import tether
@@ -133,15 +134,15 @@ class RalphIterations:
         seen = self.seen(session_id)
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         outcome = outcome_of(exit_code)
-        if outcome is None:
-            outcome, problem = (
-                Outcome.INTERNAL_ERROR,
-                f"it ended with exit code {exit_code}, which is none of ralph's",
-            )
-        elif outcome is Outcome.USAGE:  # the one end without a result
+        if outcome is Outcome.USAGE:  # the one end without a result
             problem = "ralph run refused its options: its words stand above"
         elif outcome is Outcome.INTERRUPTED:
             problem = f"it was ended by {_signal_name(exit_code - 128)} and {problem.removeprefix('it ')}"
+        elif outcome is None or is_counted(outcome):
+            # No run of ralph ends so: what it did is not known, and the next one would do no better.
+            problem = f"it ended with exit {exit_code}, and {problem.removeprefix('it ')}"
+            outcome = Outcome.INTERNAL_ERROR
+            exit_code = outcome.exit_code()
         return IterationResult(exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem)
 
 

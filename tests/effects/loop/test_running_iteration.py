@@ -83,9 +83,9 @@ def test_one_that_outlasts_its_time_limit_is_stopped(iterating, script, exit_cod
 
 
 def test_one_that_ends_within_its_overtime_is_left_to_it(iterating) -> None:
-    result = iterating.run_stand_in("sleep 0.2; exit 124", time_s=0.05, overtime_s=10)
-    assert (result.exit_code, result.outcome) == (124, Outcome.TIMED_OUT)
-    assert result.reason == "it left no result"
+    script = 'sleep 0.2; echo \'{"exit_code": 124}\' >"$RESULT"; exit 124'
+    result = iterating.run_stand_in(script, time_s=0.05, overtime_s=10)
+    assert (result.exit_code, result.outcome, result.reason) == (124, Outcome.TIMED_OUT, "")
 
 
 @linux_only
@@ -100,23 +100,24 @@ def test_a_daemon_that_it_leaves_is_ended_and_children_from_before_are_not(itera
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "outcome"), [(0, Outcome.COMPLETED), (4, Outcome.NO_PROGRESS), (137, Outcome.INTERRUPTED)]
+    ("exit_code", "outcome"), [(75, Outcome.API_UNAVAILABLE), (77, Outcome.AUTH), (137, Outcome.INTERRUPTED)]
 )
-def test_without_a_result_the_exit_code_alone_speaks(iterating, exit_code, outcome) -> None:
+def test_without_a_result_the_exit_code_of_a_failure_speaks(iterating, exit_code, outcome) -> None:
     result = iterating.run_stand_in(f"exit {exit_code}")
     assert (result.exit_code, result.outcome) == (exit_code, outcome)
     assert "left no result" in result.reason
 
 
-@pytest.mark.parametrize("exit_code", [5, 63, 127, 128, 255])
-def test_an_exit_code_that_ralph_does_not_have_is_an_internal_error(iterating, exit_code) -> None:
+@pytest.mark.parametrize("exit_code", [0, 1, 3, 4, 124, 5, 63, 127, 128, 255])
+def test_an_end_that_no_run_of_ralph_has_is_an_internal_error(iterating, exit_code) -> None:
+    """A success without a result would be believed for ever."""
     result = iterating.run_stand_in(f"exit {exit_code}")
-    assert (result.exit_code, result.outcome) == (exit_code, Outcome.INTERNAL_ERROR)
-    assert result.reason == f"it ended with exit code {exit_code}, which is none of ralph's"
+    assert (result.exit_code, result.outcome) == (70, Outcome.INTERNAL_ERROR)
+    assert result.reason == f"it ended with exit {exit_code}, and left no result"
 
 
 def test_a_program_that_is_not_there_says_so(iterating, capfd) -> None:
-    assert iterating.run(program=("/no/such",)).exit_code == 127
+    assert "it ended with exit 127" in iterating.run(program=("/no/such",)).reason
     assert capfd.readouterr().err == "/no/such: No such file or directory\n"
 
 
