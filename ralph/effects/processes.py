@@ -55,16 +55,27 @@ def protect_this_process() -> None:
 
 
 class SupervisedCommand:
-    """A running command under the launcher, in a session of its own, with no standard input.
+    """A running command under the launcher, in a session of its own.
 
     Start it on the main thread (the kernel ties it to the thread that starts it), and one at a time: whatever
     this process has adopted since the start is taken for the command's.
     """
 
     def __init__(
-        self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        grace_s: float,
+        input_from: int | None = None,
+        errors_to: int | None = None,
     ) -> None:
-        """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start."""
+        """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start.
+
+        `input_from`: a descriptor to be its standard input; None: there is none. `errors_to`: one for its standard
+        error; None: that is merged into the output.
+        """
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 
         protect_this_process()
@@ -75,9 +86,9 @@ class SupervisedCommand:
                 *(str(os.getpid()), str(grace_s), environment.get("LC_CTYPE", "")),
                 *command,
             ],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if input_from is None else input_from,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if errors_to is None else errors_to,
             cwd=cwd,
             env=dict(environment),
             start_new_session=True,
@@ -86,7 +97,7 @@ class SupervisedCommand:
 
     @property
     def output_descriptor(self) -> int:
-        """Where standard output and standard error arrive, merged."""
+        """Where standard output arrives, and standard error with it unless that goes elsewhere."""
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         return self._process.stdout.fileno()
 
