@@ -55,7 +55,7 @@ def protect_this_process() -> None:
 
 
 class OwnedProcess:
-    """A process of ours in a session of its own, with no standard input, and whatever it leaves.
+    """A process of ours in a session of its own, and whatever it leaves.
 
     Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time: whatever
     this process has adopted since the start is taken for that one's.
@@ -68,9 +68,15 @@ class OwnedProcess:
         cwd: Path,
         environment: Mapping[str, str],
         is_output_taken: bool = False,
+        input_from: int | None = None,
+        errors_to: int | None = None,
         kept_descriptors: Sequence[int] = (),
     ) -> None:
-        """`is_output_taken`: both its outputs arrive here, merged; else they are ours. Raises OSError."""
+        """`is_output_taken`: its outputs arrive here, merged; else they are ours. Raises OSError.
+
+        `input_from`: a descriptor to be its standard input; None: there is none. `errors_to`: one for its standard
+        error instead.
+        """
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 
         protect_this_process()
@@ -78,9 +84,9 @@ class OwnedProcess:
         self._others = set(launcher.children_of(os.getpid()))
         self._process = subprocess.Popen(
             arguments,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if input_from is None else input_from,
             stdout=subprocess.PIPE if is_output_taken else None,
-            stderr=subprocess.STDOUT if is_output_taken else None,
+            stderr=subprocess.STDOUT if is_output_taken and errors_to is None else errors_to,
             cwd=cwd,
             env=dict(environment),
             start_new_session=True,
@@ -122,9 +128,19 @@ class SupervisedCommand(OwnedProcess):
     """A running command under the launcher."""
 
     def __init__(
-        self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        grace_s: float,
+        input_from: int | None = None,
+        errors_to: int | None = None,
     ) -> None:
-        """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start."""
+        """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start.
+
+        `input_from`, `errors_to`: as for an `OwnedProcess`.
+        """
         super().__init__(
             [
                 *(sys.executable, "-I", "-S", launcher.__file__),
@@ -134,11 +150,13 @@ class SupervisedCommand(OwnedProcess):
             cwd=cwd,
             environment=environment,
             is_output_taken=True,
+            input_from=input_from,
+            errors_to=errors_to,
         )
 
     @property
     def output_descriptor(self) -> int:
-        """Where standard output and standard error arrive, merged."""
+        """Where standard output arrives, and standard error with it unless that goes elsewhere."""
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         return self._process.stdout.fileno()
 

@@ -65,12 +65,16 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         *("do it", "--until", "make test", "--until-timeout", "90", "--at-least-once", "--max-iterations=7"),
         *("--max-budget-usd", "2.5", "--max-time", "1h30m", "--commit", "--push", "--plan-file", "TODO.md"),
         *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml"),
+        *("--pass-env", "A_TOKEN"),
     )
     assert plan == LoopPlan(
         directory=str(tmp_path / "work"),
         launch_directory=str(tmp_path),
         prompt="do it",
-        run_arguments=("--session-dir", "kept", "-q", "--config", "my.toml"),
+        run_arguments=("--session-dir", "kept", "-q", "--config", "my.toml", "--pass-env", "A_TOKEN"),
+        config_file=str(tmp_path / "my.toml"),
+        pass_env=("A_TOKEN",),
+        is_quiet=True,
         session_directory=str(tmp_path / "kept"),
         until="make test",
         check_timeout_s=90.0,
@@ -80,7 +84,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         plan_file="TODO.md",
         limits=LoopLimits(7, 2.5, 5400.0),
     )
-    assert asked == [LoopOptions(plan, config_file=str(tmp_path / "my.toml"), is_quiet=True)]
+    assert asked == [LoopOptions(plan)]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
     assert unset == ["prompt_file"]
 

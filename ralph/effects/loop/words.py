@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ralph.core.backoff import PATIENT_SCHEDULE_S
 from ralph.core.loop_prompt import names_of
 from ralph.core.loop_state import Phase
+from ralph.core.resume_command import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +142,7 @@ def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterat
     yield from (iteration_line(record, state) for record in state.iterations[-10:])
     yield from state.notes
     if not is_running and (state.ended is None or state.ended.exit_code):
-        yield "go on with: ralph loop --continue"
+        yield f"go on with: {continue_command(state)}"
 
 
 def _now_at(state: LoopState, now: datetime) -> str:
@@ -155,6 +156,13 @@ def _now_at(state: LoopState, now: datetime) -> str:
     return (
         f"iteration {number}, session {current.session_id[:8]}: {doing}, begun {time_text(max(since, 0))} ago"
     )
+
+
+def continue_command(state: LoopState) -> str:
+    """As it can be typed where the loop was started."""
+    plan = state.plan
+    where = "" if plan.directory == plan.launch_directory else f" --cd {shell_word(plan.directory)}"
+    return f"ralph loop --continue{where}"
 
 
 def step_summary(state: LoopState, end: LoopEnd) -> str:

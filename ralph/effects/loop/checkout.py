@@ -1,0 +1,185 @@
+"""The checkout of an outer loop under git: what changed in it, its commits, its pushes.
+
+Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. `.ralph/` below the loop's
+directory is ralph's own: it is no progress and in no commit of ours, unless somebody else has staged it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.core.loop_values import Changes, Snapshot
+from ralph.effects.loop import git_push
+from ralph.effects.loop.file_digests import FileDigests
+from ralph.effects.loop.git import Git, GitSeams, failure
+from ralph.effects.loop.git_look import counted, is_counted, look, status_of
+from ralph.loop_ports import CheckoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.effects.loop.git_status import GitStatus, StatusEntry
+
+OWN_DIRECTORY = ".ralph"
+
+# What git leaves in its directory while it is in the middle of something.
+_UNDER_WAY = {
+    "MERGE_HEAD": "a merge",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+}
+
+
+class GitCheckout:
+    """A `Checkout`: the whole of it, also where the loop's directory is a part."""
+
+    def __init__(self, top: Path, directory: Path, *, plan_file: str, seams: GitSeams) -> None:
+        """`top`: as `git.top_above` says."""
+        self.top = top
+        self._seams = seams
+        self._directory = directory.resolve()
+        self._plan = os.path.normpath(self._directory / plan_file)
+        self._own = os.path.relpath(self._directory / OWN_DIRECTORY, top)
+
+    @cached_property
+    def git_directory(self) -> Path:
+        """Of this working tree: a linked one has its own. Raises CheckoutError and Interrupted."""
+        answer = self.git().read("rev-parse", "--absolute-git-dir")
+        return Path(os.fsdecode(answer.removesuffix(b"\n")))
+
+    def git(self) -> Git:
+        """For one operation, by the settings as they are now. Raises CheckoutError and Interrupted."""
+        return Git(self.top, self._seams)
+
+    def snapshot(self) -> Snapshot:
+        digests = FileDigests(self._seams.waiter, self._seams.clock)
+        seen = look(self.git(), self._seams, digests, without=self._own)
+        # Its content counts even where git ignores it.
+        seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
+        return Snapshot(seen.digest(), seen.head, seen.files)
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        paths = {*before.files, *after.files}
+        files = {path for path in paths if before.files.get(path) != after.files.get(path)}
+        commits = 0
+        if before.head != after.head:
+            git = self.git()
+            files |= _committed_differences(git, before.head, after.head)
+            commits = _commits_between(git, before.head, after.head)
+        return Changes(commits, tuple(sorted(path for path in files if is_counted(path, self._own))))
+
+    def commit(self, message: str) -> bool:
+        """Inner repositories that this one does not know stay out: their work is in a git of their own."""
+        git = self.git()
+        status = status_of(git)
+        self.refuse_unfinished(status)
+        entries = [entry for entry in counted(status.entries, self._own) if not entry.is_nested]
+        unstaged = [entry for entry in entries if entry.is_unstaged]
+        if not entries:
+            return False
+        if unstaged:
+            _refuse_unfiltered(git, unstaged)
+            _stage(git, unstaged)
+        if not self._is_anything_staged(git, status.head):
+            return False
+        git.change(
+            *("commit", "--quiet", "--no-verify", "--no-gpg-sign", "--no-status", "--cleanup=whitespace"),
+            f"--message={message}",
+        )
+        return True
+
+    def push(self) -> int:
+        git = self.git()
+        status = status_of(git)
+        return git_push.push(git, git_push.target_of(git, status)) if status.head else 0
+
+    def unpushed(self) -> int | None:
+        git = self.git()
+        status = status_of(git)
+        try:
+            target = git_push.target_of(git, status)
+        except CheckoutError:  # nowhere to push to
+            return None
+        return git_push.unpushed(git, target) if status.head else 0
+
+    def refuse_unfinished(self, status: GitStatus) -> None:
+        """Raises CheckoutError in the middle of a merge, or with conflicts."""
+        unmerged = [entry.path for entry in status.entries if entry.is_unmerged]
+        if unmerged:
+            raise CheckoutError(
+                f"{shown(unmerged)} {'has' if len(unmerged) == 1 else 'have'} conflicts; resolve them and commit first"
+            )
+        for name, what in _UNDER_WAY.items():
+            if os.path.lexists(self.git_directory / name):
+                raise CheckoutError(f"{what} is in progress; finish or abort it first")
+
+    def uncommitted(self, status: GitStatus) -> list[str]:
+        """What the next commit would take."""
+        return [entry.path for entry in counted(status.entries, self._own) if not entry.is_nested]
+
+    def _is_anything_staged(self, git: Git, head: str) -> bool:
+        but_ours = ("--", f":(top,exclude,literal){self._own}", ":(top)")
+        if not head:
+            return bool(git.read("ls-files", "-z", *but_ours))
+        diff = ("diff-index", "--cached", "--quiet", "--no-ext-diff", "--ignore-submodules=dirty")
+        answer = git.answer(*diff, head, *but_ours)
+        if answer.status > 1:
+            raise failure(self.top, "diff-index", answer)
+        return answer.status == 1
+
+
+def shown(paths: Sequence[str], most: int = 3) -> str:
+    """A few names for people, quoted where they hold more than plain text."""
+    names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
+    return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
+
+
+def _stage(git: Git, entries: Sequence[StatusEntry]) -> None:
+    """Not `git add`, which looks into submodules. What is known goes first: a directory may stand where a file was."""
+    in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
+    git.change("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=_listed(in_order))
+
+
+def _refuse_unfiltered(git: Git, entries: Sequence[StatusEntry]) -> None:
+    """Without its filter a file that is kept encrypted would be committed readable."""
+    dropped = git.settings.dropped_filters
+    if not dropped:
+        return
+    output = git.read("check-attr", "-z", "--stdin", "filter", given=_listed(entries))
+    fields = output.decode("utf-8", "surrogateescape").split("\0")
+    for path, value in zip(fields[0::3], fields[2::3], strict=False):
+        if value in dropped:
+            raise CheckoutError(
+                f"{shown([path])} goes through the filter {value!r}, a program that only the repository's own "
+                "configuration names, which an agent can write; define it in your own: git config --global"
+            )
+
+
+def _listed(entries: Sequence[StatusEntry]) -> bytes:
+    return b"".join(os.fsencode(entry.path) + b"\0" for entry in entries)
+
+
+def _committed_differences(git: Git, before: str, after: str) -> set[str]:
+    """Between two commits, either of which may not be there ("")."""
+    if before and after:
+        plainly = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+        output = git.read("diff-tree", "-r", "-z", "--name-only", *plainly, before, after)
+    else:
+        output = git.read("ls-tree", "-r", "-z", "--name-only", "--full-tree", before or after)
+    return set(_paths(output))
+
+
+def _paths(output: bytes) -> Iterator[str]:
+    return (os.fsdecode(path) for path in output.split(b"\0") if path)
+
+
+def _commits_between(git: Git, before: str, after: str) -> int:
+    """Those that can be reached now and could not before."""
+    if not after:
+        return 0
+    return int(git.read("rev-list", "--count", after, *([f"^{before}"] if before else [])))

@@ -1,0 +1,249 @@
+"""Runs git on one checkout: supervised, with a time limit, and without a program that the repository itself names.
+
+Refuses to know what the calls are for. Which programs may run is `git_settings.py`'s part.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ralph.core.redaction import MARK, Redactor
+from ralph.effects.loop.git_settings import GitSettings, settings_before_any, settings_from
+from ralph.effects.processes import SupervisedCommand, environment_for_commands
+from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.effects.tools.terminal_text import readable_text
+from ralph.loop_ports import CheckoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ralph.ports import Clock, Waiter
+
+LOCAL_LIMIT_S = 60.0
+REMOTE_LIMIT_S = 300.0
+
+_GRACE_S = 2.0
+_MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
+_MOST_ERROR_BYTES = 64 * 1024
+_MOST_COMPLAINT_CHARS = 500
+_NOT_FOUND = 127
+
+# They would lead git to another checkout, index or meaning of a path than that of the directory: `git rev-parse
+# --local-env-vars`, and those of paths.
+_NOT_OURS = frozenset(
+    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
+    | {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_NAMESPACE",
+        "GIT_SHALLOW_FILE",
+        "GIT_GRAFT_FILE",
+        "GIT_CONFIG",
+    }
+    | {"GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"}
+    | {"GIT_EXTERNAL_DIFF", "GIT_IMPLICIT_WORK_TREE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS"}
+)
+_NOISE = re.compile(
+    r"hint:|warning:|To |Please make sure you have the correct access|and the repository exists\.|Done$"
+)
+_COMPLAINT = re.compile(r"fatal:|error:")
+_LINES_OF_A_COMPLAINT = 3
+_USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
+
+
+@dataclass(frozen=True)
+class GitSeams:
+    """What every call needs of the process."""
+
+    environment: Mapping[str, str]
+    """Without credentials."""
+    waiter: Waiter
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class GitAnswer:
+    status: int
+    output: bytes
+    errors: bytes = b""
+
+    def complaint(self) -> str:
+        """Git's own last meaningful lines as one, without credentials."""
+        lines = [line.strip() for line in readable_text(self.errors)[0].replace("\t", " ").splitlines()]
+        telling = [line for line in lines if line and not _NOISE.match(line)]
+        refused = [
+            line for line in telling if line.startswith("! ")
+        ]  # what `push --porcelain` says, on its output
+        telling = [line for line in telling if line not in refused]
+        ends = [number for number, line in enumerate(telling, start=1) if _COMPLAINT.match(line)]
+        last = telling[: ends[-1]] if ends else telling
+        return (
+            _without_credentials("; ".join([*refused, *last[-_LINES_OF_A_COMPLAINT:]]))
+            or f"it ended with {self.status}"
+        )
+
+
+class Git:
+    """Calls on the checkout whose top, the directory with `.git` in it, is `top`.
+
+    The settings are those at its making: it is for one operation, between two iterations.
+    """
+
+    def __init__(self, top: Path, seams: GitSeams) -> None:
+        """Raises CheckoutError and Interrupted."""
+        self.top = top
+        self._seams = seams
+        self._environment = _environment(top, seams.environment)
+        self.settings: GitSettings = settings_before_any()
+        self.settings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
+
+    def read(self, *arguments: str, given: bytes | None = None) -> bytes:
+        """The output of a call that changes nothing. Raises CheckoutError when it fails, and Interrupted."""
+        answer = self.answer(*arguments, given=given)
+        self._refuse_failure(arguments[0], answer)
+        return answer.output
+
+    def change(self, *arguments: str, given: bytes | None = None) -> None:
+        """A call that writes into this repository. Raises CheckoutError when it fails, and Interrupted."""
+        self._refuse_failure(arguments[0], self._call(arguments, given=given, takes_locks=True))
+
+    def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
+        """Of a call that changes nothing and may fail. Raises CheckoutError, where it does not end, and Interrupted."""
+        return self._call(arguments, given=given)
+
+    def reach(self, *arguments: str) -> GitAnswer:
+        """A call that speaks with a remote. Its output and what it said on standard error are both in each."""
+        return self._call(arguments, limit_s=REMOTE_LIMIT_S, takes_locks=True, is_merged=True)
+
+    def _refuse_failure(self, command: str, answer: GitAnswer) -> None:
+        if answer.status:
+            raise failure(self.top, command, answer)
+
+    def _call(
+        self,
+        arguments: tuple[str, ...],
+        *,
+        given: bytes | None = None,
+        limit_s: float = LOCAL_LIMIT_S,
+        takes_locks: bool = False,
+        is_merged: bool = False,
+    ) -> GitAnswer:
+        """Output that is read must not have a warning in the middle: standard error has a file of its own then."""
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
+            source.write(given or b"")
+            source.seek(0)
+            output = _Output()
+            ending = self._follow(
+                arguments,
+                output,
+                input_from=None if given is None else source.fileno(),
+                errors_to=None if is_merged else errors.fileno(),
+                limit_s=limit_s,
+                environment=self._environment | ({} if takes_locks else {"GIT_OPTIONAL_LOCKS": "0"}),
+            )
+            errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
+            said = output.data() if is_merged else errors.read()
+        _refuse_other_ends(arguments[0], ending, limit_s)
+        return GitAnswer(ending.status, output.data(), said)
+
+    def _follow(
+        self,
+        arguments: tuple[str, ...],
+        output: _Output,
+        *,
+        input_from: int | None,
+        errors_to: int | None,
+        limit_s: float,
+        environment: Mapping[str, str],
+    ) -> Ending:
+        try:
+            process = SupervisedCommand(
+                ["git", "--no-pager", *self.settings.arguments, *arguments],
+                cwd=self.top,
+                environment=environment,
+                grace_s=_GRACE_S,
+                input_from=input_from,
+                errors_to=errors_to,
+            )
+            running = RunningCommand(
+                process, output, waiter=self._seams.waiter, clock=self._seams.clock, grace_s=_GRACE_S
+            )
+            return running.run(limit_s, f"git {arguments[0]}")
+        except (OSError, NotFollowedError) as error:
+            raise CheckoutError(f"git {arguments[0]} could not be run in {self.top}: {error}") from None
+
+
+class _Output:
+    """A `Capture` that keeps all, up to more than any call of ours should print."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> bool:
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        return self._size <= _MOST_OUTPUT_BYTES
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def data(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
+    """What to do stands in it where that is known."""
+    complaint = answer.complaint()
+    if "dubious ownership" in complaint:
+        return CheckoutError(
+            f"{top} belongs to somebody else, and git refuses to work in it; "
+            f"if you trust it: git config --global --add safe.directory '{top}'"
+        )
+    return CheckoutError(f"git {command}: {complaint}")
+
+
+def top_above(directory: Path) -> Path | None:
+    """The directory with `.git` in it, without links; None: outside of any checkout."""
+    start = directory.resolve()
+    return next((place for place in (start, *start.parents) if os.path.lexists(place / ".git")), None)
+
+
+def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
+    ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
+    return environment_for_commands(ours) | {
+        # Not what `core.worktree` says, and no repository further above when this one is damaged.
+        "GIT_WORK_TREE": str(top),
+        "GIT_CEILING_DIRECTORIES": str(top.parent),
+        # A missing object is an error and no reason to ask a remote: that would run its `uploadpack`.
+        "GIT_NO_LAZY_FETCH": "1",
+        # Of `core.gitProxy` the first one counts: no later one replaces it.
+        "GIT_PROXY_COMMAND": ours.get("GIT_PROXY_COMMAND", ""),
+        # Its messages are read here.
+        "LC_ALL": "C",
+    }
+
+
+def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
+    if not ending.is_all_gone:
+        raise CheckoutError(f"git {command} started something that cannot be stopped")
+    match ending.how:
+        case Ended.TIMED_OUT:
+            raise CheckoutError(f"git {command} took longer than {limit_s:g} s and was stopped")
+        case Ended.TOO_MUCH_OUTPUT:
+            raise CheckoutError(
+                f"git {command} printed more than {_MOST_OUTPUT_BYTES:,} bytes and was stopped"
+            )
+        case Ended.WITHOUT_SUPERVISOR:
+            raise CheckoutError(f"git {command} was killed")
+        case Ended.BY_ITSELF if ending.status == _NOT_FOUND:
+            raise CheckoutError("this is a git checkout, but there is no git program on PATH; install git")
+
+
+def _without_credentials(text: str) -> str:
+    masked = Redactor().redact_all(_USER_IN_URL.sub(rf"\1{MARK}@", text))
+    return masked if len(masked) <= _MOST_COMPLAINT_CHARS else masked[:_MOST_COMPLAINT_CHARS] + "..."

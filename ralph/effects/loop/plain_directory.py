@@ -1,0 +1,69 @@
+"""The directory of an outer loop outside of git: progress by the content of its files. Refuses to commit and push."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from ralph.core.loop_values import Changes, Snapshot
+from ralph.effects.loop.file_digests import ABSENT, FileDigests
+from ralph.effects.tools.ignore_rules import walk
+from ralph.loop_ports import CheckoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ralph.ports import Clock, Waiter
+
+_OWN = ".ralph/"
+
+
+class PlainDirectory:
+    """A `Checkout` of the working directory, which is `directory`: what .gitignore files name does not count."""
+
+    def __init__(self, directory: Path, *, plan_file: str, waiter: Waiter, clock: Clock) -> None:
+        self.directory = directory
+        self._plan_file = os.path.normpath(plan_file)
+        self._waiter = waiter
+        self._clock = clock
+
+    def snapshot(self) -> Snapshot:
+        digests = FileDigests(self._waiter, self._clock)
+        files: dict[str, str] = {}
+        for path in _walked(files):
+            files[path] = digests.of(path)
+        files[self._plan_file] = digests.of_target(self._plan_file)
+        files = {path: digest for path, digest in files.items() if digest != ABSENT}
+        said = "\0\0".join(f"{path}\0{digest}" for path, digest in sorted(files.items()))
+        return Snapshot(hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest(), files=files)
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        paths = {*before.files, *after.files}
+        return Changes(
+            files=tuple(sorted(path for path in paths if before.files.get(path) != after.files.get(path)))
+        )
+
+    def commit(self, message: str) -> bool:  # noqa: ARG002 - the port's
+        raise CheckoutError(f"cannot commit: {self.directory} is in no git checkout")
+
+    def push(self) -> int:
+        raise CheckoutError(f"cannot push: {self.directory} is in no git checkout")
+
+    def unpushed(self) -> int | None:
+        return None
+
+
+def _walked(unreadable: dict[str, str]) -> Iterator[str]:
+    """A directory below that cannot be listed is noted as it is; the loop's own must be. Raises CheckoutError."""
+
+    def note(path: str, error: OSError) -> None:
+        if path == ".":
+            raise error
+        unreadable[path.removeprefix("./")] = f"unreadable: {error.errno}"
+
+    try:
+        yield from (path for path in walk(None, note) if not path.startswith(_OWN))
+    except OSError as error:
+        raise CheckoutError(f"the loop's directory cannot be listed: {error.strerror}") from None

@@ -1,0 +1,85 @@
+"""Finds the checkout of a loop's directory, and what would stop commits and pushes, before anything is spent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.effects.loop import git_push
+from ralph.effects.loop.checkout import GitCheckout, shown
+from ralph.effects.loop.git import GitSeams, top_above
+from ralph.effects.loop.git_look import status_of
+from ralph.effects.loop.plain_directory import PlainDirectory
+from ralph.loop_ports import CheckoutError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.effects.loop.git import Git
+
+
+def open_checkout(directory: Path, plan_file: str, seams: GitSeams) -> GitCheckout | PlainDirectory:
+    """That `directory`, the working directory, is in. Whether git works in it is found out by its first call."""
+    top = top_above(directory)
+    if top is None:
+        return PlainDirectory(directory, plan_file=plan_file, waiter=seams.waiter, clock=seams.clock)
+    return GitCheckout(top, directory, plan_file=plan_file, seams=seams)
+
+
+def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
+    """Notices for people. Raises CheckoutError, one line with what to do, and Interrupted."""
+    if isinstance(checkout, PlainDirectory):
+        if commits or pushes:
+            option = "--commit" if commits else "--push"
+            raise CheckoutError(
+                f"{checkout.directory} is in no git checkout; run git init there, or leave out {option}"
+            )
+        return []
+    git = checkout.git()
+    status = status_of(git)
+    checkout.refuse_unfinished(status)
+    if status.branch is None:
+        raise CheckoutError(
+            "HEAD is detached: commits would be on no branch; git switch BRANCH, or git switch -c NAME"
+        )
+    _refuse_missing_identity(git)
+    notices = _about_settings(git) if commits or pushes else []
+    if pushes:
+        _refuse_useless_remote(git, git_push.target_of(git, status), has_commits=bool(status.head))
+    uncommitted = checkout.uncommitted(status)
+    if commits and uncommitted:
+        verb = "is" if len(uncommitted) == 1 else "are"
+        notices.append(
+            f"{shown(uncommitted)} {verb} uncommitted already: the loop's first commit will hold that too"
+        )
+    return notices
+
+
+def _refuse_missing_identity(git: Git) -> None:
+    for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
+        answer = git.answer("var", who)
+        if answer.status:
+            raise CheckoutError(
+                f"git does not know who commits ({answer.complaint()}); "
+                "git config user.name NAME and git config user.email ADDRESS"
+            )
+
+
+def _about_settings(git: Git) -> list[str]:
+    if not git.settings.left_out:
+        return []
+    names = ", ".join(git.settings.left_out)
+    sentence = (
+        f"ralph's own git calls do not follow {names} of the repository's configuration, as an agent can write it; "
+        "set it by git config --global where it is needed"
+    )
+    return [sentence]
+
+
+def _refuse_useless_remote(git: Git, target: git_push.PushTarget, *, has_commits: bool) -> None:
+    try:
+        git_push.try_out(git, target, has_commits=has_commits)
+    except CheckoutError as error:
+        advice = f"try: git push --dry-run {target.remote} {target.refspec}"
+        raise CheckoutError(
+            f"remote {target.remote} does not take branch {target.branch}: {error}; {advice}"
+        ) from None

@@ -1,0 +1,83 @@
+"""Progress outside of git: by the content of files."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.effects.loop.plain_directory import PlainDirectory
+from ralph.loop_ports import CheckoutError
+from ralph.ports import SignalReceived
+from tests.effects.loop.repositories import CLOCK, Repository
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch) -> Path:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / ".gitignore").write_text("ignored*\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def plain(here: Path) -> PlainDirectory:
+    waiter = Repository(here, here / ".ralph").waiter
+    return PlainDirectory(here, plan_file="ignored-plan", waiter=waiter, clock=CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("act", "files"),
+    [
+        (lambda d: (d / "a").write_text("b"), ("a",)),
+        (lambda d: (d / "a").unlink(), ("a",)),
+        (lambda d: (d / "a").rename(d / "b"), ("a", "b")),
+        (lambda d: (d / "a").chmod(0o700), ("a",)),
+        (lambda d: (d / "ignored-plan").write_text("1"), ("ignored-plan",)),
+        (lambda d: os.close(os.open(os.fsencode(d) + b"/\xff", os.O_CREAT)), ("\udcff",)),
+        (lambda d: None, None),
+        (lambda d: os.utime(d / "a"), None),
+        (lambda d: (d / "ignored").write_text("1"), None),
+        (lambda d: (d / ".ralph/loop.json").write_text("1"), None),
+        (lambda d: os.mkfifo(d / "fifo"), None),
+    ],
+)
+def test_content_is_progress_and_nothing_else(here: Path, act, files) -> None:
+    checkout = plain(here)
+    before = checkout.snapshot()
+    act(here)
+    after = checkout.snapshot()
+    assert (before.digest == after.digest) == (files is None)
+    assert checkout.changes(before, after).files == (files or ())
+    assert (after.head, checkout.changes(before, after).commits) == ("", 0)
+
+
+def test_there_is_nothing_to_commit_to_and_nothing_to_push(here: Path) -> None:
+    checkout = plain(here)
+    with pytest.raises(CheckoutError, match="in no git checkout"):
+        checkout.commit("x")
+    with pytest.raises(CheckoutError, match="in no git checkout"):
+        checkout.push()
+    assert checkout.unpushed() is None
+
+
+def test_a_directory_that_is_gone_is_told(here: Path) -> None:
+    gone = here / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(CheckoutError, match="No such file"):
+        plain(here).snapshot()
+
+
+def test_a_signal_ends_the_look(here: Path) -> None:
+    for number in range(100):
+        (here / str(number)).touch()
+    checkout = plain(here)
+    checkout._waiter.note_signal(signal.SIGTERM)  # type: ignore[attr-defined]
+    with pytest.raises(SignalReceived):
+        checkout.snapshot()
