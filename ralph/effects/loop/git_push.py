@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # `remote.*.receivepack` counts in git, so that no later setting replaces it; an option does.
 _PLAINLY = (
     *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
+    "--receive-pack=git-receive-pack",
 )
 # `<flag>\t<from>:<to>\t<summary>`, the summary of a plain push being "<old>..<new>"; a remote's own words begin with
 # "remote: ".

@@ -162,14 +162,16 @@ def test_nothing_that_was_planted_runs(tmp_path: Path, marks: Path) -> None:
     [
         "ssh://nobody@127.0.0.1:1/x",
         "git://127.0.0.1:1/x",
-        "ext::sh -c ': > marks/ext'",
+        "ext::PROGRAM",
         "http://127.0.0.1:1/x",
     ],
 )
 def test_a_remote_elsewhere_runs_nothing_either(tmp_path: Path, marks: Path, url: str) -> None:
     repository = cloned(tmp_path / "work", tmp_path / "home")
     plant_everything(repository, marks)
-    repository.git("remote", "set-url", "origin", url.replace("marks", str(marks)))
+    repository.git(
+        "remote", "set-url", "origin", url.replace("PROGRAM", str(program(tmp_path / "bin/ext", marks)))
+    )
     with pytest.raises(CheckoutError):
         repository.checkout().push()
     assert [path.name for path in marks.iterdir()] == []
