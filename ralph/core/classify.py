@@ -86,15 +86,13 @@ STATUS_OF_TYPE = {
 """What the API answers with beside each `error.type`: inside a stream the type stands for the status."""
 
 # Anthropic (with and without counts), its Bedrock form, llama.cpp, vLLM/OpenAI.
-_OVERFLOW_TEXT = re.compile(
-    r"prompt is too long|input is too long|exceed context limit|exceed_context_size|exceeds the available context"
-    r"|maximum context length|context_length_exceeded",
-    re.IGNORECASE,
+# Like all patterns that only a failure needs: text, which `re` compiles once, when it is first looked for.
+_OVERFLOW_TEXT = (
+    r"(?i:prompt is too long|input is too long|exceed context limit|exceed_context_size|exceeds the available context"
+    r"|maximum context length|context_length_exceeded)"
 )
-_LOW_CREDIT_TEXT = re.compile(r"credit balance is too low", re.IGNORECASE)
-_SPEND_LIMIT_TEXT = re.compile(
-    r"you have reached your (specified )?(workspace )?api usage limits", re.IGNORECASE
-)
+_LOW_CREDIT_TEXT = r"(?i:credit balance is too low)"
+_SPEND_LIMIT_TEXT = r"(?i:you have reached your (specified )?(workspace )?api usage limits)"
 
 _KIND_OF_STATUS = {
     401: FailureKind.AUTH,
@@ -158,11 +156,11 @@ def kind_of(status: int | None, error_type: str | None, error_code: str | None, 
     if error_code in OVERFLOW_CODES or error_type == "exceed_context_size_error":
         return FailureKind.CONTEXT_OVERFLOW
     # A spend limit set by the user comes as 400 and one of the tier as 429, both told by text alone.
-    if status in (400, 429) and _SPEND_LIMIT_TEXT.search(text):
+    if status in (400, 429) and re.search(_SPEND_LIMIT_TEXT, text):
         return FailureKind.USAGE_LIMIT
-    if status == 400 and _LOW_CREDIT_TEXT.search(text):
+    if status == 400 and re.search(_LOW_CREDIT_TEXT, text):
         return FailureKind.BILLING
-    if status == 400 and _OVERFLOW_TEXT.search(text):
+    if status == 400 and re.search(_OVERFLOW_TEXT, text):
         return FailureKind.CONTEXT_OVERFLOW
     return FailureKind.STREAM if status is None else _kind_of_status(status)
 

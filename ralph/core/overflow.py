@@ -15,22 +15,20 @@ if TYPE_CHECKING:
 
 # Anthropic: "... 208310 tokens > 200000 maximum", "...: 178959 + 64000 > 200000, decrease ..."; OpenAI and vLLM:
 # "maximum context length is 32768 tokens"; llama.cpp: "the available context size (4096 tokens)", "n_ctx": 4096.
-_WINDOW = re.compile(
+_WINDOW = (
     r"tokens > (?P<maximum>\d{1,10}) maximum"
     r"|exceed context limit: \d{1,10} \+ \d{1,10} > (?P<limit>\d{1,10})"
     r"|maximum context length (?:is|of) (?P<length>\d{1,10})"
     r"|available context size \((?P<size>\d{1,10})"
-    r"|n_ctx\W{1,6}(?P<n_ctx>\d{1,10})",
-    re.IGNORECASE,
+    r"|n_ctx\W{1,6}(?P<n_ctx>\d{1,10})"
 )
 
 
-_PROMPT = re.compile(
+_PROMPT = (
     r"too long: (?P<prompt>\d{1,10}) tokens >"
     r"|exceed context limit: (?P<input>\d{1,10}) \+"
     r"|\((?P<messages>\d{1,10}) in the messages"
-    r"|n_prompt_tokens\W{1,6}(?P<n_prompt>\d{1,10})",
-    re.IGNORECASE,
+    r"|n_prompt_tokens\W{1,6}(?P<n_prompt>\d{1,10})"
 )
 
 
@@ -51,8 +49,9 @@ def refused(error: AgentError) -> Refused | None:
     return None if window is None or prompt is None else Refused(window, prompt)
 
 
-def _number(pattern: re.Pattern[str], error: AgentError) -> int | None:
-    found = pattern.search(str(error)) or pattern.search(getattr(error, "body", ""))
+def _number(pattern: str, error: AgentError) -> int | None:
+    said, body = str(error), getattr(error, "body", "")
+    found = re.search(pattern, said, re.IGNORECASE) or re.search(pattern, body, re.IGNORECASE)
     if found is None:
         return None
     tokens = int(next(number for number in found.groups() if number is not None))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-_TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
+_TITLE = r"(?is:<title[^>]*>(.*?)</title)"
 _SHOULD_RETRY = {"true": True, "false": False}
 
 
@@ -52,7 +52,7 @@ def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[st
     """A 2xx of some other kind, a captive portal's page for one: what it is, and how it begins."""
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"
-    title = _TITLE.search(text)
+    title = re.search(_TITLE, text)
     page = f', page title "{" ".join(title[1].split())[:100]}"' if title else ""
     start = " ".join(text.split())[:200]
     return StreamParse(f"{host} answered with {kind}{page}, not an event stream: {start}")

@@ -91,11 +91,16 @@ class Ralph:
 
 @pytest.fixture
 def ralph(tmp_path: Path) -> Ralph:
-    work = tmp_path / "work"
+    return ralph_in(tmp_path)
+
+
+def ralph_in(directory: Path) -> Ralph:
+    """With a home and a place to work of its own there."""
+    work = directory / "work"
     work.mkdir()
-    home = tmp_path / "home"
+    home = directory / "home"
     home.mkdir()
-    temporary = tmp_path / "tmp"  # sessions that others have left in the system's are none of these tests'
+    temporary = directory / "tmp"  # sessions that others have left in the system's are none of these tests'
     temporary.mkdir()
     return Ralph(
         work,
@@ -108,6 +113,29 @@ def ralph(tmp_path: Path) -> Ralph:
             "PYTHONPATH": str(Path(__file__).parent.parent.parent),
         },
     )
+
+
+@pytest.fixture
+def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
+    """The command line in the test's own process: for misuse and for looking at sessions, not for whole runs.
+
+    A process takes a fifth of a second to start, and what a run has open is closed by its end. That a process says
+    the same and exits with the code, other rows show.
+    """
+    from ralph.cli import run_cli  # only tests that ask for it
+
+    def run(*arguments: str) -> Finished:
+        capfd.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(ralph.cwd)
+            for name in set(os.environ) - set(ralph.environment):
+                patch.delenv(name)
+            for name, value in ralph.environment.items():
+                patch.setenv(name, value)
+            code = run_cli([*arguments])
+        return Finished(code, *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture

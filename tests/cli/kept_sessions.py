@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from ralph.mock_api import Text, ToolUse, Turn
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Ralph
+    from collections.abc import Callable
+
+    from tests.cli.conftest import Finished, Ralph
 
 HELLO = Turn(content="Hello there.")
 LOOKS = Turn(content=[Text("I look."), ToolUse("Bash", {"command": "echo found; exit 3"})])
@@ -24,7 +26,7 @@ def only_journal(ralph: Ralph) -> Path:
     return path
 
 
-def listed(ralph: Ralph, *arguments: str) -> list[dict[str, object]]:
+def listed(ralph: Callable[..., Finished], *arguments: str) -> list[dict[str, object]]:
     ran = ralph("sessions", "ls", "--format", "json", *arguments)
     assert ran.code == 0
     sessions: list[dict[str, object]] = json.loads(ran.stdout)

@@ -1,4 +1,4 @@
-"""`ralph doctor` as a real process: what it shows, what it tries, and that it neither hangs nor tells a secret."""
+"""`ralph doctor`: what it shows, what it tries, and that it neither hangs nor tells a secret."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def test_every_setting_is_shown_with_its_value_and_origin(ralph, listen) -> None
     assert rows["model.effort"] == ["not", "set", "default"]
 
 
-def test_columns_are_aligned_and_without_colour_in_a_pipe(ralph) -> None:
-    shown = ralph("doctor", "--offline").stdout
+def test_columns_are_aligned_and_without_colour_in_a_pipe(ralph_here) -> None:
+    shown = ralph_here("doctor", "--offline").stdout
     rows = shown.split("\n\n")[0].splitlines()[1:]
     assert len({row.rindex("  ") for row in rows if row.endswith("  default")}) == 1
     assert "\x1b" not in shown
 
 
-def test_each_target_is_shown_with_what_is_known_of_it(ralph) -> None:
+def test_each_target_is_shown_with_what_is_known_of_it(ralph, ralph_here) -> None:
     user_settings(
         ralph,
         """
@@ -137,7 +137,7 @@ def test_each_target_is_shown_with_what_is_known_of_it(ralph) -> None:
         """,
     )
     ralph.environment["SECOND"] = "second-key-0123"
-    shown = ralph("doctor", "--offline")
+    shown = ralph_here("doctor", "--offline")
     assert shown.code == 0
     main, own, priced = re.split(r"\n  (?=\S)", shown.stdout.split("\n\n")[1])[1:]
     for part in ("claude-opus-5-5", "https://api.anthropic.com", "X-Team", "1000000 tokens", "output 20,"):
@@ -163,9 +163,11 @@ def test_each_target_is_shown_with_what_is_known_of_it(ralph) -> None:
         ("not toml", "not valid TOML"),
     ],
 )
-def test_settings_that_cannot_be_used_are_one_line_and_the_other_checks_still_run(ralph, toml, says) -> None:
+def test_settings_that_cannot_be_used_are_one_line_and_the_other_checks_still_run(
+    ralph, ralph_here, toml, says
+) -> None:
     user_settings(ralph, toml)
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 78
     found = checks(shown.stdout)
     level, text = found["settings"]
@@ -176,11 +178,11 @@ def test_settings_that_cannot_be_used_are_one_line_and_the_other_checks_still_ru
     assert shown.stderr == ""
 
 
-def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, listen, tmp_path) -> None:
+def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, ralph_here, listen, tmp_path) -> None:
     del ralph.environment["ANTHROPIC_API_KEY"]
     # A proxy of our own, so that nothing leaves this machine.
     ralph.environment["HTTPS_PROXY"] = f"http://127.0.0.1:{listen().port}"
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 78
     assert "model.base_url" in shown.stdout
     assert checks(shown.stdout)["settings"][0] == "FAIL"
@@ -188,18 +190,18 @@ def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, listen, tmp_
     assert endpoint(shown.stdout)[0] == "ok"
 
 
-def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(ralph) -> None:
-    shown = ralph("doctor", "--offline", "--config", "absent.toml")
+def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(ralph_here) -> None:
+    shown = ralph_here("doctor", "--offline", "--config", "absent.toml")
     assert shown.code == 78
     assert "no such file" in checks(shown.stdout)["settings"][1]
-    shown = ralph("doctor", "-C", "absent")
+    shown = ralph_here("doctor", "-C", "absent")
     assert (shown.code, shown.stdout) == (2, "")
     assert "absent" in shown.stderr
 
 
-def test_a_key_in_the_open_is_a_warning_that_fails_nothing(ralph) -> None:
+def test_a_key_in_the_open_is_a_warning_that_fails_nothing(ralph, ralph_here) -> None:
     ralph.environment["ANTHROPIC_BASE_URL"] = "http://gateway.example"
-    shown = ralph("doctor", "--offline")
+    shown = ralph_here("doctor", "--offline")
     assert shown.code == 0
     assert "  warn  settings: the key travels unencrypted: gateway.example" in shown.stdout
 
@@ -227,42 +229,44 @@ def test_a_port_where_nothing_listens_fails_with_what_to_do(ralph, closed_port) 
     assert "-> nothing listens there: start the server" in text
 
 
-def test_offline_leaves_the_endpoints_out(ralph, closed_port) -> None:
+def test_offline_leaves_the_endpoints_out(ralph, ralph_here, closed_port) -> None:
     ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{closed_port}"
-    shown = ralph("doctor", "--offline")
+    shown = ralph_here("doctor", "--offline")
     assert shown.code == 0
     assert "endpoint" not in shown.stdout
 
 
-def test_a_certificate_that_nobody_signed_fails_until_its_authority_is_named(ralph, listen, tmp_path) -> None:
+def test_a_certificate_that_nobody_signed_fails_until_its_authority_is_named(
+    ralph, ralph_here, listen, tmp_path
+) -> None:
     certificate = make_certificate(tmp_path, names="IP:127.0.0.1")
     server = listen(certificate)
     ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{server.port}"
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 78
     assert "certificate not trusted at TLS" in endpoint(shown.stdout)[1]
     assert "model.ca_file or SSL_CERT_FILE" in endpoint(shown.stdout)[1]
     ralph.environment["SSL_CERT_FILE"] = str(certificate)
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 0
     assert endpoint(shown.stdout) == ("ok", "can be reached (TCP and TLS); nothing was sent")
 
 
-def test_https_to_a_server_that_speaks_no_tls_fails(ralph, answer_with) -> None:
+def test_https_to_a_server_that_speaks_no_tls_fails(ralph, ralph_here, answer_with) -> None:
     port = answer_with(b"HTTP/1.1 400 Bad Request\r\n\r\n").port
     ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{port}"
     user_settings(ralph, "clocks.connect_s = 1")
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 78
     assert "at TLS" in endpoint(shown.stdout)[1]
 
 
-def test_a_ca_file_that_cannot_be_used_fails(ralph, tmp_path) -> None:
+def test_a_ca_file_that_cannot_be_used_fails(ralph, ralph_here, tmp_path) -> None:
     ralph.environment |= {
         "ANTHROPIC_BASE_URL": "https://127.0.0.1:1",
         "SSL_CERT_FILE": str(tmp_path / "absent.pem"),
     }
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 78
     assert "absent.pem cannot be used: No such file" in endpoint(shown.stdout)[1]
 
@@ -276,11 +280,13 @@ def test_a_host_without_an_address_fails_in_time(ralph) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_of_a_proxied_endpoint_only_the_proxy_is_tried_and_nothing_is_sent(ralph, listen, scheme) -> None:
+def test_of_a_proxied_endpoint_only_the_proxy_is_tried_and_nothing_is_sent(
+    ralph, ralph_here, listen, scheme
+) -> None:
     proxy = listen()
     ralph.environment["ANTHROPIC_BASE_URL"] = f"{scheme}://api.example.test"
     ralph.environment[f"{scheme}_proxy"] = f"http://me:proxy-pa55word@127.0.0.1:{proxy.port}"
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 0
     assert f"goes through the proxy 127.0.0.1:{proxy.port}, which can be reached" in endpoint(shown.stdout)[1]
     assert "pa55word" not in shown.stdout
@@ -288,16 +294,18 @@ def test_of_a_proxied_endpoint_only_the_proxy_is_tried_and_nothing_is_sent(ralph
     assert proxy.received == [b""]
 
 
-def test_a_proxy_of_an_unknown_kind_fails_without_its_password(ralph) -> None:
+def test_a_proxy_of_an_unknown_kind_fails_without_its_password(ralph, ralph_here) -> None:
     ralph.environment["ANTHROPIC_BASE_URL"] = "https://api.example.test"
     ralph.environment["https_proxy"] = "socks5://me:proxy-pa55word@127.0.0.1:1"
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 78
     assert "socks5:// are not supported" in endpoint(shown.stdout)[1]
     assert "pa55word" not in shown.stdout
 
 
-def test_each_server_is_tried_once_however_many_targets_are_there(ralph, listen, closed_port) -> None:
+def test_each_server_is_tried_once_however_many_targets_are_there(
+    ralph, ralph_here, listen, closed_port
+) -> None:
     server = listen()
     targets = [(name, server.port) for name in "abc"] + [("d", closed_port)]
     user_settings(
@@ -307,7 +315,7 @@ def test_each_server_is_tried_once_however_many_targets_are_there(ralph, listen,
             for name, port in targets
         ),
     )
-    shown = ralph("doctor")
+    shown = ralph_here("doctor")
     assert shown.code == 78
     found = {subject: level for subject, (level, _) in checks(shown.stdout).items() if "endpoint" in subject}
     assert found == {

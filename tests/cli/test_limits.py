@@ -281,9 +281,9 @@ BAD = {
 @pytest.mark.parametrize(
     ("flag", "value"), [(flag, value) for flag, values in BAD.items() for value in values]
 )
-def test_a_limit_that_is_none_is_one_line_that_names_it(ralph, serve, flag, value) -> None:
+def test_a_limit_that_is_none_is_one_line_that_names_it(ralph_here, serve, flag, value) -> None:
     server = serve(DONE)
-    ran = ralph("go", f"{flag}={value}")
+    ran = ralph_here("go", f"{flag}={value}")
     assert (ran.code, server.request_count, ran.stdout) == (2, 0, "")
     [line] = ran.stderr.splitlines()
     assert flag in line

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from ralph.mock_api import (
     Fault,
+    MockApi,
+    Scenario,
     Text,
     ToolUse,
     Turn,
@@ -20,6 +22,12 @@ from ralph.mock_api import (
     load_example,
 )
 from ralph.mock_api.scenario import as_step
+from tests.cli.conftest import ralph_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Finished
 
 HELLO = Turn("Hello there.")
 WORK = Turn([Text("I add the line."), ToolUse("Bash", {"command": "echo done >> notes.txt"})])
@@ -77,8 +85,6 @@ QUIRKS = {
     ),
 }
 
-every_quirk = pytest.mark.parametrize("name", QUIRKS)
-
 
 def sent_messages(server, index: int = -1) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = json.loads(server.requests[index].body)["messages"]
@@ -100,54 +106,61 @@ def data_line(value: object) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-@pytest.fixture
-def play(ralph, serve):
-    """Run ralph against a shipped scenario, once for all that a test wants to see of it."""
+def only(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("played", [name], indirect=True)
 
-    def run(name: str, *arguments: str):
-        ralph.retry_quickly()
-        server = serve(*load_example(name).steps)
-        return ralph("write the note", *arguments), server
 
-    return run
+class Played(NamedTuple):
+    """A run against a quirk, and what it left."""
+
+    name: str
+    ran: Finished
+    result: dict[str, Any]
+    server: MockApi
+    cwd: Path
+
+
+@pytest.fixture(scope="module", params=QUIRKS)
+def played(request, tmp_path_factory) -> Played:
+    """One run for all that is to be seen of it."""
+    ralph = ralph_in(tmp_path_factory.mktemp(request.param))
+    ralph.retry_quickly()
+    with MockApi(Scenario(load_example(request.param).steps)) as server:
+        ran = ralph("write the note", "--base-url", server.base_url, "--result-file", "result.json")
+    result = json.loads((ralph.cwd / "result.json").read_text())
+    return Played(request.param, ran, result, server, ralph.cwd)
 
 
 def test_every_quirk_that_ships_is_tested_here() -> None:
     assert sorted(QUIRKS) == [name for name in example_names() if name.startswith("quirk-")]
 
 
-@every_quirk
-def test_a_quirk_ends_in_the_answer_and_in_nothing_that_is_not_due(play, name) -> None:
-    ran, server = play(name, "--output-format", "json")
-    expected = QUIRKS[name]
+def test_a_quirk_ends_in_the_answer_and_in_nothing_that_is_not_due(played) -> None:
+    ran, expected = played.ran, QUIRKS[played.name]
     assert ran.code == 0, ran.stderr
-    assert (ran.result["subtype"], ran.result["result"]) == ("success", CLOSING)
-    assert ran.result["num_turns"] == 2
-    assert server.request_count == expected.requests
+    assert (played.result["subtype"], played.result["result"]) == ("success", CLOSING)
+    assert played.result["num_turns"] == 2
+    assert played.server.request_count == expected.requests
     assert [line for line in lines_of(ran, "notice") if "server" in line] == list(expected.notices)
     # The request's id, which follows in parentheses, is the server's own.
     assert [line.split(" (request")[0] for line in lines_of(ran, "error")] == list(expected.errors)
     assert lines_of(ran, "clock") == []
 
 
-@every_quirk
-def test_under_a_quirk_the_work_is_done_exactly_once(play, ralph, name) -> None:
-    ran, _ = play(name)
-    assert ran.stdout == CLOSING + "\n"
-    assert (ralph.cwd / "notes.txt").read_text() == "done\n"
-    assert (ralph.cwd / "other.txt").exists() == (name == "quirk-interleaved-blocks")
+def test_under_a_quirk_the_work_is_done_exactly_once(played) -> None:
+    assert played.ran.stdout == CLOSING + "\n"
+    assert (played.cwd / "notes.txt").read_text() == "done\n"
+    assert (played.cwd / "other.txt").exists() == (played.name == "quirk-interleaved-blocks")
 
 
-@every_quirk
-def test_under_a_quirk_the_answer_goes_back_block_by_block_as_it_was_meant(play, name) -> None:
+def test_under_a_quirk_the_answer_goes_back_block_by_block_as_it_was_meant(played) -> None:
     """The scripted server knows what its answer would have been without the quirk."""
-    steps = [step for step in map(as_step, load_example(name).steps) for _ in range(int(step.repeat))]
+    steps = [step for step in map(as_step, load_example(played.name).steps) for _ in range(int(step.repeat))]
     answers = [as_message(step.turn, index=index) for index, step in enumerate(steps) if step.turn]
-    _, server = play(name)
-    task, answer, results = sent_messages(server)
+    task, answer, results = sent_messages(played.server)
     assert task["role"] == "user"
     meant = json.dumps(answers[0]["content"])
-    for refused, sent in QUIRKS[name].renamed.items():
+    for refused, sent in QUIRKS[played.name].renamed.items():
         meant = meant.replace(f'"{refused}"', f'"{sent}"')
     content = json.loads(meant)
     assert answer == {"role": "assistant", "content": content}
@@ -155,10 +168,10 @@ def test_under_a_quirk_the_answer_goes_back_block_by_block_as_it_was_meant(play,
     assert [block["tool_use_id"] for block in results["content"]] == calls
 
 
-def test_thinking_with_an_empty_signature_goes_back_with_it(play) -> None:
-    _, server = play("quirk-empty-signature")
+@only("quirk-empty-signature")
+def test_thinking_with_an_empty_signature_goes_back_with_it(played) -> None:
     thinking = {"type": "thinking", "thinking": "One command will do.", "signature": ""}
-    assert sent_messages(server)[1]["content"][0] == thinking
+    assert sent_messages(played.server)[1]["content"][0] == thinking
 
 
 def test_thinking_without_any_signature_goes_back_with_an_empty_one(ralph, serve) -> None:
@@ -169,9 +182,9 @@ def test_thinking_without_any_signature_goes_back_with_an_empty_one(ralph, serve
     assert sent_messages(server)[1]["content"][0] == {**thinking, "signature": ""}
 
 
-def test_a_call_that_began_without_input_gets_what_its_deltas_say_or_nothing(play) -> None:
-    _, server = play("quirk-no-tool-input")
-    _, answer, results = sent_messages(server)
+@only("quirk-no-tool-input")
+def test_a_call_that_began_without_input_gets_what_its_deltas_say_or_nothing(played) -> None:
+    _, answer, results = sent_messages(played.server)
     assert [block["input"] for block in answer["content"]] == [
         {"command": "echo done >> notes.txt", "description": "Add the line"},
         {},
@@ -179,18 +192,18 @@ def test_a_call_that_began_without_input_gets_what_its_deltas_say_or_nothing(pla
     assert [block.get("is_error", False) for block in results["content"]] == [False, True]
 
 
-def test_a_tool_of_an_odd_name_is_answered_with_the_names_that_there_are(play) -> None:
-    _, server = play("quirk-odd-ids")
-    _, _, results = sent_messages(server)
+@only("quirk-odd-ids")
+def test_a_tool_of_an_odd_name_is_answered_with_the_names_that_there_are(played) -> None:
+    _, _, results = sent_messages(played.server)
     assert [block.get("is_error", False) for block in results["content"]] == [False, True]
     assert results["content"][1]["content"].startswith(
         "There is no tool 'functions_Bash'. The tools are: Bash, "
     )
 
 
-def test_a_model_that_loads_is_waited_for(play) -> None:
-    ran, _ = play("quirk-model-loading")
-    assert "Recovered after 2 retries" in lines_of(ran, "retry")
+@only("quirk-model-loading")
+def test_a_model_that_loads_is_waited_for(played) -> None:
+    assert "Recovered after 2 retries" in lines_of(played.ran, "retry")
 
 
 OPENAI_404 = {

@@ -119,11 +119,9 @@ def test_on_one_terminal_the_answer_stands_once(ralph, serve, arguments, turns, 
 
 @pytest.mark.parametrize("payload", [[1, 2], False, 0, "", {"type": "result"}, "é"], ids=repr)
 def test_a_payload_is_any_kind_of_json(ralph, serve, payload) -> None:
-    serve(report(payload=payload), report(payload=payload))
-    assert (
-        ralph("go", "--json-schema", "{}", "--output-format", "json").result["structured_output"] == payload
-    )
-    assert json.loads(ralph("go", "--json-schema", "{}").stdout) == payload
+    serve(report(payload=payload))
+    assert json.loads(ralph("go", "--json-schema", "{}", "--result-file", "result.json").stdout) == payload
+    assert json.loads((ralph.cwd / "result.json").read_text())["structured_output"] == payload
 
 
 def test_the_first_report_of_an_answer_that_fits_counts(ralph, serve) -> None:
@@ -302,12 +300,14 @@ NO_SCHEMAS = {
 
 
 @pytest.mark.parametrize("name", NO_SCHEMAS)
-def test_what_is_no_schema_is_refused_in_one_line_before_anything_is_sent(ralph, serve, name) -> None:
+def test_what_is_no_schema_is_refused_in_one_line_before_anything_is_sent(
+    ralph, ralph_here, serve, name
+) -> None:
     given, why = NO_SCHEMAS[name]
     (ralph.cwd / "broken.json").write_text('{"type"')
     (ralph.cwd / "list.json").write_text("[1]")
     server = serve(DONE)
-    ran = ralph("go", "--json-schema", given)
+    ran = ralph_here("go", "--json-schema", given)
     assert (ran.code, ran.stdout, server.request_count) == (2, "", 0)
     [line] = ran.stderr.splitlines()
     assert line.startswith("ralph: Invalid value for --json-schema: ")

@@ -56,22 +56,22 @@ def test_a_completed_session_is_listed_shown_and_exported(ralph, session) -> Non
     assert (line.stderr, shown.stderr, exported.stderr) == ("", "", "")
 
 
-def test_the_exported_messages_are_what_the_server_got(ralph, serve) -> None:
+def test_the_exported_messages_are_what_the_server_got(ralph, ralph_here, serve) -> None:
     server = serve(LOOKS, HELLO)
     ralph("look at it", "--model", "qwen3")
-    exported = json.loads(ralph("sessions", "export", "--format", "json").stdout)
+    exported = json.loads(ralph_here("sessions", "export", "--format", "json").stdout)
     request = json.loads(server.requests[-1].body)
     assert exported["messages"][:-1] == request["messages"]
     assert exported["runs"][0]["request"] | {"messages": request["messages"]} == request
     assert exported["totals"] | {"turns": 2, "cost_usd": None} == exported["totals"]
 
 
-def test_a_run_that_failed_is_told_with_its_retries(ralph, serve) -> None:
+def test_a_run_that_failed_is_told_with_its_retries(ralph, ralph_here, serve) -> None:
     ralph.retry_quickly()
     serve(*[Fault(status=529)] * 5)
     assert ralph("try it").code == 75
-    assert listed(ralph)[0]["outcome"] == "api_unavailable"
-    shown = ralph("sessions", "show").stdout
+    assert listed(ralph_here)[0]["outcome"] == "api_unavailable"
+    shown = ralph_here("sessions", "show").stdout
     assert shown.count("[error] HTTP 529") == 5
     last = shown.index("[retry] Attempt 4/4: 529 — waiting 0.08s\n[error] HTTP 529")
     assert (
@@ -113,73 +113,73 @@ def test_looking_at_a_running_session_never_gets_in_its_way(ralph, serve) -> Non
     assert "running" in seen
 
 
-def test_a_fork_is_a_session_of_its_own_and_counts_its_own_runs(ralph, serve, session) -> None:
+def test_a_fork_is_a_session_of_its_own_and_counts_its_own_runs(ralph, ralph_here, serve, session) -> None:
     server = serve(HELLO)
     assert ralph("-c", "--fork-session", "and now?", "--base-url", server.base_url).code == 0
-    new, old = listed(ralph)
+    new, old = listed(ralph_here)
     assert (new["forked_from"], old["id"]) == (session.stem, session.stem)
     assert (new["turns"], new["runs"], old["turns"]) == (1, 1, 2)
     assert new["task"] == "look at it"
-    shown = ralph("sessions", "show").stdout
+    shown = ralph_here("sessions", "show").stdout
     assert f"forked    from {session.stem}" in shown
     assert "claude-sonnet-5-5, copied from the session that this one was forked from\n" in shown
 
 
-def test_an_empty_store_is_one_line_and_nothing_is_made(ralph) -> None:
+def test_an_empty_store_is_one_line_and_nothing_is_made(ralph, ralph_here) -> None:
     for arguments in ([], ["--all"]):
-        ran = ralph("sessions", "ls", *arguments)
+        ran = ralph_here("sessions", "ls", *arguments)
         assert (ran.code, ran.stdout) == (0, "")
         assert "no session" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
-    assert listed(ralph) == []
+    assert listed(ralph_here) == []
     assert list(Path(ralph.environment["HOME"]).iterdir()) == []
 
 
-def test_an_unknown_or_ambiguous_id_is_one_line(ralph, session, serve) -> None:
+def test_an_unknown_or_ambiguous_id_is_one_line(ralph, ralph_here, session, serve) -> None:
     serve(HELLO, HELLO)
     ids = [f"aaaaaaaa-0000-4000-8000-00000000000{n}" for n in range(2)]
     for name in ids:
         ralph("hi", "--session-id", name)
     for command in ("show", "export"):
-        ran = ralph("sessions", command, "aaaa")
+        ran = ralph_here("sessions", command, "aaaa")
         assert (ran.code, ran.stdout) == (2, "")
         assert all(name in ran.stderr for name in ids)
-        ran = ralph("sessions", command, "zzzz")
+        ran = ralph_here("sessions", command, "zzzz")
         assert (ran.code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
-        assert ralph("sessions", command, " ").code == 2
-    assert f"ralph --resume {ids[1]} " in ralph("sessions", "show", ids[1]).stdout, (
+        assert ralph_here("sessions", command, " ").code == 2
+    assert f"ralph --resume {ids[1]} " in ralph_here("sessions", "show", ids[1]).stdout, (
         "8 characters are not enough"
     )
 
 
-def test_sessions_of_other_directories_are_listed_with_all(ralph, session) -> None:
+def test_sessions_of_other_directories_are_listed_with_all(ralph, ralph_here, session) -> None:
     ralph.cwd = ralph.cwd / "below"
     ralph.cwd.mkdir()
-    assert "no session of" in ralph("sessions", "ls").stderr
-    assert ralph("sessions", "show").code == 2
-    line = ralph("sessions", "ls", "--all").stdout
+    assert "no session of" in ralph_here("sessions", "ls").stderr
+    assert ralph_here("sessions", "show").code == 2
+    line = ralph_here("sessions", "ls", "--all").stdout
     assert "/work  completed" in line
     assert len(line) <= 121
-    shown = ralph("sessions", "show", session.stem).stdout
+    shown = ralph_here("sessions", "show", session.stem).stdout
     assert f"--resume {session.stem[:8]} --cd {ralph.cwd.parent}" in shown
     ralph.cwd.rmdir()
 
 
-def test_another_place_is_looked_at_and_not_made(ralph, serve, tmp_path) -> None:
+def test_another_place_is_looked_at_and_not_made(ralph, ralph_here, serve, tmp_path) -> None:
     serve(HELLO)
     ralph("hi", "--session-dir", "mine")
-    assert len(listed(ralph, "--session-dir", "mine")) == 1
-    assert "--session-dir" in ralph("sessions", "show", "--session-dir", "mine").stdout
-    assert listed(ralph, "--session-dir", str(tmp_path / "typo")) == []
+    assert len(listed(ralph_here, "--session-dir", "mine")) == 1
+    assert "--session-dir" in ralph_here("sessions", "show", "--session-dir", "mine").stdout
+    assert listed(ralph_here, "--session-dir", str(tmp_path / "typo")) == []
     assert not (tmp_path / "typo").exists()
 
 
-def test_the_newest_is_first_and_a_reader_that_leaves_is_no_error(ralph, serve) -> None:
+def test_the_newest_is_first_and_a_reader_that_leaves_is_no_error(ralph, ralph_here, serve) -> None:
     serve(*[Turn(content="line\n" * 60_000)] * 2)
     for name in ("alpha", "omega"):
         ralph(name)
     os.utime(next(path for path in journals(ralph) if b'"alpha"' in path.read_bytes()), (1, 1))
-    assert [session["task"] for session in listed(ralph)] == ["omega", "alpha"]
+    assert [session["task"] for session in listed(ralph_here)] == ["omega", "alpha"]
     for command in ("ls", "ls --format json", "show", "export", "export --format json"):
         script = f"{sys.executable} -m ralph sessions {command} | head -1; exit ${{PIPESTATUS[0]}}"
         ran = subprocess.run(
@@ -226,10 +226,10 @@ def test_a_terminal_gets_a_header_and_colour_unless_it_wants_none(ralph, session
     assert "\x1b" not in on_a_terminal(ralph, "ls") + on_a_terminal(ralph, "show")
 
 
-def test_the_demo_can_be_read_as_a_story(ralph) -> None:
+def test_the_demo_can_be_read_as_a_story(ralph, ralph_here) -> None:
     kept = Path(ralph("demo", "--speed", "100", "--keep").stdout.splitlines()[-1].removeprefix("Kept: "))
     ralph.cwd = kept
-    shown = ralph("sessions", "show", "--session-dir", str(kept.parent / "sessions")).stdout
+    shown = ralph_here("sessions", "show", "--session-dir", str(kept.parent / "sessions")).stdout
     for words in (
         "429 — waiting",
         "529 — waiting",
@@ -241,10 +241,10 @@ def test_the_demo_can_be_read_as_a_story(ralph) -> None:
     subprocess.run(["rm", "-r", str(kept.parent)], check=True)
 
 
-def test_a_key_is_in_no_export(ralph, serve) -> None:
+def test_a_key_is_in_no_export(ralph, ralph_here, serve) -> None:
     serve(Turn(content=[ToolUse("Bash", {"command": f"echo {KEY[:9]}; echo {KEY[9:]}"})]), HELLO)
     ralph("hi")
-    assert KEY not in ralph("sessions", "export", "--format", "json").stdout
+    assert KEY not in ralph_here("sessions", "export", "--format", "json").stdout
 
 
 def test_old_journals_are_removed_at_the_end_of_a_run(ralph, serve, session) -> None:
@@ -258,10 +258,10 @@ def test_old_journals_are_removed_at_the_end_of_a_run(ralph, serve, session) -> 
     assert (ran.code, session.exists(), len(journals(ralph))) == (0, False, 2)
 
 
-def test_sessions_alone_teaches_its_commands(ralph) -> None:
-    ran = ralph("sessions")
+def test_sessions_alone_teaches_its_commands(ralph_here) -> None:
+    ran = ralph_here("sessions")
     assert ran.code == 0
     for word in ("ls", "show", "export", "--resume"):
         assert word in ran.stdout
-    assert ralph("sessions", "--help").stdout == ran.stdout
-    assert ralph("sessions", "rm").code == 2
+    assert ralph_here("sessions", "--help").stdout == ran.stdout
+    assert ralph_here("sessions", "rm").code == 2
