@@ -145,6 +145,7 @@ def run(
     session_id: opt.SessionId = None,
     session_dir: opt.SessionDir = None,
     no_session_persistence: opt.NoSessionPersistence = False,
+    iteration: opt.Iteration = False,
     dangerously_skip_permissions: opt.DangerouslySkipPermissions = False,
     permission_mode: opt.PermissionMode = None,
     verbose: opt.Verbose = False,
@@ -194,6 +195,7 @@ def run(
                 "append-system-prompt", append_system_prompt, append_system_prompt_file
             ),
             report=report_wish(json_schema, is_required=require_report),
+            is_iteration=iteration,
             metrics_file=writable_file("--metrics-file", metrics_file),
             exports_traces=otel,
             output=OutputOptions(

@@ -187,6 +187,7 @@ NoSessionPersistence = Annotated[
     bool,
     typer.Option("--no-session-persistence", help="Keep no session: a run that ends cannot be resumed."),
 ]
+Iteration = Annotated[bool, typer.Option("--iteration", hidden=True, help="An outer loop starts this run.")]
 DangerouslySkipPermissions = Annotated[
     bool,
     typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks."),

@@ -19,12 +19,12 @@ from ralph.core.loop_state import LoopState
 from ralph.core.loop_values import LoopEnd, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.effects.checkout.git import GitSeams
+from ralph.effects.checkout.lock import CheckoutLock, is_held
+from ralph.effects.checkout.preflight import check_checkout, open_checkout
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop import words
-from ralph.effects.loop.git import GitSeams
 from ralph.effects.loop.iterations import RalphIterations
-from ralph.effects.loop.lock import CheckoutLock, is_held
-from ralph.effects.loop.preflight import check_checkout, open_checkout
 from ralph.effects.loop.prompt_source import PromptReader
 from ralph.effects.loop.record import FileRecord, RecordError
 from ralph.effects.loop.stop_file import StopFileBelow
@@ -40,8 +40,8 @@ from ralph.settings import Settings, SettingsError, load_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.effects.loop.checkout import GitCheckout
-    from ralph.effects.loop.plain_directory import PlainDirectory
+    from ralph.effects.checkout.git_checkout import GitCheckout
+    from ralph.effects.checkout.plain_directory import PlainDirectory
     from ralph.loop_options import LoopOptions
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"

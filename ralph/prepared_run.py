@@ -125,7 +125,7 @@ class PreparedRun:
                 targets=names if len(names) > 1 else (),
             )
         )
-        about_limits = no_limit_notice(settings)
+        about_limits = () if self._options.is_iteration else no_limit_notice(settings)
         for text in (
             *notices,
             *self.session.notices,
@@ -170,7 +170,8 @@ class PreparedRun:
         self._is_working = False
         self._total = self._total.plus(ended)
         ended = replace(ended, session_total=self._total)
-        command = self._way_back() if ended.outcome in _RESUMABLE else None
+        is_told = ended.outcome in _RESUMABLE and not self._options.is_iteration
+        command = self._way_back() if is_told else None
         return ended if command is None else replace(ended, hints=(*ended.hints, f"go on with: {command}"))
 
     def note(self, entry: Entry) -> None:

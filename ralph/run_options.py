@@ -38,6 +38,8 @@ class RunOptions:
     append_system_prompt: str | None = None
     report: ReportWish | None = None
     """None: an old session's, where it has one."""
+    is_iteration: bool = False
+    """Of an outer loop, which has limits of its own and goes on by itself."""
     metrics_file: str | None = None
     exports_traces: bool = False
     output: OutputOptions = field(default_factory=OutputOptions)

@@ -147,6 +147,7 @@ MAY_IMPORT = {
     "ralph.settings": {"ralph.core", "ralph.effects.settings_files"},
     "ralph.effects": {"ralph.core", "ralph.ports"},
     "ralph.effects.loop": {"ralph.core", "ralph.effects", "ralph.loop_ports", "ralph.ports"},
+    "ralph.effects.checkout": {"ralph.core", "ralph.effects", "ralph.loop_ports", "ralph.ports"},
     "ralph.core": set(),
     "ralph.mock_api": set(),
 }

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 DEFAULT_PLAN_FILE = "IMPLEMENTATION_PLAN.md"
 DEFAULT_CHECK_TIMEOUT_S = 1800.0
-STOP_FILE = ".ralph/stop"
-"""Below the loop's directory. The model creates it when nothing is left to do."""
+OWN_DIRECTORY = ".ralph"
+"""Below the loop's directory: what ralph keeps there. It never counts as work."""
+STOP_FILE = f"{OWN_DIRECTORY}/stop"
+"""The model creates it when nothing is left to do."""
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_rules import is_counted
-from ralph.core.loop_values import IterationResult
+from ralph.core.loop_values import OWN_DIRECTORY, IterationResult
 from ralph.core.outcome import Outcome
 from ralph.effects.loop import tether
 from ralph.effects.loop.run_results import NoResultError, outcome_of, result_written
 from ralph.effects.loop.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
 from ralph.effects.loop.sessions_seen import session_seen
-from ralph.effects.loop.state_directory import NAME, write_private
+from ralph.effects.loop.state_directory import write_private
 from ralph.effects.processes import OwnedProcess
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ class RalphIterations:
 
     def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
         """The plan's first: of an option that is given twice the last one counts."""
-        yield from ("run", "--cd", self._plan.directory, *self._plan.run_arguments)
+        yield from ("run", "--iteration", *self._plan.run_arguments)
+        if self._plan.directory != self._plan.launch_directory:
+            yield from ("--cd", self._plan.directory)
         if order.prompt is None:
             yield from ("--resume", order.session_id)
         else:
@@ -113,7 +115,7 @@ class RalphIterations:
         directory = Path(self._plan.directory)
         # Half of a surrogate pair, which no file can hold, becomes a question mark.
         write_private(directory, PROMPT_FILE, prompt.encode("utf-8", "replace"))
-        return str(directory / NAME / PROMPT_FILE)
+        return str(directory / OWN_DIRECTORY / PROMPT_FILE)
 
     def _result(self, order: IterationOrder, ending: IterationEnding, result_file: Path) -> IterationResult:
         try:

@@ -10,9 +10,10 @@ import stat
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_state import NewerStateError, read_state, state_text
+from ralph.core.loop_values import OWN_DIRECTORY
 from ralph.core.outcome import Outcome
 from ralph.effects.atomic_write import remove_leftovers
-from ralph.effects.loop.state_directory import NAME, write_private
+from ralph.effects.loop.state_directory import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +35,7 @@ class RecordError(Exception):
 
 class FileRecord:
     def __init__(self, directory: Path) -> None:
-        self.path = directory / NAME / RECORD_FILE
+        self.path = directory / OWN_DIRECTORY / RECORD_FILE
         self._directory = directory
         self._has_saved = False
 
@@ -50,7 +51,7 @@ class FileRecord:
         try:
             return read_state(self._text())
         except FileNotFoundError:
-            none = f"there is no loop in {self._directory} ({NAME}/{RECORD_FILE} is missing)"
+            none = f"there is no loop in {self._directory} ({OWN_DIRECTORY}/{RECORD_FILE} is missing)"
             raise RecordError(Outcome.USAGE, none) from None
         except OSError as error:
             said = error.strerror or type(error).__name__

@@ -12,13 +12,13 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from ralph.core.loop_values import OWN_DIRECTORY
 from ralph.effects.atomic_write import HELD_DIRECTORY, replace_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NAME = ".ralph"
 PRIVATE = 0o600
 _IGNORES_ALL = b"*\n"
 
@@ -26,7 +26,7 @@ _IGNORES_ALL = b"*\n"
 @contextmanager
 def state_directory(directory: Path) -> Iterator[int]:
     """Held open, good for `dir_fd`; made where it is missing. Raises OSError."""
-    place = directory / NAME
+    place = directory / OWN_DIRECTORY
     with suppress(FileExistsError):
         place.mkdir(mode=0o700)
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.core.loop_values import LoopEnd
     from ralph.core.setting_tables import LoopSettings
 
-MINUTE_S, HOUR_S = 60, 3600
+TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _DOING = {
     Phase.WORKING: "the model works",
     Phase.WAITING: "waiting for the API",
@@ -32,7 +32,9 @@ _DOING = {
 
 
 def time_text(seconds: float) -> str:
-    """`42s`, `3m12s`, `2h05m`."""
+    """`4.2s`, `42s`, `3m12s`, `2h05m`."""
+    if seconds < TENTHS_BELOW_S:
+        return f"{seconds:.1f}s"
     whole = round(seconds)
     if whole < MINUTE_S:
         return f"{whole}s"

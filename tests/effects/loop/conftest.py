@@ -1,4 +1,4 @@
-"""Places for iterations and checkouts, and a scripted server that iterations ask."""
+"""A place for iterations, and a scripted server that they ask."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import pytest
 from ralph.mock_api import MockApi, Scenario
 from tests.children import children
 from tests.effects.loop.iteration_processes import Iterating
-from tests.effects.loop.repositories import committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ralph.mock_api import Playable
-    from tests.effects.loop.repositories import Repository
 
 
 @pytest.fixture
@@ -52,8 +50,3 @@ def _reaped() -> Iterator[None]:
         with suppress(ChildProcessError):
             os.kill(process_id, signal.SIGKILL)
             os.waitpid(process_id, 0)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return committed(tmp_path / "work", tmp_path / "home")

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ralph.effects.loop.git import failure
+from ralph.effects.checkout.git import failure
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
-    from ralph.effects.loop.git import Git, GitAnswer
-    from ralph.effects.loop.git_status import GitStatus
+    from ralph.effects.checkout.git import Git, GitAnswer
+    from ralph.effects.checkout.git_status import GitStatus
 
 # Our own call runs no hook (of which one would be git-lfs's), signs nothing, and goes into no submodule. The first
 # `remote.*.receivepack` counts in git, so that no later setting replaces it; an option does.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.effects.loop.plain_directory import PlainDirectory
+from ralph.effects.checkout.plain_directory import PlainDirectory
 from ralph.loop_ports import CheckoutError
 from ralph.ports import SignalReceived
-from tests.effects.loop.repositories import CLOCK, Repository
+from tests.effects.checkout.repositories import CLOCK, Repository
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.loop_ports import CheckoutError
-from tests.effects.loop.repositories import Repository
-from tests.effects.loop.test_snapshot import conflict, nested
+from tests.effects.checkout.repositories import Repository
+from tests.effects.checkout.test_snapshot import conflict, nested
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.effects.loop.git_settings import settings_from
+from ralph.effects.checkout.git_settings import settings_from
 from ralph.loop_ports import CheckoutError
 
 

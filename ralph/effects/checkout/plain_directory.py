@@ -6,8 +6,8 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_values import Changes, Snapshot
-from ralph.effects.loop.file_digests import ABSENT, FileDigests
+from ralph.core.loop_values import OWN_DIRECTORY, Changes, Snapshot
+from ralph.effects.checkout.file_digests import ABSENT, FileDigests
 from ralph.effects.tools.ignore_rules import walk
 from ralph.loop_ports import CheckoutError
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.ports import Clock, Waiter
-
-_OWN = ".ralph/"
 
 
 class PlainDirectory:
@@ -64,6 +62,6 @@ def _walked(unreadable: dict[str, str]) -> Iterator[str]:
         unreadable[path.removeprefix("./")] = f"unreadable: {error.errno}"
 
     try:
-        yield from (path for path in walk(None, note) if not path.startswith(_OWN))
+        yield from (path for path in walk(None, note) if not path.startswith(f"{OWN_DIRECTORY}/"))
     except OSError as error:
         raise CheckoutError(f"the loop's directory cannot be listed: {error.strerror}") from None

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.effects.loop import git
-from ralph.effects.loop.git import GitAnswer
-from ralph.effects.loop.git_push import target_of
-from ralph.effects.loop.git_settings import settings_from
-from ralph.effects.loop.git_status import GitStatus
+from ralph.effects.checkout import git
+from ralph.effects.checkout.git import GitAnswer
+from ralph.effects.checkout.git_push import target_of
+from ralph.effects.checkout.git_settings import settings_from
+from ralph.effects.checkout.git_status import GitStatus
 from ralph.loop_ports import CheckoutError
 from ralph.ports import SignalReceived
 from tests.children import children
-from tests.effects.loop.repositories import Repository, cloned
+from tests.effects.checkout.repositories import Repository, cloned
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.effects.loop.preflight import check_checkout
+from ralph.effects.checkout.preflight import check_checkout
 from ralph.loop_ports import CheckoutError
-from tests.effects.loop.repositories import Repository, cloned
+from tests.effects.checkout.repositories import Repository, cloned
 
 if TYPE_CHECKING:
     from pathlib import Path

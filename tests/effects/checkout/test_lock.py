@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ralph.effects.loop.lock import CheckoutLock
-from ralph.effects.loop.plain_directory import PlainDirectory
+from ralph.effects.checkout.lock import CheckoutLock
+from ralph.effects.checkout.plain_directory import PlainDirectory
 from ralph.loop_ports import CheckoutError
-from tests.effects.loop.repositories import CLOCK, Repository
+from tests.effects.checkout.repositories import CLOCK, Repository
 
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 

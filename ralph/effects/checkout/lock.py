@@ -12,8 +12,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from ralph.effects.loop.checkout import OWN_DIRECTORY, GitCheckout
-from ralph.effects.loop.git import top_above
+from ralph.core.loop_values import OWN_DIRECTORY
+from ralph.effects.checkout.git import top_above
+from ralph.effects.checkout.git_checkout import GitCheckout
 from ralph.effects.sessions.looking import is_locked
 from ralph.loop_ports import CheckoutError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from ralph.effects.loop.plain_directory import PlainDirectory
+    from ralph.effects.checkout.plain_directory import PlainDirectory
 
 _NAME_IN_GIT = "ralph-loop.lock"
 _NAME_IN_OWN = "lock"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.core.loop_values import Changes, Snapshot
-from ralph.effects.loop import file_digests
+from ralph.effects.checkout import file_digests
 from ralph.ports import SignalReceived
 from tests.children import children
-from tests.effects.loop.repositories import Repository, Watch, changes_by
+from tests.effects.checkout.repositories import Repository, Watch, changes_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.effects.loop.checkout import GitCheckout
-from ralph.effects.loop.plain_directory import PlainDirectory
-from ralph.effects.loop.preflight import check_checkout, open_checkout
+from ralph.effects.checkout.git_checkout import GitCheckout
+from ralph.effects.checkout.plain_directory import PlainDirectory
+from ralph.effects.checkout.preflight import check_checkout, open_checkout
 from ralph.loop_ports import CheckoutError
-from tests.effects.loop.repositories import Repository, cloned
-from tests.effects.loop.test_snapshot import conflict
+from tests.effects.checkout.repositories import Repository, cloned
+from tests.effects.checkout.test_snapshot import conflict
 
 if TYPE_CHECKING:
     from pathlib import Path

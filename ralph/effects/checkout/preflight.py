@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.effects.loop import git_push
-from ralph.effects.loop.checkout import GitCheckout, shown
-from ralph.effects.loop.git import GitSeams, top_above
-from ralph.effects.loop.git_look import status_of
-from ralph.effects.loop.plain_directory import PlainDirectory
+from ralph.effects.checkout import git_push
+from ralph.effects.checkout.git import GitSeams, top_above
+from ralph.effects.checkout.git_checkout import GitCheckout, shown
+from ralph.effects.checkout.git_look import status_of
+from ralph.effects.checkout.plain_directory import PlainDirectory
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.effects.loop.git import Git
+    from ralph.effects.checkout.git import Git
 
 
 def open_checkout(directory: Path, plan_file: str, seams: GitSeams) -> GitCheckout | PlainDirectory:

@@ -11,19 +11,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_values import Changes, Snapshot
-from ralph.effects.loop import git_push
-from ralph.effects.loop.file_digests import FileDigests
-from ralph.effects.loop.git import Git, GitSeams, failure
-from ralph.effects.loop.git_look import counted, is_counted, look, status_of
+from ralph.core.loop_values import OWN_DIRECTORY, Changes, Snapshot
+from ralph.effects.checkout import git_push
+from ralph.effects.checkout.file_digests import FileDigests
+from ralph.effects.checkout.git import Git, GitSeams, failure
+from ralph.effects.checkout.git_look import counted, is_counted, look, status_of
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ralph.effects.loop.git_status import GitStatus, StatusEntry
+    from ralph.effects.checkout.git_status import GitStatus, StatusEntry
 
-OWN_DIRECTORY = ".ralph"
 
 # What git leaves in its directory while it is in the middle of something.
 _UNDER_WAY = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ralph.core.redaction import MARK, Redactor
-from ralph.effects.loop.git_settings import GitSettings, settings_before_any, settings_from
+from ralph.effects.checkout.git_settings import GitSettings, settings_before_any, settings_from
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 from ralph.effects.tools.terminal_text import readable_text

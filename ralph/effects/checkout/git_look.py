@@ -10,15 +10,15 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ralph.effects.loop.git import Git, GitSeams
-from ralph.effects.loop.git_status import STATUS_ARGUMENTS, GitStatus, StatusEntry, status_from
+from ralph.effects.checkout.git import Git, GitSeams
+from ralph.effects.checkout.git_status import STATUS_ARGUMENTS, GitStatus, StatusEntry, status_from
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ralph.effects.loop.file_digests import FileDigests
+    from ralph.effects.checkout.file_digests import FileDigests
 
 _GITLINK = b"160000 "
 

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.effects.checkout.git import GitSeams
+from ralph.effects.checkout.git_checkout import GitCheckout
 from ralph.effects.clock import SystemClock
-from ralph.effects.loop.checkout import GitCheckout
-from ralph.effects.loop.git import GitSeams
 from ralph.effects.waiter import InboxWaiter
 
 if TYPE_CHECKING:
