@@ -73,7 +73,8 @@ def loop_status(directory: Path) -> int:
     redactor = Redactor(known_secrets(os.environ))
     with suppress(BrokenPipeError):  # a reader that left
         for line in words.status_lines(state, is_running=is_held(directory), now=SystemClock().utc_now()):
-            sys.stdout.write(redactor.redact_all(line) + "\n")
+            shown = redactor.redact_all(line).encode("utf-8", "replace")  # names of files may be no text
+            sys.stdout.write(shown.decode() + "\n")
         sys.stdout.flush()
     return 0
 
@@ -263,7 +264,7 @@ class LoopCommand:
         if not path:
             return
         try:
-            with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123 - appended to
+            with open(path, "a", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - appended to
                 file.write(self._voice.redact(words.step_summary(state, end)))
         except OSError as error:
             self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
