@@ -96,7 +96,7 @@ class LoopCommand:
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
         try:
-            end = self._work()
+            return self._work().exit_code
         except (CannotBeginError, RecordError) as error:
             if error.outcome is Outcome.USAGE:
                 raise UsageError(str(error)) from None
@@ -111,6 +111,7 @@ class LoopCommand:
             end = LoopEnd(Outcome.INTERNAL_ERROR, Outcome.INTERNAL_ERROR.exit_code(), describe_bug(error))
         finally:
             restore_signals()
+        self._tell_end(None, end)
         return end.exit_code
 
     def _work(self) -> LoopEnd:
@@ -250,15 +251,17 @@ class LoopCommand:
             clock=self._clock,
         )
 
-    def _tell_end(self, state: LoopState, end: LoopEnd) -> None:
-        for note in state.notes:
-            self._voice.warn(note)
-        if end.exit_code:
-            self._voice.warn(f"go on with: {words.continue_command(state)}")
+    def _tell_end(self, state: LoopState | None, end: LoopEnd) -> None:
+        """`state`: None where nothing was begun."""
+        if state is not None:
+            for note in state.notes:
+                self._voice.warn(note)
+            if end.exit_code:
+                self._voice.warn(f"go on with: {words.continue_command(state)}")
         self._write_step_summary(state, end)
         self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)
 
-    def _write_step_summary(self, state: LoopState, end: LoopEnd) -> None:
+    def _write_step_summary(self, state: LoopState | None, end: LoopEnd) -> None:
         """GitHub Actions shows what is appended there."""
         path = self._environment.get(_STEP_SUMMARY)
         if not path:

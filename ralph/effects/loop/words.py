@@ -112,9 +112,11 @@ def changed(record: IterationRecord) -> str:
     return f"{counted(record.file_count, 'file')} changed: {names_of(record.files, record.file_count)}"
 
 
-def ending_line(state: LoopState, end: LoopEnd) -> str:
+def ending_line(state: LoopState | None, end: LoopEnd) -> str:
+    """`state`: None where nothing was begun."""
     code = f" (exit {end.exit_code})" if end.exit_code else ""
-    return f"{end.outcome.value}{code}: {end.reason}; {totals(state)}"
+    came_to = "" if state is None else f"; {totals(state)}"
+    return f"{end.outcome.value}{code}: {end.reason}{came_to}"
 
 
 def totals(state: LoopState) -> str:
@@ -167,26 +169,39 @@ def continue_command(state: LoopState) -> str:
     return f"ralph loop --continue{where}"
 
 
-def step_summary(state: LoopState, end: LoopEnd) -> str:
-    """Markdown, for `$GITHUB_STEP_SUMMARY`."""
-    rows = [
-        f"| {record.number} | {record.outcome.value} | {record.turns} | {money_text(record.cost_usd)} "
-        f"| {record.commits} | {_cell(changed(record))} | {_cell(record.check or '')} | {time_text(record.duration_s)} |"
-        for record in state.iterations
-    ]
-    return "\n".join(
-        [
-            f"### ralph loop: {end.outcome.value}",
-            "",
-            f"{_cell(end.reason)} ({totals(state)})",
-            "",
-            "| # | outcome | turns | cost | commits | changed | check | time |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- |",
-            *rows,
-            *(f"\n{_cell(note)}" for note in state.notes),
-            "",
-        ]
+_TABLE_HEAD = (
+    "| # | outcome | turns | cost | commits | changed | check | time |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- |",
+)
+# GitHub shows a megabyte of a step; a row has at most some hundred bytes.
+_MOST_ROWS = 1000
+
+
+def step_summary(state: LoopState | None, end: LoopEnd) -> str:
+    """Markdown, for `$GITHUB_STEP_SUMMARY`. `state`: None where nothing was begun."""
+    lines = [f"### ralph loop: {end.outcome.value}", ""]
+    if state is None:
+        return "\n".join([*lines, _cell(end.reason), ""])
+    lines.append(f"{_cell(end.reason)} ({totals(state)})")
+    if state.iterations:
+        lines += ["", *_TABLE_HEAD, *map(_row, state.iterations[-_MOST_ROWS:])]
+    for note in state.notes:
+        lines += ["", _cell(note)]
+    return "\n".join([*lines, ""])
+
+
+def _row(record: IterationRecord) -> str:
+    cells = (
+        str(record.number),
+        record.outcome.value,
+        str(record.turns),
+        money_text(record.cost_usd),
+        str(record.commits),
+        changed(record),
+        record.check or "",
+        time_text(record.duration_s),
     )
+    return f"| {' | '.join(map(_cell, cells))} |"
 
 
 def local(moment: str) -> str:
