@@ -92,6 +92,8 @@ class FakeIterations:
         self.orders: list[IterationOrder] = []
         self.sessions: dict[str, SessionSeen] = {}
         self.has_stop_file = False
+        self.play: Callable[[IterationOrder], IterationResult] | None = None
+        """What a process does instead of what is scripted."""
         self._checkout = checkout
         self._clock = clock
 
@@ -99,6 +101,8 @@ class FakeIterations:
         self.orders.append(order)
         assert len(self.orders) < 100, "a loop without an end"
         played = self.script.pop(0) if self.script else Played()
+        if self.play is not None:
+            played = replace(played, result=self.play(order))
         self._clock.seconds += played.seconds
         if played.changes:
             self._checkout.version += 1

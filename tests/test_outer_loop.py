@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.core.loop_state import LoopState, Phase
-from ralph.core.loop_values import LoopLimits
+from ralph.core.loop_values import IterationOrder, IterationResult, LoopLimits
 from ralph.core.outcome import Outcome
 from ralph.core.setting_tables import LimitSettings, LoopSettings
 from tests.fakes_of_loop import AWAY, DONE, LoopRig, Played, ended
@@ -247,6 +247,32 @@ def test_the_loop_ends_when_its_budget_or_its_time_is_over(
 ) -> None:
     rig = LoopRig([Played(result)], limits=limits)
     assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1), st.sampled_from([Outcome.COMPLETED, Outcome.API_UNAVAILABLE])), max_size=12
+    ),
+    st.floats(0.01, 5),
+    st.none() | st.floats(0.01, 2),
+)
+def test_the_budget_of_the_loop_is_never_overshot(
+    fates: list[tuple[float, Outcome]], budget_usd: float, own_usd: float | None
+) -> None:
+    """Each process spends some part of what it is allowed, and never more: that is `ralph run`'s promise."""
+    rig = LoopRig(limits=LoopLimits(12, budget_usd), own_limits=LimitSettings(None, own_usd))
+    spent: dict[str, float] = {}
+
+    def process(order: IterationOrder) -> IterationResult:
+        part, outcome = fates.pop(0) if fates else (1.0, Outcome.COMPLETED)
+        assert order.budget_usd is not None
+        spent[order.session_id] = spent.get(order.session_id, 0.0) + part * max(order.budget_usd, 0.0)
+        return ended(outcome, cost_usd=spent[order.session_id])
+
+    rig.iterations.play = process
+    rig.play()
+    assert sum(spent.values()) <= budget_usd + 1e-9
 
 
 def test_an_iteration_that_met_its_own_limit_does_not_end_the_loop() -> None:
