@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class LoopBook:
         """People are told now, and once more in the end."""
         self._people.warn(text)
         self.state = replace(self.state, notes=(*self.state.notes, text))
+
+    def count_unrecorded(self, worked_until: datetime) -> None:
+        """An earlier process was killed some time after its last record: until then its time counts too."""
+        unrecorded_s = (worked_until - datetime.fromisoformat(self.state.updated_at)).total_seconds()
+        self._before_s += max(unrecorded_s, 0.0)
 
     def elapsed_s(self) -> float:
         """Over all processes of this loop."""

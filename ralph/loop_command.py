@@ -16,7 +16,7 @@ from ralph.core.bug_report import describe_bug
 from ralph.core.credentials import child_environment, known_secrets
 from ralph.core.loop_rules import with_new_limits
 from ralph.core.loop_state import LoopState
-from ralph.core.loop_values import LoopEnd, LoopPlan
+from ralph.core.loop_values import LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.effects.checkout.git import GitSeams
@@ -134,11 +134,18 @@ class LoopCommand:
         now = self._clock.utc_now().isoformat()
         if not self._options.goes_on:
             return LoopState(self._options.plan, started_at=now, pid=os.getpid(), updated_at=now)
-        state = with_new_limits(self._record.load(), self._options.limits_given)
-        if state.ended is not None and state.ended.outcome is Outcome.COMPLETED and state.current is None:
-            done = f"the loop of {state.plan.directory} is done ({state.ended.reason}); ralph loop begins a new one"
-            raise CannotBeginError(Outcome.USAGE, done)
-        return replace(state, pid=os.getpid(), ended=None)
+        state = self._record.load()
+        given = self._options.limits_given
+        is_done = state.ended is not None and state.ended.outcome is Outcome.COMPLETED
+        if is_done and state.ended is not None and given == LoopLimits():
+            done = f"the loop of {state.plan.directory} is done ({state.ended.reason})"
+            raise CannotBeginError(
+                Outcome.USAGE, f"{done}; ralph loop begins a new one, higher limits go on with it"
+            )
+        # Of one that was done nobody knows whether the check still passes.
+        is_checked_first = state.is_checked_first and not is_done
+        state = replace(state, pid=os.getpid(), ended=None, is_checked_first=is_checked_first)
+        return with_new_limits(state, given)
 
     def _entered(self, plan: LoopPlan) -> Path:
         try:

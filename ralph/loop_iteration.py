@@ -56,6 +56,8 @@ class Iteration:
         self.before = Snapshot(current.digest, current.head)
         seen = self._world.iterations.seen(current.session_id)
         self._world.people.taken_up(self._book.state, is_anew=seen is None)
+        if seen is not None and seen.written_at is not None:
+            self._book.count_unrecorded(seen.written_at)
         if current.waits_until is not None:
             until = datetime.fromisoformat(current.waits_until)
             self._sleep((until - self._world.clock.utc_now()).total_seconds())

@@ -220,6 +220,12 @@ class LoopRig:
         )
         return self.loop.run()
 
+    def stopped_in_its_first_iteration(self) -> LoopState:
+        """As it stood on the disk when its first process had just been started."""
+        self.play()
+        [state] = [one for one in self.record.states if one.current is not None and not one.iterations][:1]
+        return state
+
     @property
     def state(self) -> LoopState:
         return self.loop.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.core.loop_state import LoopState, Phase
-from ralph.core.loop_values import IterationOrder, IterationResult, LoopLimits
+from ralph.core.loop_values import IterationOrder, IterationResult, LoopLimits, SessionSeen
 from ralph.core.outcome import Outcome
 from ralph.core.setting_tables import LimitSettings, LoopSettings
+from tests.fakes import EPOCH
 from tests.fakes_of_loop import AWAY, DONE, LoopRig, Played, ended
 
 IDLE = Played(changes=False)
@@ -333,6 +335,18 @@ def test_a_signal_in_a_wait_ends_the_loop_with_its_code() -> None:
     assert rig.play().exit_code == 143
     assert rig.state.current is not None
     assert rig.state.current.phase is Phase.WAITING
+
+
+def test_the_time_of_an_iteration_that_was_killed_counts_though_nobody_recorded_it() -> None:
+    killed = LoopRig(
+        [Played(seconds=10)], limits=LoopLimits(max_time_s=1000)
+    ).stopped_in_its_first_iteration()
+    again = LoopRig()
+    session = killed.current.session_id if killed.current else ""
+    again.iterations.sessions[session] = SessionSeen(3, 0.4, None, EPOCH + timedelta(seconds=600))
+    again.clock.seconds = 5000  # the time until it was taken up does not
+    again.play(killed)
+    assert again.iterations.orders[0].time_s == 400
 
 
 def test_a_prompt_that_cannot_be_read_any_more_ends_it_with_74() -> None:

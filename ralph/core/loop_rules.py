@@ -113,7 +113,11 @@ def outage_wait(
     wait = Wait(scheduled_s)
     if wish_s is not None and (current.outages == 1 or wish_s > scheduled_s):
         wait = Wait(max(wish_s, SHORTEST_WAIT_S), from_server=True)
-    if current.slept_s + wait.seconds > schedule.outage_budget_s:
+    left_s = schedule.outage_budget_s - current.slept_s
+    if wait.seconds > left_s and wait.from_server:
+        asked = f"the server asks for {wait.seconds:.0f}s, and {left_s:.0f}s are left of the"
+        return GiveUp(f"{asked} {schedule.outage_budget_s:g}s that outages are waited for", is_early=True)
+    if wait.seconds > left_s:
         return GiveUp(f"the API did not come back in {schedule.outage_budget_s:g}s of waiting")
     if wait.seconds >= time_left_s:
         return GiveUp(

@@ -9,6 +9,7 @@ from ralph.core.outcome import Outcome  # noqa: TC001 - `annotated_json` reads t
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
 DEFAULT_PLAN_FILE = "IMPLEMENTATION_PLAN.md"
 DEFAULT_CHECK_TIMEOUT_S = 1800.0
@@ -151,6 +152,8 @@ class SessionSeen:
     """None: not known."""
     ended: IterationResult | None = None
     """How its last run ended; None: it was killed, or is at it."""
+    written_at: datetime | None = None
+    """When it last worked, aware; None: that is not known."""
 
 
 @dataclass(frozen=True)

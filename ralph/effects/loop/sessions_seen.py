@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ def session_seen(
     if look is None or (look.problem is None and not _has_message(look.history)):
         return None
     try:
-        return SessionSeen(look.history.turns, look.history.cost_usd, _end_of(look.history))
+        written_at = datetime.fromtimestamp(look.written_at_s, UTC)
+        return SessionSeen(look.history.turns, look.history.cost_usd, _end_of(look.history), written_at)
     except (LookupError, TypeError, ValueError, AttributeError):  # records that no run writes
         return SessionSeen(0, None)
 
