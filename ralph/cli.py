@@ -284,11 +284,12 @@ def demo(
             "--scenario",
             help="fix: a rate limit, an overload and a broken stream on the way (6 s). fallback: an overloaded "
             "model, a spare one with two keys, and back (4 s). outage: a server that is away for a while, under "
-            "--retry patient, a second for a minute (10 s).",
+            "--retry patient, a second for a minute (10 s). loop: `ralph loop` over three iterations, with an outage "
+            "in the second, a second for a minute (7 s).",
         ),
     ] = opt.DemoScenario.FIX,
     speed: Annotated[
-        float, typer.Option("--speed", metavar="FACTOR", help="Divide the retry policy's waits by this.")
+        float, typer.Option("--speed", metavar="FACTOR", help="Divide the waits for the API by this.")
     ] = 1.0,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the demo's directory and say where it is.")

@@ -35,6 +35,7 @@ class DemoScenario(enum.StrEnum):
     FIX = "fix"
     FALLBACK = "fallback"
     OUTAGE = "outage"
+    LOOP = "loop"
 
 
 Prompt = Annotated[

@@ -103,6 +103,9 @@ MAY_IMPORT = {
     "ralph.wiring": {"ralph.core", "ralph.ports", "ralph.effects", "ralph.run_options", "ralph.settings"},
     "ralph.demo": {
         "ralph.core",
+        "ralph.effects.loop.record",
+        "ralph.loop_command",
+        "ralph.loop_options",
         "ralph.run_command",
         "ralph.run_options",
         "ralph.run_session",

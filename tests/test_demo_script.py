@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import ralph.demo
+from ralph.demo.loop_script import REPAIRS, LoopScript
 from ralph.demo.script import CUT_INSIDE_THE_CALL, OVERLOADED, DemoScript
 from ralph.mock_api import Fault, Step, Turn
 
@@ -52,3 +58,107 @@ def test_passing_tests_are_reported_as_fixed() -> None:
 )
 def test_failing_tests_are_not(result: dict[str, Any]) -> None:
     assert "still do not pass" in last_word(result)
+
+
+# --- the loop's model
+
+OUTAGE = (2, 1)
+PROJECT = Path(ralph.demo.__file__).parent / "loop_project"
+HOURS, PADDING, REFUSAL = REPAIRS
+
+
+def check_said(*failing: str) -> str:
+    return "\n\n".join(f"FAIL: {name} (test_duration.DurationTest.{name})\nTraceback" for name in failing)
+
+
+def asked_in_loop(
+    answers: int,
+    *,
+    check: str = check_said(PADDING),
+    iteration: int = 1,
+    result: dict[str, Any] | None = None,
+) -> Any:
+    prompt = {
+        "role": "user",
+        "content": [{"type": "text", "text": f"[ralph loop: iteration {iteration} of 5]\n\n{check}"}],
+    }
+    answered = [{"role": "assistant", "content": []}] * answers
+    results = [{"type": "tool_result", "tool_use_id": "a", **(result or {"content": "OK"})}]
+    messages = [prompt, *answered] + ([{"role": "user", "content": results}] if answers else [])
+    request: Any = SimpleNamespace(body=json.dumps({"messages": messages}).encode())
+    return LoopScript(has_git=True, outage=OUTAGE)(request, 7)
+
+
+def words_of(turn: Any) -> str:
+    assert isinstance(turn, Turn)
+    return str(turn.content)
+
+
+@pytest.mark.parametrize(
+    ("check", "taken"),
+    [
+        (check_said(HOURS, PADDING, REFUSAL), HOURS),
+        (check_said(PADDING, REFUSAL), PADDING),
+        (check_said("test_of_somebody_else", REFUSAL), REFUSAL),
+        (check_said(PADDING).replace("FAIL", "ERROR"), PADDING),
+    ],
+)
+def test_an_iteration_takes_the_first_test_it_knows_of_those_that_the_check_names(check, taken) -> None:
+    assert f"I take {taken}," in words_of(asked_in_loop(0, check=check))
+
+
+@pytest.mark.parametrize("check", ["", "no tests on this machine", check_said("test_of_somebody_else")])
+def test_where_the_check_names_no_test_it_knows_nothing_is_claimed(check) -> None:
+    assert "I change nothing" in words_of(asked_in_loop(0, check=check))
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_tool_that_failed_ends_the_iteration(answers) -> None:
+    failed = {"content": "no such file", "is_error": True}
+    turn = asked_in_loop(answers, result=failed)
+    assert "A tool failed" in words_of(turn)
+    assert words_of(asked_in_loop(answers)) != words_of(turn)
+
+
+@pytest.mark.parametrize(
+    ("test", "result", "has_git", "said"),
+    [
+        (HOURS, {"content": "OK"}, True, "is committed."),
+        (PADDING, {"content": "OK"}, True, "is not committed."),
+        (HOURS, {"content": "OK"}, False, f"{HOURS} passes."),
+        (HOURS, {"content": "FAILED (failures=1)"}, True, "does not pass"),
+        (HOURS, {"content": "OK", "is_error": True}, True, "or its commit failed"),
+    ],
+)
+def test_an_iterations_last_word_is_what_its_command_said(test, result, has_git, said) -> None:
+    last = LoopScript(has_git)._last_word(test, REPAIRS[test], result)
+    assert said in last
+    assert ("committed" in last) == said.endswith("committed.")
+
+
+@pytest.mark.parametrize(
+    ("iteration", "answers", "is_away"),
+    [(1, 1, False), (2, 0, False), (2, 1, True), (2, 2, False), (3, 1, False)],
+)
+def test_the_api_is_away_in_one_turn_of_one_iteration(iteration, answers, is_away) -> None:
+    assert (asked_in_loop(answers, iteration=iteration) == Step(None, OVERLOADED)) == is_away
+
+
+def test_each_repair_mends_its_test_and_no_other(tmp_path) -> None:
+    shutil.copytree(PROJECT, tmp_path / "project")
+    code = tmp_path / "project" / "duration.py"
+    left = set(REPAIRS)
+    assert failing_tests(code.parent) == left
+    for test, repair in REPAIRS.items():
+        text = code.read_text()
+        assert text.count(repair.old) == 1
+        code.write_text(text.replace(repair.old, repair.new))
+        left.remove(test)
+        assert failing_tests(code.parent) == left
+
+
+def failing_tests(project: Path) -> set[str]:
+    ran = subprocess.run(
+        [sys.executable, "-B", "-m", "unittest"], cwd=project, check=False, capture_output=True, text=True
+    )
+    return {line.split()[1] for line in ran.stderr.splitlines() if line.startswith(("FAIL:", "ERROR:"))}

@@ -1,6 +1,6 @@
-"""`ralph demo`: a broken project, a loopback server that misbehaves, and the ordinary `ralph run` against it.
+"""`ralph demo`: a broken project, a loopback server that misbehaves, and the ordinary command against it.
 
-Nothing here is a special path of the loop: it prepares a directory and a server, calls the same command that
+Nothing here is a special path of ralph: it prepares a directory and a server, calls the same command that
 users call, looks whether the tests pass now, and adds up what happened.
 """
 
@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
+import signal
 import tempfile
-from contextlib import suppress
-from importlib.resources import as_file, files
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.outcome import Outcome
+from ralph.demo.loop_play import PROJECT as LOOP_PROJECT
+from ralph.demo.loop_play import play_loop
 from ralph.demo.stages import STAGES
 from ralph.demo.summary import Summary
+from ralph.demo.workplace import has_git, make_environment, make_project, tests_pass
 from ralph.run_command import RunCommand
 from ralph.run_options import RunOptions
 from ralph.run_session import SessionOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
     from ralph.core.events import Event
     from ralph.demo.stages import Stage
+
+PROJECT = "invoice"
+LOOP = "loop"
+SCENARIOS = (*STAGES, LOOP)
 
 TASK = "A test of this project fails. Find out why, fix the code (not the test), run the tests, and commit."
 
@@ -36,36 +44,70 @@ ralph demo: an agent fixes a failing test in {directory}
 Task: {task}
 """
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 # It takes 10 s at most; a machine on which it hangs should hear of it.
 LONGEST_S = 300
 
-# Nothing of the user's reaches the demo: their key, their endpoint, their settings.
-_FOREIGN_PREFIXES = ("ANTHROPIC_", "RALPH_", "BASH_DEFAULT_", "BASH_MAX_", "GIT_")
+
+class _Stopped(BaseException):
+    """By a signal that came while no command of ralph's was there to hear it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + signal_number
 
 
 def run_demo(*, scenario: str = "fix", speed: float, keep: bool) -> int:
-    """Play the demo; the run's exit code, or 1 when the tests do not pass afterwards. Takes 4 to 10 s.
+    """Play the demo; the command's exit code, or 1 when the tests do not pass afterwards. Takes 4 to 10 s.
 
-    `scenario`: one of `STAGES`.
+    `scenario`: one of `SCENARIOS`.
     """
+    project = LOOP_PROJECT if scenario == LOOP else PROJECT
+    try:
+        with _room(keeps=project if keep else None) as room:
+            if scenario == LOOP:
+                return play_loop(room, speed, keeps=keep, say=_say)
+            return _play(scenario, room, speed)
+    except _Stopped as stop:
+        return stop.exit_code
+
+
+@contextmanager
+def _room(keeps: str | None) -> Iterator[Path]:
+    """A directory that is gone afterwards, whatever signal comes: until then one raises `_Stopped`.
+
+    `keeps`: what of it is named to people, and all of it left.
+    """
+
+    def stop(signal_number: int, _frame: FrameType | None) -> None:
+        raise _Stopped(signal_number)
+
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    heard = [number for number, handler in before.items() if handler != signal.SIG_IGN]
     room = Path(tempfile.mkdtemp(prefix="ralph-demo-"))
     try:
-        return _play(scenario, room, speed)
+        for number in heard:
+            signal.signal(number, stop)
+        yield room
     finally:
+        for number in heard:  # it takes a moment only
+            signal.signal(number, signal.SIG_IGN)
         os.chdir("/")
-        if keep:
-            _say(f"\nKept: {room / 'invoice'}")
+        if keeps is not None:
+            _say(f"\nKept: {room / keeps}")
         else:
             shutil.rmtree(room, ignore_errors=True)
+        for number in heard:
+            signal.signal(number, before[number] or signal.SIG_DFL)
 
 
 def _play(scenario: str, room: Path, speed: float) -> int:
-    project = room / "invoice"
-    has_git = shutil.which("git") is not None
-    environment = _environment(room)
-    _make_project(project, environment, has_git=has_git)
+    project = room / PROJECT
+    environment = make_environment(room)
+    make_project("project", project, environment)
     summary = Summary()
-    with STAGES[scenario](room, speed, has_git) as stage:
+    with STAGES[scenario](room, speed, has_git()) as stage:
         _say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
         command = RunCommand(_options(stage, room, project), {**environment, **stage.environment})
 
@@ -78,10 +120,10 @@ def _play(scenario: str, room: Path, speed: float) -> int:
     ended = command.ended
     if ended is None or ended.outcome is not Outcome.COMPLETED:
         return code
-    tests_pass = _tests_pass(project, environment)
+    passes = tests_pass(project, environment)
     unsped_wait_s = ended.waited_s * stage.speed if stage.stands_for_a_night else None
-    _say(summary.text(ended, stage.request_count, tests_pass=tests_pass, unsped_wait_s=unsped_wait_s))
-    return code if tests_pass else Outcome.TASK_FAILED.exit_code()
+    _say(summary.text(ended, stage.request_count, tests_pass=passes, unsped_wait_s=unsped_wait_s))
+    return code if passes else Outcome.TASK_FAILED.exit_code()
 
 
 def _options(stage: Stage, room: Path, project: Path) -> RunOptions:
@@ -99,37 +141,3 @@ def _options(stage: Stage, room: Path, project: Path) -> RunOptions:
 def _say(text: str) -> None:
     with suppress(BrokenPipeError):  # a reader that left does not stop the demo
         print(text, flush=True)  # noqa: T201 - a command's own words
-
-
-def _make_project(project: Path, environment: dict[str, str], *, has_git: bool) -> None:
-    with as_file(files("ralph.demo") / "project") as template:
-        shutil.copytree(template, project, ignore=shutil.ignore_patterns("__pycache__"))
-    (project / ".gitignore").write_text("__pycache__/\n")
-    if not has_git:
-        return
-    for arguments in (
-        ["init", "-q"],
-        ["config", "user.name", "ralph demo"],
-        ["config", "user.email", "demo@localhost"],
-        ["config", "commit.gpgsign", "false"],
-        ["config", "core.hooksPath", "/dev/null"],
-        ["add", "-A"],
-        ["commit", "-qm", "An invoice program with a failing test"],
-    ):
-        subprocess.run(["git", *arguments], cwd=project, env=environment, check=True, capture_output=True)
-
-
-def _environment(room: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_PREFIXES)}
-    return {**kept, "XDG_CONFIG_HOME": str(room / "config")}
-
-
-def _tests_pass(project: Path, environment: dict[str, str]) -> bool:
-    ran = subprocess.run(
-        [sys.executable, "-m", "unittest", "-q"],
-        cwd=project,
-        env=environment,
-        check=False,
-        capture_output=True,
-    )
-    return ran.returncode == 0

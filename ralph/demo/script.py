@@ -6,19 +6,16 @@ It reads what the tools really answered: where the tests do not pass, it says so
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ralph.demo.workplace import RUN_TESTS
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.mock_api import Playable, RecordedRequest
-
-RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
 
 # What Python's unittest prints last when everything passed.
 _PASSED = "OK"
@@ -54,7 +51,7 @@ class DemoScript:
     def _turn(self, messages: list[dict[str, Any]]) -> Turn:
         answered = sum(message["role"] == "assistant" for message in messages)
         turns = self._turns()
-        return turns[answered] if answered < len(turns) else self._last_word(_last_result(messages))
+        return turns[answered] if answered < len(turns) else self._last_word(last_result(messages))
 
     def _turns(self) -> list[Turn]:
         commit = "git add -A && git commit -qm 'Round discounted prices half up' && git log --oneline"
@@ -66,7 +63,7 @@ class DemoScript:
                     Text("I run the tests to see what fails."),
                     ToolUse("Bash", {"command": RUN_TESTS, "description": "Run the tests"}),
                 ],
-                usage=_usage(1210, 90),
+                usage=usage(1210, 90),
             ),
             Turn(
                 content=[
@@ -74,7 +71,7 @@ class DemoScript:
                     ToolUse("Read", {"file_path": "invoice.py"}),
                     ToolUse("Grep", {"pattern": "discounted", "output_mode": "content"}),
                 ],
-                usage=_usage(1480, 110),
+                usage=usage(1480, 110),
             ),
             Turn(
                 content=[
@@ -83,7 +80,7 @@ class DemoScript:
                     ),
                     ToolUse("Edit", _FIX),
                 ],
-                usage=_usage(1890, 160),
+                usage=usage(1890, 160),
                 chunk_chars=24,
             ),
             Turn(
@@ -91,22 +88,21 @@ class DemoScript:
                     Text("Now the tests again, and a commit if they pass."),
                     ToolUse("Bash", {"command": check, "description": "Run the tests and commit"}),
                 ],
-                usage=_usage(2110, 120),
+                usage=usage(2110, 120),
             ),
         ]
 
     def _last_word(self, result: dict[str, Any]) -> Turn:
-        passed = not result.get("is_error") and _PASSED in str(result.get("content"))
         words = (
             "The failing test is fixed: `discounted` in invoice.py now rounds half up. All three tests pass"
             + (", and the change is committed." if self.has_git else ".")
-            if passed
+            if said_that_tests_pass(result)
             else "The tests still do not pass. I stop here; their output above says why."
         )
-        return Turn(content=words, usage=_usage(2300, 70))
+        return Turn(content=words, usage=usage(2300, 70))
 
 
-def _last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
+def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
     results = [
         block
         for message in messages
@@ -116,5 +112,10 @@ def _last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return results[-1] if results else {}
 
 
-def _usage(prompt: int, output: int) -> dict[str, int]:
+def said_that_tests_pass(result: dict[str, Any]) -> bool:
+    """`result`: of a tool that ran them."""
+    return not result.get("is_error") and _PASSED in str(result.get("content"))
+
+
+def usage(prompt: int, output: int) -> dict[str, int]:
     return {"input_tokens": prompt, "output_tokens": output}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ralph.cli_options import DemoScenario
+from ralph.demo.demo import SCENARIOS
 from ralph.demo.stages import STAGES
 
 
@@ -107,8 +109,8 @@ def test_a_scenario_is_survived_and_leaves_nothing_behind(ralph, room, scenario,
     assert list(room.iterdir()) == []
 
 
-@pytest.mark.parametrize("scenario", list(DemoScenario))
-def test_in_every_scenario_the_work_is_real(ralph, room, scenario) -> None:
+@pytest.mark.parametrize("scenario", list(STAGES))
+def test_in_every_scenario_of_a_run_the_work_is_real(ralph, room, scenario) -> None:
     ran = ralph("demo", "--scenario", scenario, "--speed", "50", "--keep")
     [kept] = room.iterdir()
     assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'invoice'}"
@@ -120,18 +122,18 @@ def test_in_every_scenario_the_work_is_real(ralph, room, scenario) -> None:
 
 
 def test_the_command_line_offers_the_scenarios_that_there_are() -> None:
-    assert list(DemoScenario) == list(STAGES)
+    assert list(DemoScenario) == list(SCENARIOS)
 
 
 def test_an_unknown_scenario_is_misuse(ralph) -> None:
     ran = ralph("demo", "--scenario", "flood")
     assert ran.code == 2
     assert ran.last_line.startswith("ralph: ")
-    for words in ("--scenario", "flood", "fix", "fallback", "outage"):
+    for words in ("--scenario", "flood", "fix", "fallback", "outage", "loop"):
         assert words in ran.last_line
 
 
-@pytest.mark.parametrize("scenario", list(DemoScenario))
+@pytest.mark.parametrize("scenario", list(STAGES))
 def test_a_demo_whose_tests_do_not_pass_exits_1_and_does_not_claim_it(ralph, tmp_path, scenario) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -141,6 +143,115 @@ def test_a_demo_whose_tests_do_not_pass_exits_1_and_does_not_claim_it(ralph, tmp
     assert ran.code == 1
     assert "The tests still do not pass." in ran.stderr
     assert "tests              FAIL" in ran.stdout
+
+
+# --- `ralph loop`
+
+LOOP_LINES = [
+    "[loop] check before the first iteration: failed (exit 1)",
+    "[loop] iteration 1 of 5: completed, 4 turns, ",
+    "[error] HTTP 529",
+    "[ralph] api_unavailable (exit 75)",
+    "[loop] the API is unavailable: waiting 0.1s (outage 1 in a row, by the schedule loop.outage_waits_s)",
+    "[error] connection refused",
+    "[loop] the API is unavailable: waiting 0.2s (outage 2 in a row, by the schedule loop.outage_waits_s)",
+    "[notice] going on with",
+    "[loop] iteration 2 of 5: completed, 4 turns, ",
+    "[loop] iteration 3 of 5: completed, 4 turns, ",
+    "[loop] completed: the check passes; 3 iterations, 12 turns, ",
+]
+LOOP_FACTS = [
+    "  iterations         3",
+    "  check              failed (exit 1) before them",
+    "                     failed (exit 1) after iteration 1",
+    "                     failed (exit 1) after iteration 2",
+    "                     passed after iteration 3",
+    "  outage             in iteration 2: 2 processes of it ended with exit 75, its session went on",
+    "  seconds waited     0.3, standing for 3 min",
+    "  commits            3 (2 by the model, 1 by --commit)",
+    "  tests              pass (run once more, by the demo itself)",
+]
+
+
+def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work_is_real(ralph, room) -> None:
+    ran = ralph("demo", "--scenario", "loop", "--speed", "10", "--keep")
+    assert ran.code == 0, ran.stderr
+    rest = iter(ran.stderr.splitlines())
+    assert all(any(line.startswith(begin) for line in rest) for begin in LOOP_LINES), ran.stderr
+    assert in_order(LOOP_FACTS, ran.stdout), ran.stdout
+    for words in ("scripted", "real", "a second of the outage stands for 10 minutes", "in earnest [60, 120]"):
+        assert words in ran.stdout
+    [kept] = room.iterdir()
+    assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'duration'}"
+    log = ["git", "log", "--reverse", "--format=%s"]
+    shown = subprocess.run(log, cwd=kept / "duration", check=True, capture_output=True, text=True).stdout
+    assert shown.splitlines()[1:] == ["Read hours", "ralph loop: iteration 2", "Refuse what is no duration"]
+    tests = [sys.executable, "-m", "unittest", "-q"]
+    assert subprocess.run(tests, cwd=kept / "duration", check=False, capture_output=True).returncode == 0
+
+
+def test_without_git_and_without_a_reader_the_loop_finishes_and_nothing_of_the_users_is_touched(
+    ralph, room, tmp_path
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    bash = shutil.which("bash")
+    assert bash is not None
+    (programs / "bash").symlink_to(bash)
+    summary = tmp_path / "summary"
+    ralph.environment |= {
+        "PATH": str(programs),
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
+        "RALPH_MODEL": "opus",
+        "XDG_CONFIG_HOME": str(tmp_path / "settings"),
+    }
+    (tmp_path / "settings" / "ralph").mkdir(parents=True)
+    (tmp_path / "settings" / "ralph" / "config.toml").write_text("what = no TOML\n")
+    process = ralph.start("demo", "--scenario", "loop", "--speed", "100", stderr=subprocess.STDOUT)
+    told = read_until(process, "[loop] check")
+    process.stdout.close()
+    assert process.wait(timeout=30) == 0
+    assert "left out   there is no git on this machine" in told
+    assert "--commit --max" not in told
+    assert list(room.iterdir()) == []
+    assert not summary.exists()
+    assert list(Path(ralph.environment["HOME"]).iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [("ralph demo:", signal.SIGHUP), ("[tool]", signal.SIGINT), ("waiting", signal.SIGTERM)],
+)
+def test_a_loop_that_is_stopped_leaves_neither_processes_nor_a_directory(ralph, room, line, number) -> None:
+    process = ralph.start("demo", "--scenario", "loop", "--speed", "0.1", stderr=subprocess.STDOUT)
+    read_until(process, line)
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in rest
+    assert list(room.iterdir()) == []
+    assert not [entry for entry in Path("/proc").glob("[0-9]*") if str(room) in environment_of(entry)]
+
+
+def read_until(process: subprocess.Popen[bytes], words: str) -> str:
+    """All lines to the first one with these words. It ends when the process does."""
+    told = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        told += line.decode()
+        if words in told:
+            return told
+    raise AssertionError(told)
+
+
+def environment_of(process: Path) -> str:
+    """Empty: it is gone, or somebody else's."""
+    try:
+        return (process / "environ").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def test_mock_api_serves_a_scenario_and_records_without_secrets(ralph, tmp_path) -> None:

@@ -1,0 +1,86 @@
+"""The API of `--scenario loop`: away for a while, by what the loop's own record says of its outages.
+
+Nothing tells a server that somebody knocks at a port nobody listens at; `.ralph/loop.json` tells how often the loop has.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Self
+
+from ralph.demo.loop_script import LoopScript
+from ralph.effects.loop.record import RecordError
+from ralph.mock_api import MockApi
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ralph.core.loop_state import CurrentIteration
+    from ralph.effects.loop.record import FileRecord
+
+BEGINS = (2, 1)
+"""In this iteration, after so many answers, the API is overloaded."""
+_GONE_AFTER = 1
+"""So many processes that ended with 75."""
+_BACK_AFTER = 2
+
+# An iteration takes ten times as long to start: it is never asked in between.
+_LOOKS_EVERY_S = 0.02
+
+
+class LoopOutage:
+    """Listens from entry to exit, except in the outage. What it counts is read after the exit."""
+
+    def __init__(self, record: FileRecord, *, has_git: bool) -> None:
+        self.ended_runs = 0
+        self.waited_s = 0.0
+        """Of waits that were waited to their end."""
+        self._record = record
+        self._has_git = has_git
+        self._servers: list[MockApi] = []
+        self._is_over = Event()
+        self._watch = Thread(target=self._follow, name="demo-outage", daemon=True)
+
+    def __enter__(self) -> Self:
+        first = MockApi(script=LoopScript(self._has_git, BEGINS)).start()
+        self._servers.append(first)
+        self.port, self.base_url = first.port, first.base_url
+        self._watch.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self._watch.join()
+        self._servers[-1].close()
+
+    @property
+    def request_count(self) -> int:
+        return sum(server.request_count for server in self._servers)
+
+    def _follow(self) -> None:
+        is_gone = False
+        while not self._is_over.wait(_LOOKS_EVERY_S):
+            current = self._current()
+            if current is None:
+                continue
+            self.ended_runs = max(self.ended_runs, current.outages)
+            self.waited_s = max(self.waited_s, current.slept_s)
+            if not is_gone and current.outages >= _GONE_AFTER:
+                self._servers[0].close()
+                is_gone = True
+            elif len(self._servers) == 1 and current.outages >= _BACK_AFTER:
+                self._come_back()
+
+    def _current(self) -> CurrentIteration | None:
+        try:
+            return self._record.load().current
+        except RecordError:  # there is none yet
+            return None
+
+    def _come_back(self) -> None:
+        """Tried again at the next look where somebody else took the port."""
+        with suppress(OSError):
+            self._servers.append(MockApi(script=LoopScript(self._has_git), port=self.port).start())

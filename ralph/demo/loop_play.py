@@ -1,0 +1,237 @@
+"""`--scenario loop`: a project with three faults, an API that goes away, and the ordinary `ralph loop` against it.
+
+The loop's command runs in this process, as for users; it knows the server from a settings file alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from shlex import quote
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+from ralph.core.loop_values import LoopLimits, LoopPlan
+from ralph.core.outcome import Outcome
+from ralph.demo.loop_outage import BEGINS as OUTAGE_BEGINS
+from ralph.demo.loop_outage import LoopOutage
+from ralph.demo.loop_script import REPAIRS
+from ralph.demo.stages import MODEL, NIGHT_SPEED
+from ralph.demo.workplace import (
+    RUN_TESTS,
+    commits_since_the_first,
+    has_git,
+    make_environment,
+    make_project,
+    tests_pass,
+)
+from ralph.effects.loop.record import FileRecord, RecordError
+from ralph.loop_command import LoopCommand
+from ralph.loop_options import LoopOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from ralph.core.loop_state import IterationRecord, LoopState
+
+PROJECT = "duration"
+_PROMPT = "PROMPT_build.md"
+_MOST_ITERATIONS = 5
+# An iteration takes 1 s; on a machine on which one hangs the loop should come to its end.
+_LONGEST_S = 60.0
+
+_OUTAGE_WAITS_S = (1.0, 2.0)
+
+_ABOUT = """\
+ralph demo: `ralph loop` repairs a project of which {faults} tests fail, in {directory}
+
+  scripted   what the model says, its tokens (so the costs are made up), and an outage in iteration 2: the API is
+             overloaded (529), then nobody listens at its port (127.0.0.1:{port}) for a while
+  real       the loop, its iterations (each a `ralph run` process that knows only its prompt), the check, the
+             waits, the session that is resumed after the outage, the HTTP connection, the tools, the files{git}
+  prompt     {prompt}, the same for each iteration, below what the check printed last: take one of the
+             failing tests, fix it, run it, commit
+  sped up    a second of the outage stands for {factor}. The lines show the seconds that pass here, and
+             name the schedule they come from (loop.outage_waits_s)
+  settings   {file}, passed by --config:
+
+{settings}{no_git}
+$ {command}
+"""
+
+_NO_GIT = """
+  left out   there is no git on this machine, so nothing is committed, neither by the model nor by --commit.
+             What an iteration has changed is told by hashes of the files
+"""
+
+_SETTINGS = """\
+[model]
+base_url = "{base_url}"
+name = "{model}"
+
+[retry]
+policy = "off"  # an iteration gives up at its first error: it is the loop that waits
+
+[loop]
+outage_waits_s = {waits}  # in earnest {earnest}
+
+[limits]
+max_time_s = {longest_s:g}
+"""
+
+_NEXT = """
+Now your own loop: `ralph loop init` writes prompts to begin with. Set ANTHROPIC_API_KEY, then
+  ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
+
+# How `ralph loop --commit` begins its messages.
+_COMMIT_SUBJECT = "ralph loop: iteration"
+
+_IS_GONE = "The demo's directory is removed, so there is no loop to go on with (--keep leaves it)."
+
+
+@dataclass(frozen=True)
+class _Play:
+    room: Path
+    speed: float
+    has_git: bool
+
+    @property
+    def project(self) -> Path:
+        return self.room / PROJECT
+
+    @property
+    def factor(self) -> float:
+        return NIGHT_SPEED * self.speed
+
+
+def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], None]) -> int:
+    """The loop's exit code, or 1 where the tests do not pass afterwards. Takes 7 s."""
+    play = _Play(room, speed, has_git())
+    environment = make_environment(room)
+    make_project("loop_project", play.project, environment)
+    record = FileRecord(play.project)
+    with LoopOutage(record, has_git=play.has_git) as outage:
+        config_file = room / "config.toml"
+        config_file.write_text(_settings(play, outage.base_url))
+        plan = _plan(play, config_file)
+        say(_about(play, plan, outage.port, config_file.read_text()))
+        code = LoopCommand(LoopOptions(plan), environment).execute()
+    passes = _tell_facts(play, record, outage, environment, say)
+    if code and not keeps:
+        say(f"\n{_IS_GONE}")
+    elif not code:
+        say(_NEXT)
+    return code if code or passes else Outcome.TASK_FAILED.exit_code()
+
+
+def _tell_facts(
+    play: _Play,
+    record: FileRecord,
+    outage: LoopOutage,
+    environment: dict[str, str],
+    say: Callable[[str], None],
+) -> bool:
+    """Whether the tests pass. A loop that did not begin has said why, and who stopped it waits for nothing more."""
+    try:
+        state = record.load()
+    except RecordError:
+        return False
+    if state.ended is None or state.ended.outcome is Outcome.INTERRUPTED:
+        return False
+    passes = tests_pass(play.project, environment)
+    commits = commits_since_the_first(play.project, environment) if play.has_git else []
+    say("\n".join(["", *_facts(play, state, outage, commits), _tests(passes)]))
+    return passes
+
+
+def _plan(play: _Play, config_file: Path) -> LoopPlan:
+    return LoopPlan(
+        directory=str(play.project),
+        launch_directory=str(play.project),
+        prompt_file=str(play.project / _PROMPT),
+        run_arguments=("--config", str(config_file)),
+        config_file=str(config_file),
+        until=RUN_TESTS,
+        check_timeout_s=_LONGEST_S,
+        commits=play.has_git,
+        limits=LoopLimits(max_iterations=_MOST_ITERATIONS),
+    )
+
+
+def _command(plan: LoopPlan) -> str:
+    """As it would be typed."""
+    commit = " --commit" if plan.commits else ""
+    return (
+        f"ralph loop -f {_PROMPT}{commit} --max-iterations {plan.limits.max_iterations} \\\n"
+        f"  --until {quote(RUN_TESTS)} {' '.join(map(quote, plan.run_arguments))}"
+    )
+
+
+def _settings(play: _Play, base_url: str) -> str:
+    return _SETTINGS.format(
+        base_url=base_url,
+        model=MODEL,
+        waits=_listed(wait_s / play.speed for wait_s in _OUTAGE_WAITS_S),
+        earnest=_listed(wait_s * NIGHT_SPEED for wait_s in _OUTAGE_WAITS_S),
+        longest_s=_LONGEST_S,
+    )
+
+
+def _listed(waits_s: Iterable[float]) -> str:
+    """As TOML, never with an exponent, and never 0, which is no wait."""
+    shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
+    return f"[{', '.join(shown)}]"
+
+
+def _about(play: _Play, plan: LoopPlan, port: int, settings: str) -> str:
+    return _ABOUT.format(
+        faults=len(REPAIRS),
+        directory=play.project,
+        port=port,
+        git=", git" if play.has_git else "",
+        factor="a minute" if play.speed == 1 else f"{play.speed:g} minutes",
+        prompt=_PROMPT,
+        file=plan.config_file,
+        settings=indent(settings, " " * 13),
+        no_git="" if play.has_git else _NO_GIT,
+        command=_command(plan),
+    )
+
+
+def _facts(play: _Play, state: LoopState, outage: LoopOutage, commits: list[str]) -> Iterator[str]:
+    yield _fact("iterations", str(len(state.iterations)))
+    if state.first_check is not None:
+        yield _fact("check", f"{state.first_check.words} before them")
+    for record in state.iterations:
+        yield _fact("", f"{record.check or 'not run'} after iteration {record.number}{_exit(record)}")
+    yield from _facts_of_outage(play, outage)
+    yield _fact("requests", f"{outage.request_count} answered")
+    if play.has_git:
+        by_loop = sum(_COMMIT_SUBJECT in line for line in commits)
+        yield _fact(
+            "commits", f"{len(commits)} ({len(commits) - by_loop} by the model, {by_loop} by --commit)"
+        )
+        yield from (_fact("", line) for line in commits)
+    yield _fact("time", f"{state.elapsed_s:.1f} s")
+
+
+def _facts_of_outage(play: _Play, outage: LoopOutage) -> Iterator[str]:
+    if not outage.ended_runs:
+        yield _fact("outage", "none, the loop did not come so far")
+        return
+    runs = f"{outage.ended_runs} processes of it" if outage.ended_runs > 1 else "1 process of it"
+    yield _fact("outage", f"in iteration {OUTAGE_BEGINS[0]}: {runs} ended with exit 75, its session went on")
+    stands_for_min = outage.waited_s * play.factor / 60
+    yield _fact("seconds waited", f"{round(outage.waited_s, 2):g}, standing for {stands_for_min:.3g} min")
+
+
+def _exit(record: IterationRecord) -> str:
+    return f" (exit {record.exit_code})" if record.exit_code else ""
+
+
+def _tests(passes: bool) -> str:
+    return _fact("tests", f"{'pass' if passes else 'FAIL'} (run once more, by the demo itself)")
+
+
+def _fact(name: str, value: str) -> str:
+    return f"  {name:<18} {value}"

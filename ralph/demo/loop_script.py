@@ -1,0 +1,132 @@
+"""The scripted model of `--scenario loop`: in each iteration it repairs what the check's output in its prompt names.
+
+It knows nothing but the request: a fresh context is a fresh conversation. Where a tool fails or no test is named that
+it knows, it says so instead of pretending.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ralph.demo.script import OVERLOADED, last_result, said_that_tests_pass, usage
+from ralph.demo.workplace import RUN_TESTS
+from ralph.mock_api import Step, Text, Thinking, ToolUse, Turn
+
+if TYPE_CHECKING:
+    from ralph.mock_api import Playable, RecordedRequest
+
+_ITERATION = re.compile(r"\[ralph loop: iteration (\d+)")
+_FAILING_TEST = re.compile(r"^(?:FAIL|ERROR): (test_\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What the model does about one failing test."""
+
+    diagnosis: str
+    old: str
+    new: str
+    commit: str | None
+    """The message of its commit; None: it leaves the change uncommitted."""
+
+
+REPAIRS = {
+    "test_hours_are_read": Repair(
+        "The pattern knows hours, the table of units does not. I add them.",
+        'UNIT_S = {"m": 60, "s": 1}',
+        'UNIT_S = {"h": 3600, "m": 60, "s": 1}',
+        "Read hours",
+    ),
+    "test_text_pads_the_seconds": Repair(
+        "Below ten the seconds lack a zero. I pad them.",
+        "{minutes}m{seconds}s",
+        "{minutes}m{seconds:02d}s",
+        None,
+    ),
+    "test_what_is_no_duration_is_refused": Repair(
+        "Text without a number and a unit counts as 0 seconds. I refuse it.",
+        "    return sum(",
+        '    if "".join(number + unit for number, unit in parts) != text or not parts:\n'
+        '        raise ValueError(f"no duration: {text!r}")\n'
+        "    return sum(",
+        "Refuse what is no duration",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LoopScript:
+    """Called for each request. Which iteration and which turn it is stands in the request itself."""
+
+    has_git: bool
+    outage: tuple[int, int] | None = None
+    """The API is overloaded in this iteration after so many answers, whenever it is asked. None: never."""
+
+    def __call__(self, request: RecordedRequest, _index: int) -> Playable:
+        messages = json.loads(request.body or b"{}").get("messages", [])
+        prompt = _text_of(messages[0]) if messages else ""
+        answered = sum(message["role"] == "assistant" for message in messages)
+        iteration = _ITERATION.search(prompt)
+        if iteration is not None and (int(iteration[1]), answered) == self.outage:
+            return Step(None, OVERLOADED)
+        return self._turn(prompt, answered, last_result(messages))
+
+    def _turn(self, prompt: str, answered: int, result: dict[str, Any]) -> Turn:
+        test = next((name for name in _FAILING_TEST.findall(prompt) if name in REPAIRS), None)
+        if test is None:
+            return _words("The check names no failing test that I know. I change nothing.")
+        turns = self._turns(test, REPAIRS[test])
+        if answered >= len(turns):
+            return _words(self._last_word(test, REPAIRS[test], result))
+        if result.get("is_error"):
+            return _words("A tool failed, its answer above says why. I stop here.")
+        return turns[answered]
+
+    def _turns(self, test: str, repair: Repair) -> list[Turn]:
+        edit = {"file_path": "duration.py", "old_string": repair.old, "new_string": repair.new}
+        run = f"{RUN_TESTS} test_duration.DurationTest.{test}"
+        commits = self.has_git and repair.commit is not None
+        if commits:
+            run += f" && git commit -qam '{repair.commit}'"
+        return [
+            Turn(
+                content=[
+                    Thinking("One test, no more. The check's output names those that fail."),
+                    Text(f"I take {test}, and read the code and what it shall do."),
+                    ToolUse("Read", {"file_path": "specs/duration.md"}),
+                    ToolUse("Read", {"file_path": "duration.py"}),
+                ],
+                usage=usage(1320, 100),
+            ),
+            Turn(content=[Text(repair.diagnosis), ToolUse("Edit", edit)], usage=usage(1840, 150)),
+            Turn(
+                content=[
+                    Text("Now that test, and a commit if it passes." if commits else "Now that test."),
+                    ToolUse("Bash", {"command": run, "description": f"Run {test}"}),
+                ],
+                usage=usage(2060, 110),
+            ),
+        ]
+
+    def _last_word(self, test: str, repair: Repair, result: dict[str, Any]) -> str:
+        if not said_that_tests_pass(result):
+            return f"{test} does not pass, or its commit failed: the output above says which. I stop here."
+        if not self.has_git:
+            return f"{test} passes."
+        return f"{test} passes, and the change " + (
+            "is committed." if repair.commit is not None else "is not committed."
+        )
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return "\n".join(block.get("text", "") for block in content)
+
+
+def _words(text: str) -> Turn:
+    return Turn(content=text, usage=usage(2240, 60))

@@ -1,0 +1,88 @@
+"""Where a demo works: a project that is made anew, and an environment in which nothing of the user's is.
+
+It refuses to take a variable over that it does not know to be harmless: iterations of a loop are processes, and
+inherit what they are given.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import site
+import subprocess
+import sys
+from importlib.resources import as_file, files
+from pathlib import Path
+
+RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
+
+# What programs need to be found and to start, and how a terminal is written to. No key, no endpoint, no proxy, no
+# settings, no file of a CI job; home and temporary directory are the demo's own.
+_KEPT = frozenset(
+    {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "VIRTUAL_ENV"}
+)
+_KEPT_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON")
+
+_PACKAGES = Path(__file__).parents[2]
+"""Iterations are of the ralph that runs the demo, also where another one, or none, is installed."""
+
+
+def has_git() -> bool:
+    return shutil.which("git") is not None
+
+
+def make_environment(room: Path) -> dict[str, str]:
+    own = {"HOME": room / "home", "TMPDIR": room / "tmp"}
+    for directory in own.values():
+        directory.mkdir()
+    return {
+        **{name: value for name, value in os.environ.items() if _is_kept(name)},
+        **{name: str(path) for name, path in own.items()},
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH")))),
+        "PYTHONUSERBASE": site.getuserbase(),  # it would be looked for below HOME
+        # Of two versions of a file within one second Python may run the compiled old one.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _is_kept(name: str) -> bool:
+    return name in _KEPT or name.startswith(_KEPT_PREFIXES)
+
+
+def make_project(template: str, project: Path, environment: dict[str, str]) -> None:
+    """`template`: a directory of this package. A git repository where there is git."""
+    with as_file(files("ralph.demo") / template) as source:
+        shutil.copytree(source, project, ignore=shutil.ignore_patterns("__pycache__"))
+    (project / ".gitignore").write_text("__pycache__/\n")
+    if not has_git():
+        return
+    for arguments in (
+        ["init", "-q"],
+        ["config", "user.name", "ralph demo"],
+        ["config", "user.email", "demo@localhost"],
+        ["config", "commit.gpgsign", "false"],
+        ["config", "core.hooksPath", "/dev/null"],
+        ["add", "-A"],
+        ["commit", "-qm", "The project as the demo found it"],
+    ):
+        subprocess.run(["git", *arguments], cwd=project, env=environment, check=True, capture_output=True)
+
+
+def tests_pass(project: Path, environment: dict[str, str]) -> bool:
+    """They are run for it."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "unittest", "-q"],
+        cwd=project,
+        env=environment,
+        check=False,
+        capture_output=True,
+    )
+    return ran.returncode == 0
+
+
+def commits_since_the_first(project: Path, environment: dict[str, str]) -> list[str]:
+    """`id subject`, the oldest first."""
+    log = ["git", "log", "--reverse", "--format=%h %s"]
+    ran = subprocess.run(log, cwd=project, env=environment, check=True, capture_output=True, text=True)
+    return ran.stdout.splitlines()[1:]
