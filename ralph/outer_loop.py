@@ -80,7 +80,7 @@ class OuterLoop:
         after = self._world.checkout.snapshot()
         changes = self._world.checkout.changes(before, after)
         made_progress = before.digest != after.digest
-        commits = changes.commits + self._commit(result)
+        is_committed = self._commit(result)
         self._push()
         check = self._run_check()
         current = self._book.current
@@ -92,11 +92,12 @@ class OuterLoop:
             turns=result.turns,
             cost_usd=result.cost_usd,
             duration_s=self._book.elapsed_s() - current.elapsed_s,
-            commits=commits,
+            commits=changes.commits + is_committed,
             files=changes.files[:MOST_FILES_KEPT],
             file_count=len(changes.files),
             made_progress=made_progress,
             check=None if check is None else check.words,
+            has_loop_commit=is_committed,
             reason=result.reason,
             last_words=result.last_words,
         )
@@ -108,10 +109,10 @@ class OuterLoop:
         )
         self._world.people.iteration_ended(self.state)
 
-    def _commit(self, result: IterationResult) -> int:
-        """How many commits: 1 or none."""
+    def _commit(self, result: IterationResult) -> bool:
+        """What it left uncommitted. False: there was nothing to commit, or it could not be."""
         if not self.state.plan.commits:
-            return 0
+            return False
         current = self._book.current
         how = "was stopped at a limit" if result.outcome in STOPPED_AT_A_LIMIT else result.outcome.value
         message = (
@@ -119,12 +120,12 @@ class OuterLoop:
             f"What the iteration left uncommitted ({how}, session {current.session_id})."
         )
         try:
-            return int(self._world.checkout.commit(message))
+            return self._world.checkout.commit(message)
         except CheckoutError as error:
             self._book.note(
                 f"iteration {current.number}: its work could not be committed, and stays as it is: {error}"
             )
-            return 0
+            return False
 
     def _push(self) -> None:
         if not self.state.plan.pushes:

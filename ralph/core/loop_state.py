@@ -43,12 +43,15 @@ class IterationRecord:
     duration_s: float
     """Waits for the API and the check included."""
     commits: int
+    """That of `--commit` included."""
     files: tuple[str, ...]
     """At most `MOST_FILES_KEPT`."""
     file_count: int
     made_progress: bool
     check: str | None
     """In a word or two; None: there is none, or it was not run."""
+    has_loop_commit: bool = False
+    """`--commit` committed what it had left."""
     reason: str = ""
     last_words: str = ""
 

@@ -96,7 +96,7 @@ def iteration_line(record: IterationRecord, state: LoopState) -> str:
     parts = [
         counted(record.turns, "turn"),
         money_text(record.cost_usd),
-        counted(record.commits, "commit"),
+        counted(record.commits, "commit") + (" (1 by --commit)" if record.has_loop_commit else ""),
         changed(record),
         *check,
         time_text(record.duration_s),

@@ -58,6 +58,7 @@ def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:
         (replace(RECORD, made_progress=False), "nothing changed"),
         (replace(RECORD, files=(), file_count=0), "no file changed"),
         (replace(RECORD, outcome=Outcome.TIMED_OUT, exit_code=124), "timed_out (exit 124), "),
+        (replace(RECORD, has_loop_commit=True), "2 commits (1 by --commit), "),
         (replace(RECORD, file_count=9, files=tuple("abcdef")), "9 files changed: a, b, c and 6 more"),
     ],
 )
