@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from ralph.cli import _with_command, app
 from ralph.core.classify import classify_error, failure_kind
 from ralph.core.error_body import stream_error
 from ralph.core.errors import Api, HttpError, NetworkCause
@@ -31,6 +38,10 @@ from ralph.core.events import (
     TurnsCollapsed,
 )
 from ralph.core.guards import Refusal
+from ralph.core.loop_prompt import iteration_prompt
+from ralph.core.loop_rules import MOST_IDLE
+from ralph.core.loop_state import IterationRecord, LoopState
+from ralph.core.loop_values import CheckResult, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome
 from ralph.core.report import Report, report_object, synthetic_report
 from ralph.core.tool_calls import ToolCall
@@ -41,6 +52,8 @@ from ralph.effects.output.system_events import journal_fields, system_fields
 from tests import fault_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ralph.core.events import Event
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -187,12 +200,108 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         assert [key for key in inner if f"`{key}`" not in rows[name]] == [], name
 
 
-@pytest.mark.parametrize("page", [DOCS / "errors.md", ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [DOCS / "errors.md", DOCS / "loop.md", ROOT / "README.md"], ids=lambda page: page.name
+)
 def test_exit_code_tables_name_real_outcomes(page: Path) -> None:
     for code, name, *_ in table(page, "Exit"):
         outcome = Outcome(name)
         if outcome is not Outcome.INTERRUPTED:
             assert outcome.exit_code() == int(code)
+
+
+def test_the_page_of_the_loop_has_every_code_that_it_ends_with() -> None:
+    """It goes on after a failed task, as it does after one that is done."""
+    names = [name for _, name, *_ in table(DOCS / "loop.md", "Exit")]
+    assert set(names) == {outcome.value for outcome in Outcome} - {Outcome.TASK_FAILED.value}
+
+
+def iteration(outcome: Outcome) -> IterationRecord:
+    """With the page's placeholders."""
+    return IterationRecord(
+        number=1,
+        session_id="x",
+        outcome=outcome,
+        exit_code=outcome.exit_code(),
+        turns=1,
+        cost_usd=0.0,
+        duration_s=1.0,
+        commits=0,
+        files=("{files}",),
+        file_count=1,
+        made_progress=True,
+        check=None,
+        reason="{reason}",
+        last_words="{words}",
+    )
+
+
+def told_in_front(until: str | None = "{command}", **state: Any) -> str:
+    """All that an iteration is told before the user's own prompt, as the page writes it."""
+    plan = LoopPlan("/x", "/x", until=until, limits=LoopLimits(max_iterations=7))
+    prompt = iteration_prompt(LoopState(plan, "", 1, **state), "{prompt}")
+    for value, placeholder in {
+        r"`*\n{output}\n`*": "",
+        r"\[ralph loop: iteration \d of 7\]": "[ralph loop: iteration {n} of {max}]",
+        r"failed \(exit 2\)": "{failed}",
+        r"limit_reached \(": "{outcome} (",
+        r"> {words}": "",
+    }.items():
+        prompt = re.sub(value, placeholder, prompt)
+    return prompt
+
+
+FAILED = CheckResult(2, tail="{output}")
+LOOP_STATES: list[dict[str, Any]] = [
+    {"until": None},
+    {"last_check": FAILED},
+    {"last_check": FAILED, "iterations": (iteration(Outcome.COMPLETED),), "idle": MOST_IDLE},
+    {"last_check": CheckResult(2), "iterations": (iteration(Outcome.TASK_FAILED),)},
+    {"iterations": (iteration(Outcome.LIMIT_REACHED),)},
+]
+
+
+def test_the_page_of_the_loop_has_what_prompts_are_told_word_for_word_and_nothing_else() -> None:
+    rows = {words.replace("`[", "[").replace("]`", "]") for _, words in table(DOCS / "loop.md", "When")}
+    told = "\n\n".join(told_in_front(**state) for state in LOOP_STATES)
+    paragraphs = {" ".join(paragraph.split()) for paragraph in told.split("\n\n")}
+    assert paragraphs - {"", "---", "{prompt}"} == rows
+
+
+CALL = re.compile(r"(?:^|(?<=\s))ralph (?:(?:loop|run|sessions|doctor|demo|mock-api)(?= |$)|-|\").*")
+OPERATORS = set("<>|&;()")
+
+
+def commands(page: Path) -> Iterator[tuple[str, ...]]:
+    """The words of each call of `ralph` on the page, without what the shell does with them."""
+    text = page.read_text().replace("\\\n", " ")
+    fenced = re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`(ralph [^`\n]+)`", text)
+    for line in [*inline, *(line for block in fenced for line in block.splitlines())]:
+        if (call := CALL.search(line)) is not None:
+            lexer = shlex.shlex(call[0], posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            yield tuple(itertools.takewhile(lambda word: word[0] not in OPERATORS, lexer))
+
+
+COMMANDS = sorted({call for page in [*DOCS.glob("loop*.md"), ROOT / "README.md"] for call in commands(page)})
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_command_lines_of_the_loops_pages_and_of_the_readme_are_read(command: tuple[str, ...]) -> None:
+    """By the parsers alone: nothing is begun."""
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    above = group.context_class(group)
+    name, *words = _with_command([*command[1:]])
+    with suppress(typer.Exit):  # of --help
+        group.commands[name].make_context(name, words, parent=above)
+
+
+def test_there_are_command_lines_of_each_kind() -> None:
+    assert {"-f", "--until", "--commit", "--push", "--status", "--continue"} <= {
+        word for command in COMMANDS for word in command
+    }
 
 
 def test_every_page_that_the_docs_name_exists() -> None:
