@@ -190,8 +190,10 @@ class LoopCommand:
         try:
             if lock.notice is not None:
                 self._voice.warn(lock.notice)
-            for notice in check_checkout(checkout, commits=state.plan.commits, pushes=state.plan.pushes):
-                self._voice.tell(notice)
+            notices = check_checkout(checkout, commits=state.plan.commits, pushes=state.plan.pushes)
+            if not self._options.goes_on:  # they were told when it began
+                for notice in notices:
+                    self._voice.tell(notice)
             yield checkout, lock
         finally:
             lock.close()
@@ -261,7 +263,7 @@ class LoopCommand:
     def _tell_end(self, state: LoopState | None, end: LoopEnd) -> None:
         """`state`: None where nothing was begun."""
         if state is not None:
-            for note in state.notes:
+            for note in state.warnings:
                 self._voice.warn(note)
             if end.exit_code:
                 self._voice.warn(f"go on with: {words.continue_command(state)}")

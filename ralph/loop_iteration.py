@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ralph.core.backoff import GiveUp
 from ralph.core.loop_prompt import iteration_prompt
 from ralph.core.loop_rules import Share, is_counted, outage_wait, share
-from ralph.core.loop_state import CurrentIteration, Phase
+from ralph.core.loop_state import Phase, begun, snapshot_before
 from ralph.core.loop_values import IterationOrder, IterationResult, LoopEnd, Snapshot
 from ralph.core.outcome import Outcome
 
@@ -40,20 +40,19 @@ class Iteration:
         self.before = self._world.checkout.snapshot()
         self._prompt = self._composed_prompt()
         self._book.save(
-            current=CurrentIteration(
-                number=len(self._book.state.iterations) + 1,
-                session_id=str(uuid.uuid4()),
+            current=begun(
+                len(self._book.state.iterations) + 1,
+                str(uuid.uuid4()),
+                self.before,
                 started_at=self._book.now(),
                 elapsed_s=self._book.elapsed_s(),
-                head=self.before.head,
-                digest=self.before.digest,
             )
         )
 
     def take_up(self) -> None:
         """The one that an earlier process of this loop has begun. Raises OSError and `Interrupted`."""
         current = self._book.current
-        self.before = Snapshot(current.digest, current.head)
+        self.before = snapshot_before(current)
         seen = self._world.iterations.seen(current.session_id)
         self._world.people.taken_up(self._book.state, is_anew=seen is None)
         if seen is not None and seen.written_at is not None:
@@ -66,9 +65,8 @@ class Iteration:
             fresh = replace(fresh, turns=seen.turns, cost_usd=seen.cost_usd)
         else:
             self._prompt = self._composed_prompt()
-            fresh = replace(
-                fresh, session_id=str(uuid.uuid4())
-            )  # a journal without a message may have the old one
+            # A journal without a message may have the old one.
+            fresh = replace(fresh, session_id=str(uuid.uuid4()))
         self._book.save(current=fresh)
 
     def run(self) -> IterationResult | LoopEnd:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_rules import (
-    STOPPED_AT_A_LIMIT,
     check_limit_s,
     end_after,
     end_before,
@@ -80,7 +79,7 @@ class OuterLoop:
         after = self._world.checkout.snapshot()
         changes = self._world.checkout.changes(before, after)
         made_progress = before.digest != after.digest
-        is_committed = self._commit(result)
+        is_committed = self._commit(result.outcome)
         self._push()
         check = self._run_check()
         current = self._book.current
@@ -109,15 +108,14 @@ class OuterLoop:
         )
         self._world.people.iteration_ended(self.state)
 
-    def _commit(self, result: IterationResult) -> bool:
+    def _commit(self, outcome: Outcome) -> bool:
         """What it left uncommitted. False: there was nothing to commit, or it could not be."""
         if not self.state.plan.commits:
             return False
         current = self._book.current
-        how = "was stopped at a limit" if result.outcome in STOPPED_AT_A_LIMIT else result.outcome.value
         message = (
             f"ralph loop: iteration {current.number}\n\n"
-            f"What the iteration left uncommitted ({how}, session {current.session_id})."
+            f"What the iteration left uncommitted ({outcome.value}, session {current.session_id})."
         )
         try:
             return self._world.checkout.commit(message)
@@ -133,9 +131,13 @@ class OuterLoop:
         try:
             pushed = self._world.checkout.push()
         except CheckoutError as error:
-            number = self._book.current.number
-            self._book.note(f"iteration {number}: push failed, the next iteration tries again: {error}")
+            problem = (
+                f"iteration {self._book.current.number}: push failed, the next iteration tries again: {error}"
+            )
+            self._world.people.warn(problem)
+            self._book.save(push_problem=problem)
         else:
+            self._book.save(push_problem=None)
             if pushed:
                 self._world.people.pushed(pushed)
 
@@ -168,12 +170,24 @@ class OuterLoop:
 
     def _record_end(self, end: LoopEnd) -> None:
         try:
+            self._save_cut_off(end)
             unpushed = self._world.checkout.unpushed() if self.state.plan.pushes else 0
-        except (CheckoutError, Interrupted):
-            unpushed = None
-        if unpushed:
-            self._book.note(f"commits that were not pushed: {unpushed}")
+            if unpushed:
+                self._book.note(f"commits that were not pushed: {unpushed}")
+        except (CheckoutError, Interrupted, OSError) as error:
+            self._world.people.warn(f"what the last iteration has done stays as it is: {error}")
         try:
             self._book.save(ended=end)
         except OSError as error:
             self._world.people.warn(f"cannot record the end: {error}")
+
+    def _save_cut_off(self, end: LoopEnd) -> None:
+        """What an iteration that goes on later has done so far: nobody may come back to this machine."""
+        current, plan = self.state.current, self.state.plan
+        if current is None or not (plan.commits or plan.pushes):
+            return
+        if self._world.checkout.snapshot().digest == current.digest:
+            return
+        self._commit(end.outcome)
+        if end.outcome is not Outcome.INTERRUPTED:  # who stops a loop does not wait for a remote
+            self._push()

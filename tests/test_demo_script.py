@@ -80,7 +80,7 @@ def asked_in_loop(
 ) -> Any:
     prompt = {
         "role": "user",
-        "content": [{"type": "text", "text": f"[ralph loop: iteration {iteration} of 5]\n\n{check}"}],
+        "content": [{"type": "text", "text": f"[ralph loop {iteration} of 5]\n\n{check}"}],
     }
     answered = [{"role": "assistant", "content": []}] * answers
     results = [{"type": "tool_result", "tool_use_id": "a", **(result or {"content": "OK"})}]

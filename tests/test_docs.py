@@ -242,7 +242,7 @@ def told_in_front(until: str | None = "{command}", **state: Any) -> str:
     prompt = iteration_prompt(LoopState(plan, "", 1, **state), "{prompt}")
     for value, placeholder in {
         r"`*\n{output}\n`*": "",
-        r"\[ralph loop: iteration \d of 7\]": "[ralph loop: iteration {n} of {max}]",
+        r"\[ralph loop \d of 7\]": "[ralph loop {n} of {max}]",
         r"failed \(exit 2\)": "{failed}",
         r"limit_reached \(": "{outcome} (",
         r"> {words}": "",

@@ -317,7 +317,40 @@ def test_commits_that_stayed_here_are_named_in_the_end() -> None:
     rig = LoopRig(limits=iterations(2), options={"commits": True, "pushes": True})
     rig.checkout.push_problems = ["gone", "gone"]
     assert rig.play().exit_code == 0
-    assert rig.state.notes[-1] == "commits that were not pushed: 2"
+    assert rig.state.warnings[0] == "commits that were not pushed: 2"
+    assert rig.state.warnings[1].endswith("gone")
+
+
+def test_a_push_that_failed_is_no_news_once_one_succeeded() -> None:
+    rig = LoopRig(limits=iterations(2), options={"commits": True, "pushes": True})
+    rig.checkout.push_problems = ["gone"]
+    rig.play()
+    assert rig.state.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("played", "pushed"),
+    [
+        (Played(ended(Outcome.AUTH)), True),
+        (
+            Played(ended(Outcome.COMPLETED, stopped_by=2)),
+            False,
+        ),  # who stops a loop does not wait for a remote
+    ],
+)
+def test_what_an_iteration_that_was_cut_off_has_done_is_committed(played: Played, pushed: bool) -> None:
+    rig = LoopRig([played], options={"commits": True, "pushes": True})
+    rig.play()
+    [message] = rig.checkout.messages
+    assert message.startswith("ralph loop: iteration 1\n")
+    assert rig.checkout.to_push == (0 if pushed else 1)
+
+
+def test_what_was_uncommitted_before_is_not_committed_by_an_iteration_that_did_nothing() -> None:
+    rig = LoopRig([Played(ended(Outcome.CONFIG), changes=False)], options={"commits": True})
+    rig.checkout.uncommitted = 3
+    rig.play()
+    assert rig.checkout.messages == []
 
 
 def test_work_that_cannot_be_committed_stays_and_the_loop_goes_on() -> None:

@@ -39,7 +39,7 @@ def _where_it_stands(state: LoopState) -> str:
     most = state.plan.limits.max_iterations
     number = f"{len(state.iterations) + 1}" + (f" of {most}" if most is not None else "")
     return (
-        f"[ralph loop: iteration {number}] The same task is given again and again, each time to a fresh context. "
+        f"[ralph loop {number}] The same task is given again and again, each time to a fresh context. "
         "What earlier iterations did stands in the files and in git, nowhere else."
     )
 

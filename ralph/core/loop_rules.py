@@ -6,6 +6,7 @@ Pure. It goes by exit codes, snapshots and the check's exit code; what anybody s
 from __future__ import annotations
 
 import math
+import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,11 @@ def _least(one: float | None, other: float | None) -> float | None:
 def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
     """None: the loop goes on after it."""
     if result.stopped_by is not None:
-        return LoopEnd(Outcome.INTERRUPTED, 128 + result.stopped_by, "stopped by a signal")
+        return LoopEnd(
+            Outcome.INTERRUPTED,
+            128 + result.stopped_by,
+            f"stopped by {signal.Signals(result.stopped_by).name}",
+        )
     if result.outcome not in ENDS_THE_LOOP:
         return None
     why = f": {result.reason}" if result.reason else ""

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ralph.core.annotated_json import read_as
-from ralph.core.loop_values import CheckResult, LoopEnd, LoopPlan  # noqa: TC001 - `read_as` reads the annotations
+from ralph.core.loop_values import CheckResult, LoopEnd, LoopPlan, Snapshot
 from ralph.core.outcome import Outcome  # noqa: TC001 - the same
 
 FORMAT = 1
 MOST_FILES_KEPT = 20
 """Names of changed files in a record; their number is kept as well."""
+MOST_DIGESTS_KEPT = 1000
+"""Of a snapshot."""
 
 
 class Phase(enum.Enum):
@@ -57,6 +59,12 @@ class IterationRecord:
 
 
 @dataclass(frozen=True)
+class FileDigest:
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class CurrentIteration:
     number: int
     session_id: str
@@ -67,6 +75,8 @@ class CurrentIteration:
     head: str
     digest: str
     """Of the checkout, when it began."""
+    files: tuple[FileDigest, ...] | None = None
+    """Likewise; None: they were too many."""
     phase: Phase = Phase.WORKING
     outages: int = 0
     """Ends by exit 75 in a row."""
@@ -101,7 +111,14 @@ class LoopState:
     ended: LoopEnd | None = None
     format: int = FORMAT
     notes: tuple[str, ...] = field(default=())
-    """What people must know in the end: a push that failed, a commit that could not be made."""
+    """What people must know in the end: a commit that could not be made."""
+    push_problem: str | None = None
+    """Why the last push failed; None: it did not."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """For the end and the status."""
+        return self.notes if self.push_problem is None else (*self.notes, self.push_problem)
 
     @property
     def spent_usd(self) -> float | None:
@@ -114,6 +131,22 @@ class LoopState:
     @property
     def last(self) -> IterationRecord | None:
         return self.iterations[-1] if self.iterations else None
+
+
+def begun(
+    number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
+) -> CurrentIteration:
+    """An iteration, with what the checkout is like as it begins."""
+    files = None
+    if snapshot.files is not None and len(snapshot.files) <= MOST_DIGESTS_KEPT:
+        files = tuple(FileDigest(path, digest) for path, digest in snapshot.files.items())
+    return CurrentIteration(number, session_id, started_at, elapsed_s, snapshot.head, snapshot.digest, files)
+
+
+def snapshot_before(current: CurrentIteration) -> Snapshot:
+    """As far as it was kept."""
+    files = None if current.files is None else {one.path: one.digest for one in current.files}
+    return Snapshot(current.digest, current.head, files)
 
 
 def state_text(state: LoopState) -> str:

@@ -69,8 +69,8 @@ class Snapshot:
     """Of all that progress looks at: git HEAD, index, working tree and the plan file; outside git the files."""
     head: str = ""
     """The commit's id; empty: there is none yet, or no git."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Digest by path: in git of what differs from HEAD and index or is untracked, else of every file."""
+    files: Mapping[str, str] | None = field(default_factory=dict)
+    """Digest by path: in git of what differs from HEAD and index or is untracked, else of every file. None: not kept."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Changes:
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Whose content changed or that came or went, committed or not, sorted."""
+    """Whose content changed or that came or went, committed or not, sorted; committed ones alone where not more is known."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ralph.mock_api import Step, Text, Thinking, ToolUse, Turn
 if TYPE_CHECKING:
     from ralph.mock_api import Playable, RecordedRequest
 
-_ITERATION = re.compile(r"\[ralph loop: iteration (\d+)")
+_ITERATION = re.compile(r"\[ralph loop (\d+)")
 _FAILING_TEST = re.compile(r"^(?:FAIL|ERROR): (test_\w+)", re.MULTILINE)
 
 

@@ -27,7 +27,7 @@ def record(outcome: Outcome, **fields: object) -> IterationRecord:
     return IterationRecord(1, "s", outcome, 0, 1, 0.0, 1.0, **(given | fields))  # type: ignore[arg-type]  # by name
 
 
-@pytest.mark.parametrize(("most", "said"), [(None, "iteration 1]"), (7, "iteration 1 of 7]")])
+@pytest.mark.parametrize(("most", "said"), [(None, "[ralph loop 1]"), (7, "[ralph loop 1 of 7]")])
 def test_it_says_which_iteration_it_is(most: int | None, said: str) -> None:
     assert said in iteration_prompt(state(limits=LoopLimits(most)), "x")
 

@@ -6,6 +6,7 @@ import pytest
 
 from ralph.core.loop_state import (
     CurrentIteration,
+    FileDigest,
     IterationRecord,
     LoopState,
     NewerStateError,
@@ -19,7 +20,18 @@ from ralph.core.outcome import Outcome
 RECORD = IterationRecord(
     1, "s1", Outcome.TIMED_OUT, 124, 3, 0.25, 61.5, 2, ("a\udcff.py",), 9, True, "passed"
 )
-CURRENT = CurrentIteration(2, "s2", "2026-11-22T02:00:00+00:00", 61.5, "abc", "def", Phase.WAITING, 3, 45.0)
+CURRENT = CurrentIteration(
+    2,
+    "s2",
+    "2026-11-22T02:00:00+00:00",
+    61.5,
+    "abc",
+    "def",
+    (FileDigest("\udcff", "12"),),
+    Phase.WAITING,
+    3,
+    45.0,
+)
 FULL = LoopState(
     LoopPlan(
         "/work",

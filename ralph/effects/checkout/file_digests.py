@@ -11,6 +11,9 @@ import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.core.loop_values import Snapshot
     from ralph.ports import Clock, Waiter
 
 MOST_READ_BYTES = 64 * 1024 * 1024
@@ -86,3 +89,12 @@ def _of_big(status: os.stat_result) -> str:
 
 def _hashed(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def differing(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Paths whose digest is another, or that one of the two alone has; none where one was not kept."""
+    if before.files is None or after.files is None:
+        return
+    for path in {*before.files, *after.files}:
+        if before.files.get(path) != after.files.get(path):
+            yield path

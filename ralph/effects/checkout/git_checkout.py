@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ralph.core.loop_values import OWN_DIRECTORY, Changes, Snapshot
 from ralph.effects.checkout import git_push
-from ralph.effects.checkout.file_digests import FileDigests
+from ralph.effects.checkout.file_digests import FileDigests, differing
 from ralph.effects.checkout.git import Git, GitSeams, failure
 from ralph.effects.checkout.git_look import counted, is_counted, look, status_of
 from ralph.loop_ports import CheckoutError
@@ -63,8 +63,7 @@ class GitCheckout:
         return Snapshot(seen.digest(), seen.head, seen.files)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        paths = {*before.files, *after.files}
-        files = {path for path in paths if before.files.get(path) != after.files.get(path)}
+        files = set(differing(before, after))
         commits = 0
         if before.head != after.head:
             git = self.git()

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_values import OWN_DIRECTORY, Changes, Snapshot
-from ralph.effects.checkout.file_digests import ABSENT, FileDigests
+from ralph.effects.checkout.file_digests import ABSENT, FileDigests, differing
 from ralph.effects.tools.ignore_rules import walk
 from ralph.loop_ports import CheckoutError
 
@@ -38,10 +38,7 @@ class PlainDirectory:
         return Snapshot(hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest(), files=files)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        paths = {*before.files, *after.files}
-        return Changes(
-            files=tuple(sorted(path for path in paths if before.files.get(path) != after.files.get(path)))
-        )
+        return Changes(files=tuple(sorted(differing(before, after))))
 
     def commit(self, message: str) -> bool:  # noqa: ARG002 - the port's
         raise CheckoutError(f"cannot commit: {self.directory} is in no git checkout")

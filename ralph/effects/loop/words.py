@@ -144,7 +144,7 @@ def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterat
     if plan.until is not None and state.last_check is not None:
         yield f"check `{plan.until}`: {state.last_check.words}"
     yield from (iteration_line(record, state) for record in state.iterations[-10:])
-    yield from state.notes
+    yield from state.warnings
     if not is_running and (state.ended is None or state.ended.exit_code):
         yield f"go on with: {continue_command(state)}"
 
@@ -152,6 +152,10 @@ def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterat
 def _now_at(state: LoopState, now: datetime) -> str:
     current = state.current
     assert current is not None  # noqa: S101 - the caller looked
+    number = _number(current.number, state)
+    which = f"iteration {number}, session {current.session_id[:8]}"
+    if state.ended is not None:
+        return f"{which}: not finished"
     doing = _DOING[current.phase]
     if current.waits_until is not None:
         doing += f" until {local(current.waits_until)} ({counted(current.outages, 'outage')})"
@@ -185,7 +189,7 @@ def step_summary(state: LoopState | None, end: LoopEnd) -> str:
     lines.append(f"{_cell(end.reason)} ({totals(state)})")
     if state.iterations:
         lines += ["", *_TABLE_HEAD, *map(_row, state.iterations[-_MOST_ROWS:])]
-    for note in state.notes:
+    for note in state.warnings:
         lines += ["", _cell(note)]
     return "\n".join([*lines, ""])
 

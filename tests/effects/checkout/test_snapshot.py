@@ -250,5 +250,5 @@ def test_two_thousand_new_files_take_a_second_and_not_a_call_each(repository: Re
     for number in range(2_000):
         (repository.top / f"many/{number}").write_bytes(b"x" * 100)
     checkout, began_s = repository.checkout(), time.monotonic()
-    assert len(checkout.snapshot().files) == 2_001
+    assert len(checkout.snapshot().files or ()) == 2_001
     assert time.monotonic() - began_s < 10
