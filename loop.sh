@@ -14,7 +14,7 @@ ralph=${RALPH:-ralph}
 mode=build
 case "${1:-}" in
     plan | build) mode=$1; shift ;;
-    -h | --help) exec "$ralph" loop --help ;;
+    -h | --help | --status | -c | --continue) exec "$ralph" loop "$@" ;;
 esac
 max=
 if [[ ${1:-} =~ ^[0-9]+$ ]]; then

@@ -51,7 +51,7 @@ Examples:
   ralph loop -f PROMPT_build.md --until 'make test' --commit --model opus
   ralph loop --status
 
-Exit codes: 0 done (the check passed, the stop file is there or, without --until, all iterations were made),
+Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without --until, all iterations were made),
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
@@ -153,12 +153,14 @@ def loop(
     Every option of `ralph run` may be given too and goes to each iteration (--model, --max-turns, -q ...), except
     those that choose a session. `ralph loop init` writes prompts to begin with.
     """
-    from ralph.loop_command import loop_command, loop_status  # noqa: PLC0415 - not needed for --help
+    from ralph.loop_command import loop_command  # noqa: PLC0415 - not needed for --help
     from ralph.loop_options import LoopOptions  # noqa: PLC0415 - the same
 
     to_run = passed_on(context)
     if status:
         _refuse_all_but(_STATUS_TAKES, context, to_run, "--status shows the loop of a directory (--cd)")
+        from ralph.loop_status import loop_status  # noqa: PLC0415 - not needed for a loop
+
         return loop_status(working_directory(directory))
     limits = _limits(max_iterations, max_budget_usd, max_time)
     launch_directory, work_directory = working_directory(None), working_directory(directory)
@@ -175,6 +177,8 @@ def loop(
         raise typer.BadParameter("is empty", param_hint="--plan-file")
     if prompt == "init":
         raise UsageError("`ralph loop init` takes its options after `init`")
+    if prompt in ("status", "continue"):
+        raise UsageError(f"`{prompt}` is an option of the loop: ralph loop --{prompt}")
     source = _prompt_source(prompt, prompt_file, is_quiet=to_run.values["quiet"])
     plan = LoopPlan(
         directory=str(work_directory),

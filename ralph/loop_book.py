@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class LoopBook:
     def __init__(self, state: LoopState, record: LoopRecord, people: LoopVoice, clock: Clock) -> None:
         self.state = state
+        self.taken_over_at = state.updated_at
+        """When the process before this one recorded something last."""
         self._record = record
         self._people = people
         self._clock = clock
@@ -44,7 +46,7 @@ class LoopBook:
 
     def count_unrecorded(self, worked_until: datetime) -> None:
         """An earlier process was killed some time after its last record: until then its time counts too."""
-        unrecorded_s = (worked_until - datetime.fromisoformat(self.state.updated_at)).total_seconds()
+        unrecorded_s = (worked_until - datetime.fromisoformat(self.taken_over_at)).total_seconds()
         self._before_s += max(unrecorded_s, 0.0)
 
     def elapsed_s(self) -> float:

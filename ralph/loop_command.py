@@ -6,8 +6,7 @@ What a loop does is `outer_loop.py`'s; here its world is built.
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,17 +15,19 @@ from ralph.core.bug_report import describe_bug
 from ralph.core.credentials import child_environment, known_secrets
 from ralph.core.loop_rules import with_new_limits
 from ralph.core.loop_state import LoopState
-from ralph.core.loop_values import LoopEnd, LoopLimits, LoopPlan
+from ralph.core.loop_values import OWN_DIRECTORY, LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.effects.checkout.git import GitSeams
-from ralph.effects.checkout.lock import CheckoutLock, is_held
+from ralph.effects.checkout.lock import CheckoutLock
 from ralph.effects.checkout.preflight import check_checkout, open_checkout
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop import words
 from ralph.effects.loop.iterations import RalphIterations
 from ralph.effects.loop.prompt_source import PromptReader
 from ralph.effects.loop.record import FileRecord, RecordError
+from ralph.effects.loop.seal import Seal
+from ralph.effects.loop.step_summary import append_text
 from ralph.effects.loop.stop_file import StopFileBelow
 from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
@@ -34,7 +35,7 @@ from ralph.effects.processes import protect_this_process
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop_ports import CheckoutError, LoopWorld
 from ralph.outer_loop import OuterLoop
-from ralph.ports import Interrupted
+from ralph.ports import Interrupted, JournalError
 from ralph.settings import Settings, SettingsError, load_settings
 
 if TYPE_CHECKING:
@@ -60,25 +61,6 @@ def loop_command(options: LoopOptions) -> int:
     return LoopCommand(options, dict(os.environ)).execute()
 
 
-def loop_status(directory: Path) -> int:
-    """Say how the loop of a directory is doing, on standard output. Raises UsageError where there is none."""
-    try:
-        state = FileRecord(directory).load()
-    except RecordError as error:
-        if error.outcome is Outcome.USAGE:
-            raise UsageError(str(error)) from None
-        with suppress(BrokenPipeError):
-            sys.stderr.write(f"ralph: {error}\n")
-        return error.outcome.exit_code()
-    redactor = Redactor(known_secrets(os.environ))
-    with suppress(BrokenPipeError):  # a reader that left
-        for line in words.status_lines(state, is_running=is_held(directory), now=SystemClock().utc_now()):
-            shown = redactor.redact_all(line).encode("utf-8", "replace")  # names of files may be no text
-            sys.stdout.write(shown.decode() + "\n")
-        sys.stdout.flush()
-    return 0
-
-
 class LoopCommand:
     """One invocation: what lives as long as it does."""
 
@@ -91,7 +73,7 @@ class LoopCommand:
         self._voice = StandardErrorVoice(
             redact=redactor.redact_all, has_color="NO_COLOR" not in environment and os.isatty(2)
         )
-        self._record = FileRecord(Path(options.plan.directory))
+        self._directory = Path(options.plan.directory)
 
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
@@ -117,50 +99,60 @@ class LoopCommand:
     def _work(self) -> LoopEnd:
         """Tells its end itself."""
         protect_this_process()
-        state = self._state()
+        self._enter()
+        record = FileRecord(self._directory, self._seal())
+        state = self._state(record)
         self._voice.is_quiet = state.plan.is_quiet
-        directory = self._entered(state.plan)
-        settings = self._settings(state.plan, directory)
-        with self._locked(state, settings, directory) as (checkout, lock):
-            if not self._options.goes_on:
-                self._clear_the_way(directory)
-            world = self._world(state, settings, checkout, lock)
-            loop = OuterLoop(state, world)
+        settings = self._settings(state.plan)
+        with self._locked(state.plan, settings) as (checkout, lock):
+            if self._options.goes_on:
+                state = self._state(record)  # whoever had the lock until now may have gone on with it
+            else:
+                self._clear_the_way(record)
+            loop = OuterLoop(state, self._world(state, settings, record, checkout, lock))
             end = loop.run()
         self._tell_end(loop.state, end)
         return end
 
-    def _state(self) -> LoopState:
+    def _enter(self) -> None:
+        try:
+            os.chdir(self._directory)
+        except OSError as error:
+            raise CannotBeginError(
+                Outcome.USAGE, f"cannot work in {self._directory}: {error.strerror}"
+            ) from None
+
+    def _seal(self) -> Seal:
+        try:
+            return Seal.of_user(self._environment)
+        except (OSError, JournalError) as error:
+            problem = f"there is no place for what makes {OWN_DIRECTORY} trusted: {error}"
+            raise CannotBeginError(Outcome.IO_ERROR, problem) from None
+
+    def _state(self, record: FileRecord) -> LoopState:
         now = self._clock.utc_now().isoformat()
         if not self._options.goes_on:
             return LoopState(self._options.plan, started_at=now, pid=os.getpid(), updated_at=now)
-        state = self._record.load()
-        given = self._options.limits_given
-        is_done = state.ended is not None and state.ended.outcome is Outcome.COMPLETED
-        if is_done and state.ended is not None and given == LoopLimits():
-            done = f"the loop of {state.plan.directory} is done ({state.ended.reason})"
+        state, given = record.load(), self._options.limits_given
+        if state.plan.directory != str(self._directory):
+            other = (
+                f"{record.path} is of the loop in {state.plan.directory}; ralph loop begins a new one here"
+            )
+            raise CannotBeginError(Outcome.CONFIG, other)
+        ended = state.ended
+        if ended is not None and ended.outcome is Outcome.COMPLETED and given == LoopLimits():
+            done = f"the loop of {self._directory} is done ({ended.reason})"
             raise CannotBeginError(
                 Outcome.USAGE, f"{done}; ralph loop begins a new one, higher limits go on with it"
             )
-        # Of one that was done nobody knows whether the check still passes.
-        is_checked_first = state.is_checked_first and not is_done
-        state = replace(state, pid=os.getpid(), ended=None, is_checked_first=is_checked_first)
-        return with_new_limits(state, given)
+        return with_new_limits(replace(state, pid=os.getpid(), ended=None, unpushed=0), given)
 
-    def _entered(self, plan: LoopPlan) -> Path:
-        try:
-            os.chdir(plan.directory)
-            return Path.cwd()
-        except OSError as error:
-            problem = f"cannot work in {plan.directory}: {error.strerror}"
-            raise CannotBeginError(Outcome.USAGE, problem) from None
-
-    def _settings(self, plan: LoopPlan, directory: Path) -> Settings:
+    def _settings(self, plan: LoopPlan) -> Settings:
         """Those that count for the loop itself. Whether a key is there the first iteration says: its flags may tell."""
         config_file = None if plan.config_file is None else Path(plan.config_file)
         try:
             settings = load_settings(
-                {"tools.pass_env": plan.pass_env}, self._environment, directory, config_file
+                {"tools.pass_env": plan.pass_env}, self._environment, self._directory, config_file
             )
         except SettingsError as error:
             if error.so_far is None:
@@ -181,16 +173,16 @@ class LoopCommand:
 
     @contextmanager
     def _locked(
-        self, state: LoopState, settings: Settings, directory: Path
+        self, plan: LoopPlan, settings: Settings
     ) -> Iterator[tuple[GitCheckout | PlainDirectory, CheckoutLock]]:
         """The checkout, which nobody else loops in and in which commits and pushes will work."""
         seams = GitSeams(self._scrubbed(settings), self._waiter, self._clock)
-        checkout = open_checkout(directory, state.plan.plan_file, seams)
-        lock = CheckoutLock(checkout, directory, self._clock.utc_now())
+        checkout = open_checkout(self._directory, plan.plan_file, seams)
+        lock = CheckoutLock(checkout, self._directory, self._clock.utc_now())
         try:
             if lock.notice is not None:
                 self._voice.warn(lock.notice)
-            notices = check_checkout(checkout, commits=state.plan.commits, pushes=state.plan.pushes)
+            notices = check_checkout(checkout, commits=plan.commits, pushes=plan.pushes)
             if not self._options.goes_on:  # they were told when it began
                 for notice in notices:
                     self._voice.tell(notice)
@@ -198,16 +190,16 @@ class LoopCommand:
         finally:
             lock.close()
 
-    def _clear_the_way(self, directory: Path) -> None:
+    def _clear_the_way(self, record: FileRecord) -> None:
         """For a new loop: what the last one left must not end this one, and is named where it was not over."""
         try:
-            StopFileBelow(directory).remove()
+            StopFileBelow(self._directory).remove()
         except OSError as error:
             raise CannotBeginError(
                 Outcome.IO_ERROR, f"cannot remove {error.filename}: {error.strerror}"
             ) from None
         try:
-            before = self._record.load()
+            before = record.load()
         except RecordError:
             return  # there is none, or none that could be gone on with
         if before.ended is None or before.current is not None:
@@ -220,10 +212,11 @@ class LoopCommand:
         self,
         state: LoopState,
         settings: Settings,
+        record: FileRecord,
         checkout: GitCheckout | PlainDirectory,
         lock: CheckoutLock,
     ) -> LoopWorld:
-        plan, directory = state.plan, Path(state.plan.directory)
+        plan = state.plan
         if plan.limits == type(plan.limits)():
             self._voice.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
         return LoopWorld(
@@ -236,8 +229,8 @@ class LoopCommand:
                 lock=lock.descriptor,
             ),
             check=self._check(plan, settings),
-            stop_file=StopFileBelow(directory),
-            record=self._record,
+            stop_file=StopFileBelow(self._directory),
+            record=record,
             people=self._voice,
             waiter=self._waiter,
             clock=self._clock,
@@ -252,7 +245,7 @@ class LoopCommand:
         redactor = self._redactor(settings)
         return UntilCheck(
             plan.until,
-            directory=Path(plan.directory),
+            directory=self._directory,
             environment=self._scrubbed(settings),
             redact=redactor.redact,
             longest_bytes=redactor.longest_bytes,
@@ -263,20 +256,13 @@ class LoopCommand:
     def _tell_end(self, state: LoopState | None, end: LoopEnd) -> None:
         """`state`: None where nothing was begun."""
         if state is not None:
-            for note in state.warnings:
-                self._voice.warn(note)
-            if end.exit_code:
-                self._voice.warn(f"go on with: {words.continue_command(state)}")
-        self._write_step_summary(state, end)
-        self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)
-
-    def _write_step_summary(self, state: LoopState | None, end: LoopEnd) -> None:
-        """GitHub Actions shows what is appended there."""
+            way_on = words.way_on(state, end)
+            for line in (*state.warnings, *([way_on] if way_on else [])):
+                self._voice.warn(line)
         path = self._environment.get(_STEP_SUMMARY)
-        if not path:
-            return
-        try:
-            with open(path, "a", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - appended to
-                file.write(self._voice.redact(words.step_summary(state, end)))
-        except OSError as error:
-            self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
+        if path:
+            try:
+                append_text(path, self._voice.redact(words.step_summary(state, end)))
+            except OSError as error:
+                self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
+        self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)

@@ -54,20 +54,32 @@ class Iteration:
         current = self._book.current
         self.before = snapshot_before(current)
         seen = self._world.iterations.seen(current.session_id)
-        self._world.people.taken_up(self._book.state, is_anew=seen is None)
         if seen is not None and seen.written_at is not None:
             self._book.count_unrecorded(seen.written_at)
-        if current.waits_until is not None:
-            until = datetime.fromisoformat(current.waits_until)
-            self._sleep((until - self._world.clock.utc_now()).total_seconds())
+        if seen is not None and seen.ended is not None and seen.ended.outcome is Outcome.API_REJECTED:
+            seen = None  # what was refused once would be refused again
+        self._world.people.taken_up(self._book.state, is_anew=seen is None)
         fresh = replace(current, outages=0, slept_s=0.0, waits_until=None, phase=Phase.WORKING)
         if seen is not None:
+            self._sleep(self._rest_of_wait_s())
             fresh = replace(fresh, turns=seen.turns, cost_usd=seen.cost_usd)
         else:
             self._prompt = self._composed_prompt()
             # A journal without a message may have the old one.
             fresh = replace(fresh, session_id=str(uuid.uuid4()))
         self._book.save(current=fresh)
+
+    def _rest_of_wait_s(self) -> float:
+        """Of one that was broken off. No more than it was then, whatever the wall clock has done since."""
+        state = self._book.state
+        if state.current is None or state.current.waits_until is None:
+            return 0.0
+        until = datetime.fromisoformat(state.current.waits_until)
+        was_s = (until - datetime.fromisoformat(self._book.taken_over_at)).total_seconds()
+        rest_s = (until - self._world.clock.utc_now()).total_seconds()
+        limit_s = state.plan.limits.max_time_s
+        left_s = math.inf if limit_s is None else limit_s - self._book.elapsed_s()
+        return min(was_s, rest_s, left_s)
 
     def run(self) -> IterationResult | LoopEnd:
         """Until it ends by something else than an API that is away. Raises OSError and `Interrupted`."""

@@ -103,6 +103,10 @@ class LoopVoice(Protocol):
 
     def pushed(self, commits: int) -> None: ...
 
+    def iteration_cut_off(self, state: LoopState, result: IterationResult) -> None:
+        """The current one, whose end is the loop's."""
+        ...
+
     def iteration_ended(self, state: LoopState) -> None:
         """The one that was recorded last."""
         ...

@@ -15,7 +15,7 @@ from ralph.core.loop_rules import (
     end_by_result,
     idle_after,
 )
-from ralph.core.loop_state import MOST_FILES_KEPT, IterationRecord, LoopState, Phase
+from ralph.core.loop_state import MOST_FILES_KEPT, IterationRecord, LoopState, Phase, snapshot_before
 from ralph.core.loop_values import IterationResult, LoopEnd
 from ralph.core.outcome import Outcome
 from ralph.loop_book import LoopBook
@@ -44,12 +44,13 @@ class OuterLoop:
         except Interrupted as stop:
             end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
         except (CheckoutError, OSError) as error:
-            end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), str(error))
+            end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
         self._record_end(end)
         return end
 
     def _work(self) -> LoopEnd:
-        end = self._check_first()
+        self._book.save()  # the first check may take long: it can be looked at, and killed, like all that follows
+        end = self._look_first()
         while end is None:
             end = self._iterate() if self.state.current is not None else self._next()
         return end
@@ -68,6 +69,7 @@ class OuterLoop:
             return result
         end = end_by_result(self._book.current.number, result)
         if end is not None:
+            self._world.people.iteration_cut_off(self.state, result)
             return end
         self._finish(iteration.before, result)
         has_stop_file = self._world.stop_file.is_there()
@@ -143,43 +145,47 @@ class OuterLoop:
 
     # --- the check
 
-    def _check_first(self) -> LoopEnd | None:
-        """What fails already, before anything is spent. A check that passes ends the loop here."""
-        if self.state.is_checked_first:
+    def _look_first(self) -> LoopEnd | None:
+        """Whether there is anything to do, before anything is spent; also when a loop goes on."""
+        plan, state = self.state.plan, self.state
+        if state.current is not None:
             return None
+        if plan.until is None:
+            is_over = bool(state.iterations) and self._world.stop_file.is_there()
+            return LoopEnd(Outcome.COMPLETED, 0, "the stop file is there") if is_over else None
         result = self._run_check()
         if result is None:
             return None
-        self._book.save(first_check=result, last_check=result, is_checked_first=True)
+        self._book.save(first_check=state.first_check or result, last_check=result)
         self._world.people.checked_first(result)
-        if result.passed and not self.state.plan.at_least_once:
+        if result.passed and (state.iterations or not plan.at_least_once):
             reason = "the check passes already, so nothing was begun (--at-least-once begins all the same)"
-            return LoopEnd(Outcome.COMPLETED, 0, reason)
+            return LoopEnd(Outcome.COMPLETED, 0, "the check passes" if state.iterations else reason)
         return None
 
     def _run_check(self) -> CheckResult | None:
-        """None: there is no check, or no time left for it."""
-        limit_s = check_limit_s(self.state.plan, self._book.elapsed_s())
-        if self._world.check is None or limit_s <= 0:
+        """None: there is no check."""
+        if self._world.check is None:
             return None
         if self.state.current is not None:
             self._book.save_current(phase=Phase.CHECKING)
-        return self._world.check.run(limit_s)
+        return self._world.check.run(check_limit_s(self.state, self._book.elapsed_s()))
 
     # --- its end
 
     def _record_end(self, end: LoopEnd) -> None:
+        unpushed = 0
         try:
             self._save_cut_off(end)
-            unpushed = self._world.checkout.unpushed() if self.state.plan.pushes else 0
-            if unpushed:
-                self._book.note(f"commits that were not pushed: {unpushed}")
-        except (CheckoutError, Interrupted, OSError) as error:
-            self._world.people.warn(f"what the last iteration has done stays as it is: {error}")
+            unpushed = (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
+        except Interrupted:
+            self._world.people.warn("stopped once more: what the last iteration has done stays as it is")
+        except (CheckoutError, OSError) as error:
+            self._world.people.warn(f"what the last iteration has done stays as it is: {_reason(error)}")
         try:
-            self._book.save(ended=end)
+            self._book.save(ended=end, unpushed=unpushed)
         except OSError as error:
-            self._world.people.warn(f"cannot record the end: {error}")
+            self._world.people.warn(f"the end is not recorded: {_reason(error)}")
 
     def _save_cut_off(self, end: LoopEnd) -> None:
         """What an iteration that goes on later has done so far: nobody may come back to this machine."""
@@ -189,5 +195,14 @@ class OuterLoop:
         if self._world.checkout.snapshot().digest == current.digest:
             return
         self._commit(end.outcome)
+        changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
+        self._book.save_current(commits=changes.commits)
         if end.outcome is not Outcome.INTERRUPTED:  # who stops a loop does not wait for a remote
             self._push()
+
+
+def _reason(error: CheckoutError | OSError) -> str:
+    """Without the number that Python puts before what the system says."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_ONE_SIGNAL_S = 1.0
+
 
 def run_command(options: RunOptions) -> int:
     """Run one task; the process's exit code. Raises UsageError, and nothing else."""
@@ -66,6 +68,9 @@ class RunCommand:
         self._driven: DrivenRun | None = None
         self.clock = SystemClock()
         self.waiter = InboxWaiter(self.clock)
+        if options.is_iteration:
+            # Who stops a whole group or unit (systemd) reaches this run, and the loop passes its own on.
+            self.waiter.one_signal_for_s = _ONE_SIGNAL_S
         self._heartbeats = Heartbeats(
             self,
             self.clock,

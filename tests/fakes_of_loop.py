@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,11 @@ class Played:
     seconds: float = 60.0
     stops: bool = False
     """It creates the stop file."""
+
+
+def seal(data: bytes) -> str:
+    """Stands for that of a user."""
+    return str(zlib.crc32(data))
 
 
 class FakeCheckout:
@@ -125,12 +131,14 @@ class FakeCheck:
     def __init__(self, verdicts: Iterable[int], clock: FakeClock) -> None:
         self._verdicts = list(verdicts)
         self.limits_s: list[float] = []
+        self.takes_s = 0.0
         self._clock = clock
 
     def run(self, limit_s: float) -> CheckResult:
         self.limits_s.append(limit_s)
+        self._clock.seconds += self.takes_s
         code = self._verdicts.pop(0) if len(self._verdicts) > 1 else self._verdicts[0]
-        return CheckResult(code, tail=f"output of check {len(self.limits_s)}\n")
+        return CheckResult(code, f"output of check {len(self.limits_s)}\n", None, self.takes_s)
 
 
 class FakeRecord:
@@ -140,7 +148,7 @@ class FakeRecord:
         self.states: list[LoopState] = []
 
     def save(self, state: LoopState) -> None:
-        self.states.append(read_state(state_text(state)))
+        self.states.append(read_state(state_text(state, seal), seal))
 
 
 @dataclass
@@ -163,6 +171,9 @@ class FakeVoice:
 
     def pushed(self, commits: int) -> None:
         self.said.append(f"pushed {commits}")
+
+    def iteration_cut_off(self, state: LoopState, result: IterationResult) -> None:
+        self.said.append(f"cut off by {result.exit_code}")
 
     def iteration_ended(self, state: LoopState) -> None:
         assert state.last is not None
@@ -220,11 +231,13 @@ class LoopRig:
         )
         return self.loop.run()
 
-    def stopped_in_its_first_iteration(self) -> LoopState:
-        """As it stood on the disk when its first process had just been started."""
+    def stopped_in_its_first_iteration(self, *, waiting: bool = False) -> LoopState:
+        """As it stood on the disk when its first process had just been started, or was waited for."""
         self.play()
-        [state] = [one for one in self.record.states if one.current is not None and not one.iterations][:1]
-        return state
+        states = [one for one in self.record.states if one.current is not None and not one.iterations]
+        return next(
+            one for one in states if one.current is not None and bool(one.current.waits_until) == waiting
+        )
 
     @property
     def state(self) -> LoopState:

@@ -39,6 +39,7 @@ MAY_IMPORT = {
         "ralph.effects.waiter",
         "ralph.loop_command",
         "ralph.loop_options",
+        "ralph.loop_status",
         "ralph.ports",
     },
     "ralph.cli": {
@@ -138,6 +139,7 @@ MAY_IMPORT = {
     "ralph.loop_iteration": {"ralph.core", "ralph.loop_book", "ralph.loop_ports"},
     "ralph.loop_book": {"ralph.core", "ralph.loop_ports", "ralph.ports"},
     "ralph.loop_ports": {"ralph.core", "ralph.ports"},
+    "ralph.loop_status": {"ralph.core", "ralph.effects"},
     "ralph.loop_command": {
         "ralph.core",
         "ralph.effects",

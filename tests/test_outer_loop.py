@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -287,8 +288,24 @@ def test_a_check_gets_no_more_time_than_the_loop_has_left() -> None:
     rig = LoopRig(verdicts=[1], limits=LoopLimits(None, None, 100), options={"check_timeout_s": 70.0})
     end = rig.play()
     assert rig.check is not None
-    assert rig.check.limits_s == [70, 40]
-    assert (end.exit_code, rig.state.iterations[-1].check) == (124, None)
+    assert rig.check.limits_s == [70, 40, 10]  # done is done, though the time is over
+    assert (end.exit_code, len(rig.state.iterations)) == (124, 2)
+
+
+def test_an_iteration_leaves_the_check_as_much_time_as_it_took_last() -> None:
+    rig = LoopRig(verdicts=[1], limits=LoopLimits(None, None, 200))
+    assert rig.check is not None
+    rig.check.takes_s = 50
+    end = rig.play()
+    assert [order.time_s for order in rig.iterations.orders] == [100]
+    assert (end.exit_code, rig.check.limits_s) == (124, [200, 90])
+
+
+def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
+    rig = LoopRig(
+        [Played(ended(Outcome.TIMED_OUT), seconds=100)], verdicts=[1, 0], limits=LoopLimits(None, None, 100)
+    )
+    assert rig.play().exit_code == 0
 
 
 # --- git
@@ -317,8 +334,8 @@ def test_commits_that_stayed_here_are_named_in_the_end() -> None:
     rig = LoopRig(limits=iterations(2), options={"commits": True, "pushes": True})
     rig.checkout.push_problems = ["gone", "gone"]
     assert rig.play().exit_code == 0
-    assert rig.state.warnings[0] == "commits that were not pushed: 2"
-    assert rig.state.warnings[1].endswith("gone")
+    assert rig.state.warnings[0].endswith("gone")
+    assert rig.state.warnings[1] == "commits that were not pushed: 2"
 
 
 def test_a_push_that_failed_is_no_news_once_one_succeeded() -> None:
@@ -380,6 +397,40 @@ def test_the_time_of_an_iteration_that_was_killed_counts_though_nobody_recorded_
     again.clock.seconds = 5000  # the time until it was taken up does not
     again.play(killed)
     assert again.iterations.orders[0].time_s == 400
+
+
+def test_a_wait_is_never_longer_than_it_was_whatever_the_wall_clock_says() -> None:
+    killed = LoopRig([Played(AWAY)] * 2, interrupt_at_s=62).stopped_in_its_first_iteration(waiting=True)
+    again = LoopRig(limits=iterations(1))
+    assert killed.current is not None
+    again.iterations.sessions[killed.current.session_id] = SessionSeen(1, 0.1)
+    again.clock.seconds = -1e6
+    state = replace(killed, plan=replace(killed.plan, limits=iterations(1)))
+    again.play(state)
+    assert again.waiter.sleeps[0] == 5
+
+
+@pytest.mark.parametrize(("verdicts", "stops"), [([0], False), (None, True)])
+def test_a_loop_that_goes_on_looks_first_whether_it_is_done(verdicts: Any, stops: bool) -> None:
+    """Killed between its last iteration and its end, or mended by hand since."""
+    first = LoopRig(verdicts=[1] if verdicts else None, limits=iterations(1))
+    first.play()
+    again = LoopRig(verdicts=verdicts, limits=iterations(5))
+    again.iterations.has_stop_file = stops
+    state = replace(first.state, ended=None, plan=replace(first.state.plan, limits=iterations(5)))
+    assert again.play(state).exit_code == 0
+    assert again.iterations.orders == []
+
+
+def test_a_session_that_the_api_refused_for_good_is_begun_anew() -> None:
+    rig = LoopRig([Played(ended(Outcome.API_REJECTED))])
+    rig.play()
+    again = LoopRig()
+    again.iterations.sessions = rig.iterations.sessions
+    again.play(replace(rig.state, ended=None, plan=replace(rig.state.plan, limits=iterations(1))))
+    [order] = again.iterations.orders
+    assert order.prompt is not None
+    assert order.session_id != rig.iterations.orders[0].session_id
 
 
 def test_a_prompt_that_cannot_be_read_any_more_ends_it_with_74() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ANOTHER_APPROACH = (
     "Do not do the same again. Find out what kept them from it, and take another approach: a smaller step, another "
-    "part of the task, or the obstacle itself. If this iteration changes nothing either, the loop ends."
+    "part of the task, or the obstacle itself. If this iteration makes none either, the loop ends."
 )
 
 LONGEST_LAST_WORDS = 1500
@@ -89,7 +89,9 @@ def _how_the_last_one_ended(last: IterationRecord | None) -> list[str]:
 def _nudge(idle: int) -> list[str]:
     if idle < MOST_IDLE:
         return []
-    return [f"The last {idle} iterations changed nothing: no commit, no file. {_ANOTHER_APPROACH}"]
+    return [
+        f"The last {idle} iterations made no progress: nothing changed, or they went in circles. {_ANOTHER_APPROACH}"
+    ]
 
 
 def names_of(files: tuple[str, ...], count: int, most: int = MOST_IDLE) -> str:

@@ -16,7 +16,7 @@ from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.core.loop_state import CurrentIteration, LoopState
-    from ralph.core.loop_values import LoopLimits, LoopPlan
+    from ralph.core.loop_values import LoopLimits
     from ralph.core.setting_tables import LimitSettings, LoopSettings
 
 MOST_IDLE = 3
@@ -24,6 +24,9 @@ MOST_IDLE = 3
 
 SHORTEST_WAIT_S = 1.0
 """Whatever a server names: less than this is no wait."""
+
+CHECK_GRACE_S = 10.0
+"""A check is given so much more than the last one took, though the loop's time is over: done is done."""
 
 ENDS_THE_LOOP = frozenset(
     {
@@ -57,13 +60,18 @@ def is_counted(outcome: Outcome) -> bool:
     return outcome not in ENDS_THE_LOOP and outcome is not Outcome.API_UNAVAILABLE
 
 
+def reserve_s(state: LoopState) -> float:
+    """Of the loop's time, what is kept back for the check after an iteration: as long as the last one took."""
+    return 0.0 if state.last_check is None else state.last_check.duration_s
+
+
 def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
     """Looked at before each iteration; None: there is room for one."""
     limits, spent = state.plan.limits, state.spent_usd
     done = len(state.iterations)
     if limits.max_iterations is not None and done >= limits.max_iterations:
         return _iteration_limit(state)
-    if limits.max_time_s is not None and elapsed_s >= limits.max_time_s:
+    if limits.max_time_s is not None and elapsed_s + reserve_s(state) >= limits.max_time_s:
         return _time_is_up(limits)
     if limits.max_budget_usd is not None and (spent is None or spent >= limits.max_budget_usd):
         return _budget_is_spent(limits)
@@ -74,7 +82,9 @@ def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
     """What is left of the loop's limits, and no more than `own`, an iteration's limits by the settings."""
     limits = state.plan.limits
     left_usd = None if limits.max_budget_usd is None else limits.max_budget_usd - (state.spent_usd or 0.0)
-    left_s = None if limits.max_time_s is None else max(limits.max_time_s - elapsed_s, 1.0)
+    left_s = None
+    if limits.max_time_s is not None:
+        left_s = max(limits.max_time_s - elapsed_s - reserve_s(state), 1.0)
     # A resumed session has used some of its own already.
     used_usd = (state.current.cost_usd or 0.0) if state.current is not None else 0.0
     own_usd = None if own.max_budget_usd is None else own.max_budget_usd - used_usd
@@ -132,11 +142,14 @@ def outage_wait(
     return wait
 
 
-def check_limit_s(plan: LoopPlan, elapsed_s: float) -> float:
-    """Seconds that the check may take now; 0 or less: the loop's time is over."""
+def check_limit_s(state: LoopState, elapsed_s: float) -> float:
+    """Seconds that the check may take now. Time that is over leaves it what it took last, and a little more."""
+    plan = state.plan
     if plan.limits.max_time_s is None:
         return plan.check_timeout_s
-    return min(plan.check_timeout_s, plan.limits.max_time_s - elapsed_s)
+    return min(
+        plan.check_timeout_s, max(plan.limits.max_time_s - elapsed_s, reserve_s(state) + CHECK_GRACE_S)
+    )
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
@@ -158,7 +171,7 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
     if granted.is_rest_of_time and last.outcome is Outcome.TIMED_OUT:
         return _time_is_up(state.plan.limits)
     if state.idle > MOST_IDLE:
-        reason = f"{state.idle} iterations in a row changed nothing"
+        reason = f"{state.idle} iterations in a row made no progress"
         return LoopEnd(Outcome.NO_PROGRESS, Outcome.NO_PROGRESS.exit_code(), reason)
     return None
 
@@ -174,7 +187,8 @@ def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
 
 
 def _iteration_limit(state: LoopState) -> LoopEnd:
-    reason = f"{state.plan.limits.max_iterations} iterations are done"
+    count = state.plan.limits.max_iterations
+    reason = "the one iteration is done" if count == 1 else f"all {count} iterations are done"
     if state.plan.until is None:
         return LoopEnd(Outcome.COMPLETED, 0, reason)
     check = f", the check {state.last_check.words}" if state.last_check is not None else ""
@@ -182,10 +196,10 @@ def _iteration_limit(state: LoopState) -> LoopEnd:
 
 
 def _budget_is_spent(limits: LoopLimits) -> LoopEnd:
-    reason = f"the budget of ${limits.max_budget_usd:g} is spent"
+    reason = f"the budget of ${limits.max_budget_usd:.2f} is spent"
     return LoopEnd(Outcome.LIMIT_REACHED, Outcome.LIMIT_REACHED.exit_code(), reason)
 
 
 def _time_is_up(limits: LoopLimits) -> LoopEnd:
-    reason = f"the {limits.max_time_s:g}s of --max-time are over"
+    reason = f"--max-time ({limits.max_time_s:g}s) is over"
     return LoopEnd(Outcome.TIMED_OUT, Outcome.TIMED_OUT.exit_code(), reason)

@@ -9,11 +9,14 @@ import dataclasses
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ralph.core.annotated_json import read_as
 from ralph.core.loop_values import CheckResult, LoopEnd, LoopPlan, Snapshot
 from ralph.core.outcome import Outcome  # noqa: TC001 - the same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FORMAT = 1
 MOST_FILES_KEPT = 20
@@ -87,6 +90,8 @@ class CurrentIteration:
     turns: int = 0
     cost_usd: float | None = 0.0
     """Of its session so far."""
+    commits: int = 0
+    """Counted when it was cut off."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,6 @@ class LoopState:
     first_check: CheckResult | None = None
     """Before any iteration: what had failed already."""
     last_check: CheckResult | None = None
-    is_checked_first: bool = False
-    """The first check is over, whatever it said."""
     current: CurrentIteration | None = None
     ended: LoopEnd | None = None
     format: int = FORMAT
@@ -114,11 +117,15 @@ class LoopState:
     """What people must know in the end: a commit that could not be made."""
     push_problem: str | None = None
     """Why the last push failed; None: it did not."""
+    unpushed: int = 0
+    """Commits that the remote lacked in the end."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """For the end and the status."""
-        return self.notes if self.push_problem is None else (*self.notes, self.push_problem)
+        about_push = [self.push_problem] if self.push_problem is not None else []
+        about_push += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
+        return (*self.notes, *about_push)
 
     @property
     def spent_usd(self) -> float | None:
@@ -131,6 +138,14 @@ class LoopState:
     @property
     def last(self) -> IterationRecord | None:
         return self.iterations[-1] if self.iterations else None
+
+
+class NewerStateError(ValueError):
+    """A newer ralph wrote it: nothing is wrong with it, and nothing can be done with it."""
+
+
+class BrokenSealError(ValueError):
+    """What it asks for must not be done: nobody knows who wrote it."""
 
 
 def begun(
@@ -149,28 +164,35 @@ def snapshot_before(current: CurrentIteration) -> Snapshot:
     return Snapshot(current.digest, current.head, files)
 
 
-def state_text(state: LoopState) -> str:
-    """One JSON object, indented: people look at it."""
-    return json.dumps(dataclasses.asdict(state), indent=2, default=_plain) + "\n"
+def state_text(state: LoopState, seal: Callable[[bytes], str]) -> str:
+    """One JSON object, indented, as people look at it. `seal`: of all that is in it."""
+    fields = json.loads(json.dumps(dataclasses.asdict(state), default=_plain))
+    return json.dumps({"seal": seal(_sealed(fields)), **fields}, indent=2) + "\n"
 
 
-class NewerStateError(ValueError):
-    """A later version of ralph wrote it."""
+def read_state(text: str, seal: Callable[[bytes], str] | None = None) -> LoopState:
+    """Raises NewerStateError, BrokenSealError and ValueError, a sentence without a subject: "is damaged: ...".
 
-
-def read_state(text: str) -> LoopState:
-    """Raises ValueError, a sentence without a subject: "is damaged: ..."; NewerStateError is one."""
+    `seal`: None where it does not matter who wrote it.
+    """
     try:
-        data = json.loads(text)
+        fields = json.loads(text)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
-    written = data.get("format") if isinstance(data, dict) else None
+    written = fields.get("format") if isinstance(fields, dict) else None
     if isinstance(written, int) and written > FORMAT:
         raise NewerStateError(f"has format {written}: a newer ralph wrote it")
     try:
-        return read_as(LoopState, data)
+        state = read_as(LoopState, fields)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
+    if seal is not None and fields.pop("seal", None) != seal(_sealed(fields)):
+        raise BrokenSealError("is not as ralph left it here: edited, copied, or another user's")
+    return state
+
+
+def _sealed(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _plain(value: Any) -> str:

@@ -63,6 +63,9 @@ class InboxWaiter:
         """Called in every wait, several times a second."""
         self.was_stopped = False
         """A signal or the time limit has ended the run."""
+        self.one_signal_for_s = 0.0
+        """So long after a signal the same one says nothing new: it came by two ways."""
+        self._last_signal = (0, 0.0)
         self._inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[tuple[int, float]] = deque()
         """Numbers, and when each came."""
@@ -72,7 +75,12 @@ class InboxWaiter:
 
     def note_signal(self, signal_number: int) -> None:
         """Safe in a signal handler: SimpleQueue.put is reentrant."""
-        self._signals.append((signal_number, self._clock.now_s()))
+        now_s = self._clock.now_s()
+        last_number, last_s = self._last_signal
+        if signal_number == last_number and now_s - last_s < self.one_signal_for_s:
+            return
+        self._last_signal = signal_number, now_s
+        self._signals.append((signal_number, now_s))
         self._inbox.put(None)
 
     @property

@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 import ralph.loop_command
+import ralph.loop_status
 from ralph.cli import app, run_cli
 from ralph.cli_passed_on import _spellings
 from ralph.core.loop_values import LoopLimits, LoopPlan
@@ -39,7 +40,7 @@ def asked(tmp_path, monkeypatch) -> list[Any]:
         return 42
 
     monkeypatch.setattr(ralph.loop_command, "loop_command", note)
-    monkeypatch.setattr(ralph.loop_command, "loop_status", note)
+    monkeypatch.setattr(ralph.loop_status, "loop_status", note)
     return calls
 
 

@@ -380,3 +380,28 @@ def test_time_left_counts_down_to_the_end_of_the_run(waiter) -> None:
     assert waiter.time_left_s() == math.inf
     waiter.run_ends_s = CLOCK.now_s() + 10
     assert 9 < waiter.time_left_s() <= 10
+
+
+@pytest.mark.parametrize(
+    ("signals", "heard"),
+    [
+        ([(15, 0.0), (15, 0.9)], [15]),
+        ([(15, 0.0), (15, 1.0)], [15, 15]),
+        ([(15, 0.0), (2, 0.1)], [15, 2]),  # another one is news
+        ([(15, 0.0), (2, 0.1), (15, 0.2)], [15, 2, 15]),
+    ],
+)
+def test_a_signal_that_came_by_two_ways_is_heard_once(
+    signals: list[tuple[int, float]], heard: list[int]
+) -> None:
+    clock = FakeClock()
+    waiter = InboxWaiter(clock)
+    waiter.one_signal_for_s = 1.0
+    for number, at_s in signals:
+        clock.seconds = 100 + at_s
+        waiter.note_signal(number)
+    for number in heard:
+        with pytest.raises(Interrupted) as raised:
+            waiter.wait(waiter.mailbox(), until_s=0, waiting_for="nothing")
+        assert raised.value.signal_number == number
+    assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="nothing") is TIMED_OUT

@@ -70,14 +70,24 @@ class CheckoutLock:
             self.notice = f"the file system of {self.path} knows no locks: nothing keeps a second loop out"
 
 
-def is_held(directory: Path) -> bool:
-    """Whether a loop works on the checkout of this directory, as far as its file system tells. Calls no git."""
+def holder_of(directory: Path) -> int | None:
+    """The process of the loop that works on the checkout of this directory; None: none does, as far as it can be told.
+
+    Calls no git.
+    """
     top = top_above(directory)
     path = directory / OWN_DIRECTORY / _NAME_IN_OWN if top is None else _git_directory(top) / _NAME_IN_GIT
     try:
-        return is_locked(path)
+        if not is_locked(path):
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # there was never a loop
-        return False
+        return None
+    try:
+        pid = _holder(descriptor).get("pid")
+    finally:
+        os.close(descriptor)
+    return pid if isinstance(pid, int) else None
 
 
 def _git_directory(top: Path) -> Path:

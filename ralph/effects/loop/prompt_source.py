@@ -6,11 +6,14 @@ sources at a time, so that nothing that was piped in is dropped unseen.
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.effects.prompt_input import PromptError, read_prompt
+from ralph.effects.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +65,7 @@ class PromptReader:
         if self._file is None:
             return self._last or ""
         try:
-            text = Path(self._file).read_text(encoding="utf-8", errors="replace")
+            text = _text_of(self._file)
         except OSError as error:
             if self._last is None:
                 raise
@@ -73,3 +76,12 @@ class PromptReader:
         elif self._last is not None:
             self._warn(f"{self._file} is empty; the iteration gets what it said before")
         return self._last or text
+
+
+def _text_of(path: str) -> str:
+    """A pipe that an agent put there would be waited for. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
+        return file.read(MOST_PROMPT_BYTES).decode("utf-8", "replace")

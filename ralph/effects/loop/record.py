@@ -9,13 +9,14 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_state import NewerStateError, read_state, state_text
+from ralph.core.loop_state import BrokenSealError, NewerStateError, read_state, state_text
 from ralph.core.loop_values import OWN_DIRECTORY
 from ralph.core.outcome import Outcome
 from ralph.effects.atomic_write import remove_leftovers
 from ralph.effects.loop.state_directory import write_private
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ralph.core.loop_state import LoopState
@@ -34,30 +35,33 @@ class RecordError(Exception):
 
 
 class FileRecord:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, seal: Callable[[bytes], str] | None = None) -> None:
+        """`seal`: needed to save, and to load what will be followed; None: it is only looked at."""
         self.path = directory / OWN_DIRECTORY / RECORD_FILE
         self._directory = directory
+        self._seal = seal
         self._has_saved = False
 
     def save(self, state: LoopState) -> None:
         """Whole or not at all. Raises OSError."""
+        assert self._seal is not None  # noqa: S101 - who saves has one
         if not self._has_saved:
             remove_leftovers(self.path.parent)
-        write_private(self._directory, RECORD_FILE, state_text(state).encode())
+        write_private(self._directory, RECORD_FILE, state_text(state, self._seal).encode())
         self._has_saved = True
 
     def load(self) -> LoopState:
-        """Raises RecordError: there is none (usage), it is a newer ralph's (config), or damaged (io_error)."""
+        """Raises RecordError: there is none (usage), it is not to be followed (config), or damaged (io_error)."""
         try:
-            return read_state(self._text())
+            return read_state(self._text(), self._seal)
         except FileNotFoundError:
             none = f"there is no loop in {self._directory} ({OWN_DIRECTORY}/{RECORD_FILE} is missing)"
             raise RecordError(Outcome.USAGE, none) from None
         except OSError as error:
             said = error.strerror or type(error).__name__
             raise RecordError(Outcome.IO_ERROR, f"cannot read {self.path}: {said}") from error
-        except NewerStateError as error:
-            raise RecordError(Outcome.CONFIG, f"{self.path} {error}") from error
+        except (NewerStateError, BrokenSealError) as error:
+            raise RecordError(Outcome.CONFIG, f"{self.path} {error}; ralph loop begins a new loop") from error
         except RecursionError:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} is damaged: nested too deep") from None
         except ValueError as error:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ralph.core.events import Event
     from ralph.core.loop_rules import Share
     from ralph.core.loop_state import LoopState
-    from ralph.core.loop_values import CheckResult
+    from ralph.core.loop_values import CheckResult, IterationResult
     from ralph.loop_ports import LoopVoice
 
 _YELLOW, _GREEN, _RED, _DIM = 33, 32, 31, 2
@@ -64,6 +64,9 @@ class StandardErrorVoice:
         assert state.last is not None  # noqa: S101 - one has just ended
         color = _GREEN if state.last.made_progress else _YELLOW
         self._write(words.iteration_line(state.last, state), color)
+
+    def iteration_cut_off(self, state: LoopState, result: IterationResult) -> None:
+        self._write(words.cut_off_line(state, result), _YELLOW)
 
     def warn(self, text: str) -> None:
         self._write(text, _YELLOW)

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 from ralph.core.backoff import PATIENT_SCHEDULE_S
 from ralph.core.loop_prompt import names_of
 from ralph.core.loop_state import Phase
+from ralph.core.outcome import Outcome
 from ralph.core.resume_command import shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ralph.core.backoff import Wait
     from ralph.core.loop_rules import Share
     from ralph.core.loop_state import IterationRecord, LoopState
-    from ralph.core.loop_values import LoopEnd
+    from ralph.core.loop_values import IterationResult, LoopEnd
     from ralph.core.setting_tables import LoopSettings
 
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
@@ -104,6 +105,15 @@ def iteration_line(record: IterationRecord, state: LoopState) -> str:
     return f"iteration {_number(record.number, state)}: {record.outcome.value}{code}, {', '.join(parts)}"
 
 
+def cut_off_line(state: LoopState, result: IterationResult) -> str:
+    current = state.current
+    assert current is not None  # noqa: S101 - it was cut off
+    code = f" (exit {result.exit_code})" if result.exit_code else ""
+    spent = f"{counted(result.turns, 'turn')}, {money_text(result.cost_usd)}"
+    took = time_text(state.elapsed_s - current.elapsed_s)
+    return f"iteration {_number(current.number, state)}: {result.outcome.value}{code}, {spent}, not finished, {took}"
+
+
 def changed(record: IterationRecord) -> str:
     if not record.made_progress:
         return "nothing changed"
@@ -121,6 +131,7 @@ def ending_line(state: LoopState | None, end: LoopEnd) -> str:
 
 def totals(state: LoopState) -> str:
     commits = sum(record.commits for record in state.iterations)
+    commits += state.current.commits if state.current is not None else 0
     turns = sum(record.turns for record in state.iterations)
     turns += state.current.turns if state.current is not None else 0
     return (
@@ -145,7 +156,9 @@ def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterat
         yield f"check `{plan.until}`: {state.last_check.words}"
     yield from (iteration_line(record, state) for record in state.iterations[-10:])
     yield from state.warnings
-    if not is_running and (state.ended is None or state.ended.exit_code):
+    if state.ended is not None:
+        yield from filter(None, [way_on(state, state.ended)])
+    elif not is_running:
         yield f"go on with: {continue_command(state)}"
 
 
@@ -159,11 +172,25 @@ def _now_at(state: LoopState, now: datetime) -> str:
     doing = _DOING[current.phase]
     if current.waits_until is not None:
         doing += f" until {local(current.waits_until)} ({counted(current.outages, 'outage')})"
-    since = (now - datetime.fromisoformat(current.started_at)).total_seconds()
-    number = _number(current.number, state)
-    return (
-        f"iteration {number}, session {current.session_id[:8]}: {doing}, begun {time_text(max(since, 0))} ago"
-    )
+    return f"{which}: {doing}, begun {_since(current.started_at, now)}"
+
+
+def _since(moment: str, now: datetime) -> str:
+    try:
+        seconds = (now - datetime.fromisoformat(moment)).total_seconds()
+    except (ValueError, TypeError):
+        return moment
+    return f"{time_text(max(seconds, 0))} ago"
+
+
+_HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED: " with a higher limit"}
+
+
+def way_on(state: LoopState, end: LoopEnd) -> str | None:
+    """How a loop that ended so goes on; None: it is done, or would meet the same again."""
+    if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
+        return None
+    return f"go on with: {continue_command(state)}{_HIGHER.get(end.outcome, '')}"
 
 
 def continue_command(state: LoopState) -> str:
@@ -187,8 +214,8 @@ def step_summary(state: LoopState | None, end: LoopEnd) -> str:
     if state is None:
         return "\n".join([*lines, _cell(end.reason), ""])
     lines.append(f"{_cell(end.reason)} ({totals(state)})")
-    if state.iterations:
-        lines += ["", *_TABLE_HEAD, *map(_row, state.iterations[-_MOST_ROWS:])]
+    if state.iterations or state.current is not None:
+        lines += ["", *_TABLE_HEAD, *map(_row, state.iterations[-_MOST_ROWS:]), *_row_of_current(state, end)]
     for note in state.warnings:
         lines += ["", _cell(note)]
     return "\n".join([*lines, ""])
@@ -205,12 +232,27 @@ def _row(record: IterationRecord) -> str:
         record.check or "",
         time_text(record.duration_s),
     )
+    return _joined(cells)
+
+
+def _row_of_current(state: LoopState, end: LoopEnd) -> Iterator[str]:
+    current = state.current
+    if current is not None:
+        took = time_text(state.elapsed_s - current.elapsed_s)
+        spent = str(current.turns), money_text(current.cost_usd), str(current.commits)
+        yield _joined((str(current.number), end.outcome.value, *spent, "not finished", "", took))
+
+
+def _joined(cells: Iterable[str]) -> str:
     return f"| {' | '.join(map(_cell, cells))} |"
 
 
 def local(moment: str) -> str:
-    """An ISO time as the clock on the wall shows it."""
-    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+    """An ISO time as the clock on the wall shows it; what is none stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return moment
 
 
 def _number(number: int, state: LoopState) -> str:
