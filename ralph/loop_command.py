@@ -95,7 +95,7 @@ class LoopCommand:
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
         try:
-            end = self._work()
+            return self._work().exit_code
         except (CannotBeginError, RecordError) as error:
             if error.outcome is Outcome.USAGE:
                 raise UsageError(str(error)) from None
@@ -110,6 +110,7 @@ class LoopCommand:
             end = LoopEnd(Outcome.INTERNAL_ERROR, Outcome.INTERNAL_ERROR.exit_code(), describe_bug(error))
         finally:
             restore_signals()
+        self._voice.tell_end(words.end_text(end), is_error=end.outcome.is_error)
         return end.exit_code
 
     def _work(self) -> LoopEnd:

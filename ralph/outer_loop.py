@@ -45,11 +45,12 @@ class OuterLoop:
         except Interrupted as stop:
             end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
         except (CheckoutError, OSError) as error:
-            end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), str(error))
+            end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
         self._record_end(end)
         return end
 
     def _work(self) -> LoopEnd:
+        self._book.save()  # the first check may take long: it can be looked at, and killed, like all that follows
         end = self._check_first()
         while end is None:
             end = self._iterate() if self.state.current is not None else self._next()
@@ -175,4 +176,11 @@ class OuterLoop:
         try:
             self._book.save(ended=end)
         except OSError as error:
-            self._world.people.warn(f"cannot record the end: {error}")
+            self._world.people.warn(f"the end is not recorded: {_reason(error)}")
+
+
+def _reason(error: CheckoutError | OSError) -> str:
+    """Without the number that Python puts before what the system says."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -165,7 +165,8 @@ def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
 
 
 def _iteration_limit(state: LoopState) -> LoopEnd:
-    reason = f"{state.plan.limits.max_iterations} iterations are done"
+    most = state.plan.limits.max_iterations
+    reason = "1 iteration is done" if most == 1 else f"{most} iterations are done"
     if state.plan.until is None:
         return LoopEnd(Outcome.COMPLETED, 0, reason)
     check = f", the check {state.last_check.words}" if state.last_check is not None else ""

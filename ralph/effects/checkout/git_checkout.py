@@ -43,6 +43,7 @@ class GitCheckout:
         self._seams = seams
         self._directory = directory.resolve()
         self._plan = os.path.normpath(self._directory / plan_file)
+        self._plan_name = os.path.relpath(self._plan, top)
         self._own = os.path.relpath(self._directory / OWN_DIRECTORY, top)
 
     @cached_property
@@ -59,11 +60,13 @@ class GitCheckout:
         digests = FileDigests(self._seams.waiter, self._seams.clock)
         seen = look(self.git(), self._seams, digests, without=self._own)
         # Its content counts even where git ignores it.
-        seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
+        seen.files[self._plan_name] = digests.of_target(self._plan)
         return Snapshot(seen.digest(), seen.head, seen.files)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         paths = {*before.files, *after.files}
+        if self._plan_name not in before.files:  # what a process saw that was killed is not known
+            paths.discard(self._plan_name)
         files = {path for path in paths if before.files.get(path) != after.files.get(path)}
         commits = 0
         if before.head != after.head:

@@ -113,8 +113,13 @@ def changed(record: IterationRecord) -> str:
 
 
 def ending_line(state: LoopState, end: LoopEnd) -> str:
+    return f"{end_text(end)}; {totals(state)}"
+
+
+def end_text(end: LoopEnd) -> str:
+    """All that there is to say of a loop that did not begin."""
     code = f" (exit {end.exit_code})" if end.exit_code else ""
-    return f"{end.outcome.value}{code}: {end.reason}; {totals(state)}"
+    return f"{end.outcome.value}{code}: {end.reason}"
 
 
 def totals(state: LoopState) -> str:
