@@ -188,7 +188,7 @@ def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
 
 def _iteration_limit(state: LoopState) -> LoopEnd:
     count = state.plan.limits.max_iterations
-    reason = "the one iteration is done" if count == 1 else f"all {count} iterations are done"
+    reason = "1 iteration is done" if count == 1 else f"{count} iterations are done"
     if state.plan.until is None:
         return LoopEnd(Outcome.COMPLETED, 0, reason)
     check = f", the check {state.last_check.words}" if state.last_check is not None else ""

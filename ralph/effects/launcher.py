@@ -20,8 +20,8 @@ Its rules:
    started; not at all when it is to stop already.
 4. The command sees nothing of this: no signal is blocked in it, and what the interpreter ignores has its default.
    What was ignored when ralph was started (`nohup`) stays ignored, here too.
-5. To end a tree is to ask it (SIGTERM), to be patient, and to kill until nothing is left. Nobody is patient for a
-   parent that is gone.
+5. To end a tree is to ask it (SIGTERM), to be patient, and to kill until nothing is left. Where the parent is gone
+   patience is short: long enough for git to remove its lock, which would keep every later git out.
 6. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
    adopted there, and only the command's process group can be reached.
 """
@@ -48,6 +48,7 @@ _NO_SIGNAL = 0
 # A process that is being born escapes one look at the tree. SIGKILL is obeyed within milliseconds, but for a process
 # stuck in the kernel: two seconds are enough.
 _WITHOUT_PATIENCE: _Plan = ((signal.SIGKILL, 0.005),) * 400
+_FOR_ORPHANS: _Plan = ((signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
 # What still runs when the command ends may finish by itself (`exec > >(tee log)`), is asked, then made to.
 _FOR_LEFTOVERS: _Plan = ((_NO_SIGNAL, 0.1), (signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
 
@@ -162,7 +163,7 @@ class _Supervisor:
     def _revised(self, plan: _Plan) -> _Plan:
         """Made once, when the command has ended or is to end; only the parent's end changes it. Empty: let it run."""
         if self._is_orphaned():
-            return _WITHOUT_PATIENCE
+            return _FOR_ORPHANS
         if plan:
             return plan
         if self._status is not None:

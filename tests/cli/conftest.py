@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import MockApi, Scenario
+from ralph.mock_api import MockApi, Scenario, Turn
 from tests.effects.messages_api.harness import RawServer, read_request
 
 if TYPE_CHECKING:
     import signal
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ralph.mock_api import Playable
+    from ralph.mock_api import Playable, RecordedRequest
     from tests.cli.driver import Driver
+    from tests.effects.checkout.repositories import Repository
 
 KEY = "sk-ant-test-0123456789abcdef"
 
@@ -194,6 +197,78 @@ def answer_with(ralph) -> Iterator[Callable[..., RawServer]]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def checkout(ralph: Ralph) -> Repository:
+    """`ralph` works in a checkout with one commit, whose `origin` is a bare repository beside it."""
+    from tests.effects.checkout.repositories import cloned  # it makes repositories, which few tests need
+
+    work, home = ralph.cwd, Path(ralph.environment["HOME"])
+    work.rmdir()
+    ralph.environment["GIT_CONFIG_NOSYSTEM"] = "1"
+    return cloned(work, home)
+
+
+@pytest.fixture
+def iterations(serve: Callable[..., MockApi]) -> Callable[..., MockApi]:
+    """A server that plays one list of steps for each iteration of a loop; then, and after each list, the end.
+
+    It goes by the conversation, not by the number of requests: what is sent again gets the same answer, unless the
+    step is a function.
+    """
+
+    def start(*stories: Sequence[Playable | Callable[[], Playable]]) -> MockApi:
+        def play(request: RecordedRequest, _index: int) -> Playable:
+            messages = request.json()["messages"]
+            number, answered = iteration_of(request), sum(one["role"] == "assistant" for one in messages)
+            steps = stories[number - 1] if number <= len(stories) else ()
+            step = steps[answered] if answered < len(steps) else Turn("All done.")
+            return step() if callable(step) else step
+
+        return serve(script=play)
+
+    return start
+
+
+def in_turn(*steps: Playable) -> Callable[[], Playable]:
+    """A step for `iterations` that is another one each time, and stays the last."""
+    left = iter(steps[:-1])
+    return lambda: next(left, steps[-1])
+
+
+def first_prompt(request: RecordedRequest) -> str:
+    """What the iteration that sent it was told at its beginning."""
+    content = request.json()["messages"][0]["content"]
+    return content if isinstance(content, str) else "\n".join(block["text"] for block in content)
+
+
+def iteration_of(request: RecordedRequest) -> int:
+    found = re.search(r"\[ralph loop (\d+)", first_prompt(request))
+    assert found is not None
+    return int(found[1])
+
+
+def loop_record(ralph: Ralph) -> dict[str, Any]:
+    """What `.ralph/loop.json` says now."""
+    record: dict[str, Any] = json.loads((ralph.cwd / ".ralph" / "loop.json").read_text())
+    return record
+
+
+def loop_lines(ran: Finished) -> list[str]:
+    """What the loop itself said."""
+    return [line.removeprefix("[loop] ") for line in ran.stderr.splitlines() if line.startswith("[loop] ")]
+
+
+def processes_of(ralph: Ralph) -> list[int]:
+    """All that run and were started by `ralph`, however far below: they have its home. Linux."""
+    home = f"HOME={ralph.environment['HOME']}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # it ended while we looked
+            if entry.name.isdigit() and home in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:

@@ -37,15 +37,25 @@ def state_directory(directory: Path) -> Iterator[int]:
             raise NotADirectoryError(errno.ENOTDIR, what, str(place)) from None
         raise
     try:
-        _let_git_ignore(held)
+        with _named(place / ".gitignore"):
+            _let_git_ignore(held)
         yield held
     finally:
         os.close(held)
 
 
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """A call relative to a held directory fails without saying where."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def write_private(directory: Path, name: str, data: bytes) -> None:
     """Whole or not at all, for the user alone; a link or a pipe of that name is replaced. Raises OSError."""
-    with state_directory(directory) as held:
+    with state_directory(directory) as held, _named(directory / OWN_DIRECTORY / name):
         replace_at(held, name, data, None, new_mode=PRIVATE)
 
 
