@@ -71,6 +71,8 @@ class Snapshot:
     """The commit's id; empty: there is none yet, or no git."""
     files: Mapping[str, str] | None = field(default_factory=dict)
     """Digest by path: in git of what differs from HEAD and index or is untracked, else of every file. None: not kept."""
+    branch: str | None = None
+    """The name of git's; None: HEAD is detached, or no git."""
 
 
 @dataclass(frozen=True)

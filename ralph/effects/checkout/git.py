@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ralph.ports import Clock, Waiter
 
-LOCAL_LIMIT_S = 60.0
+LOCAL_LIMIT_S = 300.0  # a cold cache, a slow disk: a look must not be what ends a night
 REMOTE_LIMIT_S = 300.0
 
 _GRACE_S = 2.0

@@ -1,21 +1,23 @@
 """The checkout of an outer loop under git: what changed in it, its commits, its pushes.
 
-Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. `.ralph/` below the loop's
-directory is ralph's own: it is no progress and in no commit of ours, unless somebody else has staged it.
+Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. What ralph and who
+started it write is no progress and in no commit of ours, unless somebody else has staged it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_values import OWN_DIRECTORY, Changes, Snapshot
+from ralph.core.loop_values import Changes, Snapshot
 from ralph.effects.checkout import git_push
 from ralph.effects.checkout.file_digests import FileDigests, differing
 from ralph.effects.checkout.git import Git, GitSeams, failure
-from ralph.effects.checkout.git_look import counted, is_counted, look, status_of
+from ralph.effects.checkout.git_look import counted, look, status_of
+from ralph.effects.checkout.own_paths import OwnPaths
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
@@ -32,18 +34,21 @@ _UNDER_WAY = {
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
 }
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class GitCheckout:
     """A `Checkout`: the whole of it, also where the loop's directory is a part."""
 
-    def __init__(self, top: Path, directory: Path, *, plan_file: str, seams: GitSeams) -> None:
-        """`top`: as `git.top_above` says."""
+    def __init__(
+        self, top: Path, directory: Path, *, plan_file: str, seams: GitSeams, own_paths: tuple[Path, ...] = ()
+    ) -> None:
+        """`top`: as `git.top_above` says. `own_paths`: as `OwnPaths` takes them."""
         self.top = top
         self._seams = seams
         self._directory = directory.resolve()
         self._plan = os.path.normpath(self._directory / plan_file)
-        self._own = os.path.relpath(self._directory / OWN_DIRECTORY, top)
+        self._own = OwnPaths(top, self._directory, own_paths)
 
     @cached_property
     def git_directory(self) -> Path:
@@ -57,25 +62,28 @@ class GitCheckout:
 
     def snapshot(self) -> Snapshot:
         digests = FileDigests(self._seams.waiter, self._seams.clock)
-        seen = look(self.git(), self._seams, digests, without=self._own)
+        seen = look(self.git(), self._seams, digests, own=self._own)
         # Its content counts even where git ignores it.
         seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
-        return Snapshot(seen.digest(), seen.head, seen.files)
+        return Snapshot(seen.digest(), seen.head, seen.files, seen.branch)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        files = set(differing(before, after))
-        commits = 0
+        """Where history was rewritten so that `before` is gone: no commits, and the files by their digests alone."""
+        files, commits = set(differing(before, after)), 0
         if before.head != after.head:
             git = self.git()
-            files |= _committed_differences(git, before.head, after.head)
-            commits = _commits_between(git, before.head, after.head)
-        return Changes(commits, tuple(sorted(path for path in files if is_counted(path, self._own))))
+            if _is_commit(git, before.head) and _is_commit(git, after.head):
+                committed = _committed_differences(git, before.head, after.head)
+                files |= {path for path in committed if not self._own.hold(path)}
+                commits = _commits_between(git, before.head, after.head)
+        return Changes(commits, tuple(sorted(files)))
 
     def commit(self, message: str) -> bool:
         """Inner repositories that this one does not know stay out: their work is in a git of their own."""
         git = self.git()
         status = status_of(git)
         self.refuse_unfinished(status)
+        self.refuse_detached(status)
         entries = [entry for entry in counted(status.entries, self._own) if not entry.is_nested]
         unstaged = [entry for entry in entries if entry.is_unstaged]
         if not entries:
@@ -116,12 +124,20 @@ class GitCheckout:
             if os.path.lexists(self.git_directory / name):
                 raise CheckoutError(f"{what} is in progress; finish or abort it first")
 
+    def refuse_detached(self, status: GitStatus) -> None:
+        """Raises CheckoutError."""
+        if status.branch is None:
+            raise CheckoutError(
+                "HEAD is detached: commits would be on no branch; "
+                "git switch -c NAME makes one of what is here, git switch BRANCH goes back to another"
+            )
+
     def uncommitted(self, status: GitStatus) -> list[str]:
         """What the next commit would take."""
         return [entry.path for entry in counted(status.entries, self._own) if not entry.is_nested]
 
     def _is_anything_staged(self, git: Git, head: str) -> bool:
-        but_ours = ("--", f":(top,exclude,literal){self._own}", ":(top)")
+        but_ours = ("--", *(f":(top,exclude,literal){path}" for path in self._own.paths), ":(top)")
         if not head:
             return bool(git.read("ls-files", "-z", *but_ours))
         diff = ("diff-index", "--cached", "--quiet", "--no-ext-diff", "--ignore-submodules=dirty")
@@ -160,6 +176,15 @@ def _refuse_unfiltered(git: Git, entries: Sequence[StatusEntry]) -> None:
 
 def _listed(entries: Sequence[StatusEntry]) -> bytes:
     return b"".join(os.fsencode(entry.path) + b"\0" for entry in entries)
+
+
+def _is_commit(git: Git, head: str) -> bool:
+    """One that is here; "" stands for the time before the first. A record on disk may say anything: no option of git."""
+    if not head:
+        return True
+    if not _COMMIT_ID.fullmatch(head):
+        return False
+    return git.answer("cat-file", "-e", f"{head}^{{commit}}").status == 0
 
 
 def _committed_differences(git: Git, before: str, after: str) -> set[str]:

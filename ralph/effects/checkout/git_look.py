@@ -15,10 +15,11 @@ from ralph.effects.checkout.git_status import STATUS_ARGUMENTS, GitStatus, Statu
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from ralph.effects.checkout.file_digests import FileDigests
+    from ralph.effects.checkout.own_paths import OwnPaths
 
 _GITLINK = b"160000 "
 
@@ -28,6 +29,8 @@ class Seen:
     """One repository and what is inside it."""
 
     head: str
+    branch: str | None = None
+    """None: detached."""
     lines: list[str] = field(default_factory=list)
     """All that differs where progress is made, the files apart."""
     files: dict[str, str] = field(default_factory=dict)
@@ -43,40 +46,37 @@ def status_of(git: Git) -> GitStatus:
     return status_from(git.read(*STATUS_ARGUMENTS))
 
 
-def look(git: Git, seams: GitSeams, digests: FileDigests, *, without: str, prefix: str = "") -> Seen:
-    """`without`: a path from the top that does not count, nor anything below it. Raises CheckoutError, Interrupted."""
+def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
+    """`own` does not count. `prefix`: where it is in the outermost one. Raises CheckoutError, Interrupted."""
     status = status_of(git)
-    seen = Seen(status.head, [f"{prefix}\0{status.head}\0{status.branch}"])
-    for entry in counted(status.entries, without):
+    entries = list(counted(status.entries, own, prefix))
+    seen = Seen(status.head, status.branch, [f"{prefix}\0{status.head}\0{status.branch}"])
+    for entry in entries:
         seen.lines.append(prefix + entry.record.decode("utf-8", "surrogateescape"))
         if not entry.is_nested:
             seen.files[prefix + entry.path] = digests.of(os.path.join(git.top, entry.path))  # noqa: PTH118
-    for path in _inner_repositories(git, status):
-        inner = _look_inside(git.top / path, seams, digests, prefix=f"{prefix}{path}/")
+    for path in _inner_repositories(git, entries):
+        inner = _look_inside(git.top / path, seams, digests, own=own, prefix=f"{prefix}{path}/")
         seen.lines.extend(inner.lines)
         seen.files.update(inner.files)
     return seen
 
 
-def counted(entries: tuple[StatusEntry, ...], without: str) -> Iterator[StatusEntry]:
-    return (entry for entry in entries if is_counted(entry.path, without))
+def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> Iterator[StatusEntry]:
+    return (entry for entry in entries if not own.hold(prefix + entry.path))
 
 
-def is_counted(path: str, without: str) -> bool:
-    return path != without and not path.startswith(f"{without}/")
-
-
-def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, prefix: str) -> Seen:
+def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str) -> Seen:
     """One that git cannot work in does not end the loop: that it is so is what can be told of it."""
     try:
-        return look(Git(top, seams), seams, digests, without="", prefix=prefix)
+        return look(Git(top, seams), seams, digests, own=own, prefix=prefix)
     except CheckoutError as error:
-        return Seen("", [f"{prefix}\0{error}"])
+        return Seen("", lines=[f"{prefix}\0{error}"])
 
 
-def _inner_repositories(git: Git, status: GitStatus) -> Iterator[str]:
+def _inner_repositories(git: Git, entries: Iterable[StatusEntry]) -> Iterator[str]:
     """Those with a `.git`: others have no state of their own."""
     listed = git.read("ls-files", "--stage", "-z").split(b"\0")
     links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]
-    nested = [entry.path.rstrip("/") for entry in status.entries if entry.is_nested]
+    nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]
     return (path for path in dict.fromkeys([*links, *nested]) if os.path.lexists(git.top / path / ".git"))

@@ -6,8 +6,9 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_values import OWN_DIRECTORY, Changes, Snapshot
+from ralph.core.loop_values import Changes, Snapshot
 from ralph.effects.checkout.file_digests import ABSENT, FileDigests, differing
+from ralph.effects.checkout.own_paths import OwnPaths
 from ralph.effects.tools.ignore_rules import walk
 from ralph.loop_ports import CheckoutError
 
@@ -21,16 +22,26 @@ if TYPE_CHECKING:
 class PlainDirectory:
     """A `Checkout` of the working directory, which is `directory`: what .gitignore files name does not count."""
 
-    def __init__(self, directory: Path, *, plan_file: str, waiter: Waiter, clock: Clock) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        plan_file: str,
+        waiter: Waiter,
+        clock: Clock,
+        own_paths: tuple[Path, ...] = (),
+    ) -> None:
+        """`own_paths`: as `OwnPaths` takes them."""
         self.directory = directory
         self._plan_file = os.path.normpath(plan_file)
+        self._own = OwnPaths(directory, directory, own_paths)
         self._waiter = waiter
         self._clock = clock
 
     def snapshot(self) -> Snapshot:
         digests = FileDigests(self._waiter, self._clock)
         files: dict[str, str] = {}
-        for path in _walked(files):
+        for path in _walked(files, self._own):
             files[path] = digests.of(path)
         files[self._plan_file] = digests.of_target(self._plan_file)
         files = {path: digest for path, digest in files.items() if digest != ABSENT}
@@ -50,15 +61,17 @@ class PlainDirectory:
         return None
 
 
-def _walked(unreadable: dict[str, str]) -> Iterator[str]:
+def _walked(unreadable: dict[str, str], own: OwnPaths) -> Iterator[str]:
     """A directory below that cannot be listed is noted as it is; the loop's own must be. Raises CheckoutError."""
 
     def note(path: str, error: OSError) -> None:
         if path == ".":
             raise error
-        unreadable[path.removeprefix("./")] = f"unreadable: {error.errno}"
+        name = path.removeprefix("./")
+        if not own.hold(name):
+            unreadable[name] = f"unreadable: {error.errno}"
 
     try:
-        yield from (path for path in walk(None, note) if not path.startswith(f"{OWN_DIRECTORY}/"))
+        yield from (path for path in walk(None, note) if not own.hold(path))
     except OSError as error:
         raise CheckoutError(f"the loop's directory cannot be listed: {error.strerror}") from None

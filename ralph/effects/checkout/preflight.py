@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from ralph.effects.checkout.git import Git
 
 
-def open_checkout(directory: Path, plan_file: str, seams: GitSeams) -> GitCheckout | PlainDirectory:
-    """That `directory`, the working directory, is in. Whether git works in it is found out by its first call."""
+def open_checkout(
+    directory: Path, plan_file: str, seams: GitSeams, own_paths: tuple[Path, ...] = ()
+) -> GitCheckout | PlainDirectory:
+    """That `directory`, the working directory, is in. Whether git works in it is found out by its first call.
+
+    `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is.
+    """
     top = top_above(directory)
     if top is None:
-        return PlainDirectory(directory, plan_file=plan_file, waiter=seams.waiter, clock=seams.clock)
-    return GitCheckout(top, directory, plan_file=plan_file, seams=seams)
+        waiter, clock = seams.waiter, seams.clock
+        return PlainDirectory(directory, plan_file=plan_file, waiter=waiter, clock=clock, own_paths=own_paths)
+    return GitCheckout(top, directory, plan_file=plan_file, seams=seams, own_paths=own_paths)
 
 
 def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
@@ -37,10 +43,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
     git = checkout.git()
     status = status_of(git)
     checkout.refuse_unfinished(status)
-    if status.branch is None:
-        raise CheckoutError(
-            "HEAD is detached: commits would be on no branch; git switch BRANCH, or git switch -c NAME"
-        )
+    checkout.refuse_detached(status)
     _refuse_missing_identity(git)
     notices = _about_settings(git) if commits or pushes else []
     if pushes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,11 +101,22 @@ def _files_above(start: Path, top: str | None) -> list[_IgnoreFile]:
 
 def _read(directory: Path, *, way_here: list[str], depth: int) -> list[_IgnoreFile]:
     try:
-        text = (directory / _IGNORE_FILE).read_text(encoding="utf-8", errors="surrogateescape")
+        text = _text_of(directory / _IGNORE_FILE)
     except OSError:
         return []
     rules = [rule for line in text.split("\n") if (rule := _parsed(line)) is not None]
     return [_IgnoreFile(rules[::-1], way_here, depth)]
+
+
+def _text_of(path: Path) -> str:
+    """Empty for what is no regular file."""
+    with open(path, encoding="utf-8", errors="surrogateescape", opener=_without_waiting) as file:
+        return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Of a FIFO nobody may ever open the other end."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _parsed(line: str) -> _Rule | None:

@@ -25,7 +25,6 @@ def test_all_that_is_uncommitted_is_taken(repository: Repository) -> None:
     for path in ("deleted", "moved", "file", "directory/x"):
         repository.write(path)
     repository.commit_all()
-    repository.git("switch", "-q", "--detach")
     for path in ("new", "a\nb", "--all", "*", "staged", "intended", ".ralph/loop.json"):
         repository.write(path)
     repository.git("add", "staged")
@@ -110,6 +109,23 @@ def test_nothing_is_committed_in_the_middle_of_something(repository: Repository,
     with pytest.raises(CheckoutError, match=words):
         repository.checkout().commit("no")
     assert repository.git("status", "--porcelain") == before
+
+
+def test_on_no_branch_nothing_is_committed_and_the_work_stays(repository: Repository) -> None:
+    checkout = repository.checkout()
+    assert checkout.snapshot().branch == "main"
+    repository.git("switch", "-q", "--detach")
+    assert checkout.snapshot().branch is None
+    repository.write("a.txt", "work")
+    repository.write("new")
+    before = repository.git("status", "--porcelain")
+    with pytest.raises(CheckoutError, match=r"^HEAD is detached: .*git switch -c NAME"):
+        checkout.commit("no")
+    assert repository.git("status", "--porcelain") == before
+    assert repository.git("rev-list", "--count", "--all", "HEAD") == "1"
+    repository.git("switch", "-q", "-c", "work/it")
+    assert checkout.snapshot().branch == "work/it"
+    assert checkout.commit("on a branch again")
 
 
 def test_a_lock_that_somebody_left_is_named_and_stays(repository: Repository) -> None:

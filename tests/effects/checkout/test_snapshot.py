@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -130,6 +131,44 @@ def test_an_amended_commit_is_one_that_was_not_there(repository: Repository) -> 
     repository.commit_all()
     changes = changes_by(repository, lambda: repository.git("commit", "-q", "--amend", "-m", "other"))
     assert changes == Changes(1, ())
+
+
+def forget_the_past(repository: Repository) -> None:
+    repository.git("commit", "-q", "--amend", "-m", "other")
+    repository.git("reflog", "expire", "--expire=now", "--all")
+    repository.git("gc", "-q", "--prune=now")
+
+
+def begin_anew(repository: Repository) -> None:
+    shutil.rmtree(repository.top / ".git")
+    repository.git("init", "-q", "-b", "trunk")
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "files"),
+    [(forget_the_past, ("new",)), (begin_anew, (".gitignore", "a.txt", "dir/b.txt", "new"))],
+)
+def test_where_the_commit_of_before_is_gone_digests_tell_what_changed(
+    repository: Repository, rewrite, files: tuple[str, ...]
+) -> None:
+    def act() -> None:
+        rewrite(repository)
+        repository.write("new")
+
+    assert changes_by(repository, act) == Changes(0, files)
+
+
+NO_COMMITS = ("--output=written", "main", "HEAD", "0" * 40, "0" * 64, "0" * 41, "{id}\n", "{id}^", "{blob}")
+
+
+def test_a_recorded_head_that_is_no_commit_is_unknown(repository: Repository) -> None:
+    checkout = repository.checkout()
+    now, blob = checkout.snapshot(), repository.git("rev-parse", "HEAD:a.txt")
+    for head in NO_COMMITS:
+        recorded = Snapshot("", head.format(id=now.head, blob=blob), {**(now.files or {}), "new": "digest"})
+        for before, after in ((recorded, now), (now, recorded)):
+            assert checkout.changes(before, after) == Changes(0, ("new",)), head
+    assert not (repository.top / "written").exists()
 
 
 def test_what_a_killed_loop_recorded_is_enough_to_tell_changes(repository: Repository) -> None:
