@@ -187,6 +187,7 @@ def loop(
         prompt_file=source.file,
         run_arguments=to_run.arguments,
         config_file=absolute(to_run.values["config"]),
+        metrics_file=absolute(to_run.values["metrics_file"]),
         pass_env=names(to_run.values["pass_env"]) or (),
         is_quiet=to_run.values["quiet"],
         session_directory=absolute(to_run.values["session_dir"]),

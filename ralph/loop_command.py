@@ -20,6 +20,7 @@ from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.effects.checkout.git import GitSeams
 from ralph.effects.checkout.lock import CheckoutLock
+from ralph.effects.checkout.own_paths import own_output_files
 from ralph.effects.checkout.preflight import check_checkout, open_checkout
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop import words
@@ -32,6 +33,7 @@ from ralph.effects.loop.stop_file import StopFileBelow
 from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
+from ralph.effects.sessions.store import SessionStore
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop_ports import CheckoutError, LoopWorld
 from ralph.outer_loop import OuterLoop
@@ -177,7 +179,7 @@ class LoopCommand:
     ) -> Iterator[tuple[GitCheckout | PlainDirectory, CheckoutLock]]:
         """The checkout, which nobody else loops in and in which commits and pushes will work."""
         seams = GitSeams(self._scrubbed(settings), self._waiter, self._clock)
-        checkout = open_checkout(self._directory, plan.plan_file, seams)
+        checkout = open_checkout(self._directory, plan.plan_file, seams, self._own_paths(plan))
         lock = CheckoutLock(checkout, self._directory, self._clock.utc_now())
         try:
             if lock.notice is not None:
@@ -189,6 +191,17 @@ class LoopCommand:
             yield checkout, lock
         finally:
             lock.close()
+
+    def _own_paths(self, plan: LoopPlan) -> tuple[Path, ...]:
+        """Where ralph itself, or who started it, writes: where that is inside the checkout it is nobody's work."""
+        sessions = None if plan.session_directory is None else Path(plan.session_directory)
+        named = [plan.metrics_file, self._environment.get(_STEP_SUMMARY)]
+        return (
+            *own_output_files(),
+            SessionStore.to_read(self._environment, sessions).root,
+            SessionStore.to_read(self._environment).root,
+            *(Path(plan.launch_directory, path) for path in named if path),
+        )
 
     def _clear_the_way(self, record: FileRecord) -> None:
         """For a new loop: what the last one left must not end this one, and is named where it was not over."""

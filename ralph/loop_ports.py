@@ -101,6 +101,10 @@ class LoopVoice(Protocol):
         """For the API, before the current iteration's session goes on."""
         ...
 
+    def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
+        """By the current iteration. None: on no branch."""
+        ...
+
     def pushed(self, commits: int) -> None: ...
 
     def iteration_cut_off(self, state: LoopState, result: IterationResult) -> None:

@@ -81,6 +81,8 @@ class OuterLoop:
         after = self._world.checkout.snapshot()
         changes = self._world.checkout.changes(before, after)
         made_progress = before.digest != after.digest
+        if before.branch != after.branch:
+            self._world.people.branch_changed(self.state, before.branch, after.branch)
         is_committed = self._commit(result.outcome)
         self._push()
         check = self._run_check()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
 def children() -> set[int]:
     """Of the process that the tests run in; ended ones that nobody has asked about included."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {int(process_id) for one in lists for process_id in one.read_text().split()}
+    found: set[int] = set()
+    for one in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            found |= {int(process_id) for process_id in one.read_text().split()}
+    return found
 
 
 def is_running(process_id: int) -> bool:

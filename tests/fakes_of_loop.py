@@ -60,6 +60,7 @@ def seal(data: bytes) -> str:
 class FakeCheckout:
     def __init__(self) -> None:
         self.version = 0
+        self.branch: str | None = "main"
         self.uncommitted = 0
         self.messages: list[str] = []
         self.push_problems: list[str | None] = []
@@ -67,7 +68,7 @@ class FakeCheckout:
         self.to_push = 0
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(digest=str(self.version), head="head")
+        return Snapshot(digest=str(self.version), head="head", branch=self.branch)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         return Changes(0, ("a.py",) if before.digest != after.digest else ())
@@ -168,6 +169,9 @@ class FakeVoice:
 
     def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
         self.waits_s.append(wait.seconds)
+
+    def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
+        self.said.append(f"{before} -> {after}")
 
     def pushed(self, commits: int) -> None:
         self.said.append(f"pushed {commits}")

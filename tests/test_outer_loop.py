@@ -377,6 +377,18 @@ def test_work_that_cannot_be_committed_stays_and_the_loop_goes_on() -> None:
     assert "index.lock is there" in rig.state.notes[0]
 
 
+def test_an_iteration_that_changes_the_branch_is_named() -> None:
+    rig = LoopRig(limits=iterations(1))
+
+    def process(_order: IterationOrder) -> IterationResult:
+        rig.checkout.branch = "feature"
+        return DONE
+
+    rig.iterations.play = process
+    rig.play()
+    assert "main -> feature" in rig.voice.said
+
+
 # --- its end by force, and going on
 
 

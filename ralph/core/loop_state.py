@@ -80,6 +80,8 @@ class CurrentIteration:
     """Of the checkout, when it began."""
     files: tuple[FileDigest, ...] | None = None
     """Likewise; None: they were too many."""
+    branch: str | None = None
+    """Likewise; None: on no branch, or no git."""
     phase: Phase = Phase.WORKING
     outages: int = 0
     """Ends by exit 75 in a row."""
@@ -155,13 +157,14 @@ def begun(
     files = None
     if snapshot.files is not None and len(snapshot.files) <= MOST_DIGESTS_KEPT:
         files = tuple(FileDigest(path, digest) for path, digest in snapshot.files.items())
-    return CurrentIteration(number, session_id, started_at, elapsed_s, snapshot.head, snapshot.digest, files)
+    head, digest, branch = snapshot.head, snapshot.digest, snapshot.branch
+    return CurrentIteration(number, session_id, started_at, elapsed_s, head, digest, files, branch)
 
 
 def snapshot_before(current: CurrentIteration) -> Snapshot:
     """As far as it was kept."""
     files = None if current.files is None else {one.path: one.digest for one in current.files}
-    return Snapshot(current.digest, current.head, files)
+    return Snapshot(current.digest, current.head, files, current.branch)
 
 
 def state_text(state: LoopState, seal: Callable[[bytes], str]) -> str:

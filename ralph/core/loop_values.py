@@ -46,6 +46,8 @@ class LoopPlan:
     """Where `run_arguments` say that sessions are, absolute; None: the user's state directory."""
     config_file: str | None = None
     """Where `run_arguments` name a settings file: absolute."""
+    metrics_file: str | None = None
+    """Where `run_arguments` want metrics: absolute."""
     pass_env: tuple[str, ...] = ()
     """Variables that `run_arguments` let tools see: the check and git see them too."""
     is_quiet: bool = False

@@ -65,15 +65,19 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         asked,
         *("do it", "--until", "make test", "--until-timeout", "90", "--at-least-once", "--max-iterations=7"),
         *("--max-budget-usd", "2.5", "--max-time", "1h30m", "--commit", "--push", "--plan-file", "TODO.md"),
-        *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml"),
+        *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
         *("--pass-env", "A_TOKEN"),
     )
     assert plan == LoopPlan(
         directory=str(tmp_path / "work"),
         launch_directory=str(tmp_path),
         prompt="do it",
-        run_arguments=("--session-dir", "kept", "-q", "--config", "my.toml", "--pass-env", "A_TOKEN"),
+        run_arguments=(
+            *("--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
+            *("--pass-env", "A_TOKEN"),
+        ),
         config_file=str(tmp_path / "my.toml"),
+        metrics_file=str(tmp_path / "m.prom"),
         pass_env=("A_TOKEN",),
         is_quiet=True,
         session_directory=str(tmp_path / "kept"),

@@ -30,6 +30,7 @@ CURRENT = CurrentIteration(
     "abc",
     "def",
     (FileDigest("\udcff", "12"),),
+    "main",
     Phase.WAITING,
     3,
     45.0,

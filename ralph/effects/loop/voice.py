@@ -56,6 +56,9 @@ class StandardErrorVoice:
     def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
         self.warn(words.waiting_line(state, wait, until, self.schedule))
 
+    def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
+        self.warn(words.branch_line(state, before, after))
+
     def pushed(self, commits: int) -> None:
         self.tell(f"pushed {words.counted(commits, 'commit')}")
 

@@ -105,6 +105,13 @@ def iteration_line(record: IterationRecord, state: LoopState) -> str:
     return f"iteration {_number(record.number, state)}: {record.outcome.value}{code}, {', '.join(parts)}"
 
 
+def branch_line(state: LoopState, before: str | None, after: str | None) -> str:
+    current = state.current
+    assert current is not None  # noqa: S101 - it changed the branch
+    now = "left every branch (HEAD is detached)" if after is None else f"went to branch {after}"
+    return f"iteration {current.number} {now}; before it was {before or 'on none'}"
+
+
 def cut_off_line(state: LoopState, result: IterationResult) -> str:
     current = state.current
     assert current is not None  # noqa: S101 - it was cut off
