@@ -252,7 +252,7 @@ def test_the_loop_ends_when_its_budget_or_its_time_is_over(
     assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1), st.sampled_from([Outcome.COMPLETED, Outcome.API_UNAVAILABLE])), max_size=12

@@ -48,7 +48,7 @@ _NO_SIGNAL = 0
 # A process that is being born escapes one look at the tree. SIGKILL is obeyed within milliseconds, but for a process
 # stuck in the kernel: two seconds are enough.
 _WITHOUT_PATIENCE: _Plan = ((signal.SIGKILL, 0.005),) * 400
-_FOR_ORPHANS: _Plan = ((signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
+_FOR_ORPHANS: _Plan = ((signal.SIGTERM, 0.1), *_WITHOUT_PATIENCE)
 # What still runs when the command ends may finish by itself (`exec > >(tee log)`), is asked, then made to.
 _FOR_LEFTOVERS: _Plan = ((_NO_SIGNAL, 0.1), (signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
 

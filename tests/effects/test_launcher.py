@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
-KILLS = 50
+KILLS = 25
 """For each kind of command."""
 
 # Becomes the launcher, with the signals it is told to have. What is blocked and pending survives an exec.
