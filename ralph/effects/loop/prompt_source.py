@@ -6,13 +6,11 @@ sources at a time, so that nothing that was piped in is dropped unseen.
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.effects.loop.regular_file import read_regular_file
 from ralph.effects.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
 
 if TYPE_CHECKING:
@@ -65,23 +63,15 @@ class PromptReader:
         if self._file is None:
             return self._last or ""
         try:
-            text = _text_of(self._file)
+            data = read_regular_file(self._file, MOST_PROMPT_BYTES, follows_links=True)
         except OSError as error:
             if self._last is None:
                 raise
             self._warn(f"cannot read {self._file}: {error.strerror}; the iteration gets what it said before")
             return self._last
+        text = data.decode("utf-8", "replace")
         if text.strip():
             self._last = text
         elif self._last is not None:
             self._warn(f"{self._file} is empty; the iteration gets what it said before")
         return self._last or text
-
-
-def _text_of(path: str) -> str:
-    """A pipe that an agent put there would be waited for. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", path)
-        return file.read(MOST_PROMPT_BYTES).decode("utf-8", "replace")

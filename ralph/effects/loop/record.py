@@ -5,14 +5,13 @@ It refuses to guess: a record that cannot be read whole is an error that says wh
 
 from __future__ import annotations
 
-import os
-import stat
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_state import BrokenSealError, NewerStateError, read_state, state_text
 from ralph.core.loop_values import OWN_DIRECTORY
 from ralph.core.outcome import Outcome
 from ralph.effects.atomic_write import remove_leftovers
+from ralph.effects.loop.regular_file import read_regular_file
 from ralph.effects.loop.state_directory import write_private
 
 if TYPE_CHECKING:
@@ -68,15 +67,8 @@ class FileRecord:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} {error}") from error
 
     def _text(self) -> str:
-        """Of a regular file alone: a pipe would keep us waiting. Raises OSError, and ValueError like `read_state`."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("is damaged: it is no regular file")
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ValueError(f"is damaged: it has more than {_MOST_BYTES:,} bytes")
+        """Raises OSError, and ValueError like `read_state`."""
         try:
-            return data.decode()
+            return read_regular_file(self.path, _MOST_BYTES).decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"is damaged: it is no UTF-8 ({error.reason})") from None

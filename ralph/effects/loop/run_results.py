@@ -6,14 +6,13 @@ whole where it does not speak of that very end.
 
 from __future__ import annotations
 
-import os
 import signal
-import stat
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.loop_values import IterationResult
 from ralph.core.outcome import Outcome
 from ralph.core.strict_json import strict_json
+from ralph.effects.loop.regular_file import read_regular_file
 from ralph.effects.output.result_object import limit_named
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def result_written(path: Path, exit_code: int) -> IterationResult:
 
 def _object_in(path: Path) -> Mapping[str, Any]:
     try:
-        value = strict_json(_bytes_of(path).decode())
+        value = strict_json(read_regular_file(path, _MOST_BYTES).decode())
     except FileNotFoundError:
         raise NoResultError("it left no result") from None
     except OSError as error:
@@ -68,18 +67,6 @@ def _object_in(path: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise NoResultError("its result is damaged: it is no object")
     return value
-
-
-def _bytes_of(path: Path) -> bytes:
-    """A command may have put anything there: neither a link is followed nor a pipe waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no regular file")
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
-    return data
 
 
 def _amount(fields: Mapping[str, Any], name: str) -> float | None:
