@@ -43,7 +43,11 @@ class CheckoutLock:
         """For `pass_fds` of a process that shall hold it too."""
         try:
             self._take()
-            written = {"pid": os.getpid(), "directory": str(directory), "started_at": started_at.isoformat()}
+            written = {
+                "pid": os.getpid(),
+                "directory": str(directory),
+                "started_at": f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}",
+            }
             os.ftruncate(self.descriptor, 0)
             os.pwrite(self.descriptor, json.dumps(written).encode() + b"\n", 0)
         except OSError as error:

@@ -158,7 +158,7 @@ def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterat
     else:
         yield f"stopped without an end, last seen {local(state.updated_at)}: {totals(state)}"
     if state.current is not None:
-        yield _now_at(state, now)
+        yield _now_at(state, now, is_running=is_running)
     if plan.until is not None and state.last_check is not None:
         yield f"check `{plan.until}`: {state.last_check.words}"
     yield from (iteration_line(record, state) for record in state.iterations[-10:])
@@ -169,12 +169,12 @@ def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterat
         yield f"go on with: {continue_command(state)}"
 
 
-def _now_at(state: LoopState, now: datetime) -> str:
+def _now_at(state: LoopState, now: datetime, *, is_running: bool) -> str:
     current = state.current
     assert current is not None  # noqa: S101 - the caller looked
     number = _number(current.number, state)
     which = f"iteration {number}, session {current.session_id[:8]}"
-    if state.ended is not None:
+    if not is_running:
         return f"{which}: not finished"
     doing = _DOING[current.phase]
     if current.waits_until is not None:
