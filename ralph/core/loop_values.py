@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PLAN_FILE = "IMPLEMENTATION_PLAN.md"
 DEFAULT_CHECK_TIMEOUT_S = 1800.0
+_NO_SUCH_COMMAND = 127
+"""Of a shell (POSIX)."""
 OWN_DIRECTORY = ".ralph"
 """Below the loop's directory: what ralph keeps there. It never counts as work."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
@@ -105,9 +107,11 @@ class CheckResult:
     @property
     def words(self) -> str:
         """`passed`, `failed (exit 2)`, or the problem."""
-        if self.passed:
-            return "passed"
-        return f"failed (exit {self.exit_code})" if self.problem is None else self.problem
+        if self.problem is not None:
+            return self.problem
+        if self.exit_code == _NO_SUCH_COMMAND:
+            return f"failed (exit {self.exit_code}: no such command)"
+        return "passed" if self.passed else f"failed (exit {self.exit_code})"
 
 
 @dataclass(frozen=True)

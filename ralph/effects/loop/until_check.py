@@ -88,6 +88,6 @@ def _problem(ending: Ending, limit_s: float) -> str | None:
         case Ended.TIMED_OUT:
             return f"timed out after {limit_s:g} s"
         case Ended.WITHOUT_SUPERVISOR:
-            return "killed the process that supervises it; all it had started was stopped"
+            return "failed: it killed the process that supervises it, and all it had started was stopped"
         case _:
             return None

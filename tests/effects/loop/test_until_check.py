@@ -61,7 +61,7 @@ def kept(directory: Path) -> bytes:
     [
         ("true", 0, "passed"),
         ("exit 1", 1, "failed (exit 1)"),
-        ("no-such-program", 127, "failed (exit 127)"),
+        ("no-such-program", 127, "failed (exit 127: no such command)"),
         ("kill -9 $$", 137, "failed (exit 137)"),
         ("false | true; exit ${PIPESTATUS[0]}", 1, "failed (exit 1)"),
     ],
@@ -96,7 +96,10 @@ def test_at_its_time_limit_it_and_all_it_started_is_ended(tmp_path) -> None:
 def test_one_that_ends_its_supervisor_has_no_verdict(tmp_path) -> None:
     result = check(tmp_path, "kill -9 $PPID; sleep 99").run(20)
     assert result.exit_code is None
-    assert result.problem == "killed the process that supervises it; all it had started was stopped"
+    assert (
+        result.problem
+        == "failed: it killed the process that supervises it, and all it had started was stopped"
+    )
 
 
 def test_a_signal_is_raised_once_it_is_gone(tmp_path) -> None:
