@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -131,6 +132,9 @@ def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
         capfd.readouterr()
         with monkeypatch.context() as patch:
             patch.chdir(ralph.cwd)
+            patch.setattr(
+                tempfile, "tempdir", None
+            )  # it is found once for the process, and TMPDIR is another
             for name in set(os.environ) - set(ralph.environment):
                 patch.delenv(name)
             for name, value in ralph.environment.items():

@@ -29,8 +29,20 @@ def test_a12_json_that_does_not_parse_is_shown_redacted_and_not_asked_again_exit
     assert "oops [redacted]" in ran.last_line
 
 
-@pytest.mark.parametrize("number", ["9" * 4200, "-1", "1e3", '"many"', "null", "[1]"])
-@pytest.mark.parametrize("output", ["text", "json", "stream-json"])
+# Each kind of count once, and in each form of output one that is no number and one that is.
+COUNTS = [
+    ("9" * 4200, "text"),
+    ("9" * 4200, "json"),
+    ("9" * 4200, "stream-json"),
+    ("-1", "stream-json"),
+    ("1e3", "json"),
+    ('"many"', "json"),
+    ("null", "text"),
+    ("[1]", "stream-json"),
+]
+
+
+@pytest.mark.parametrize(("number", "output"), COUNTS)
 def test_a15_counts_that_no_answer_can_have_are_no_crash_exits_0(ralph, answer_with, number, output) -> None:
     start = {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 12321}}}
     body = sse(start, *text_block(0, "ok"), *end()).replace(b"12321", number.encode())
@@ -39,7 +51,7 @@ def test_a15_counts_that_no_answer_can_have_are_no_crash_exits_0(ralph, answer_w
     assert (ran.code, "Traceback" in ran.stderr) == (0, False)
 
 
-@pytest.mark.parametrize("depth", [90, 99, 101, 500, 900, 5000])
+@pytest.mark.parametrize("depth", [99, 101, 900, 5000])
 def test_a12_deep_json_is_read_or_refused_and_never_a_crash_exits_0_or_69(ralph, answer_with, depth) -> None:
     start = {"type": "message_start", "message": {"id": "m1", "deep": 12321}}
     deep = b"[" * (depth - 2) + b"]" * (depth - 2)

@@ -81,7 +81,6 @@ ENDS: dict[str, tuple[list[Playable], tuple[str, ...], int]] = {
     "api_unavailable": ([Fault(status=503)], ("--retry", "off"), 75),
     "limit_reached": ([bash("true")], ("--max-turns", "1"), 3),
     "timed_out": ([bash("sleep 30")], ("--max-time", "1.5"), 124),
-    "no_progress": ([Step(bash("echo the same"), repeat="forever")], (), 4),
     "task_failed": ([report("failure")], ("--require-report",), 1),
     "config": ([DONE], ("--model", "llama-9", "--max-budget-usd", "1"), 78),
 }
@@ -100,6 +99,9 @@ def test_after_any_end_the_file_tells_outcome_and_exit_code(ralph, serve, prom, 
 def test_a_guard_is_counted_and_so_is_the_report_that_took_the_answers_place(ralph, serve, prom) -> None:
     serve(Step(bash("echo the same"), repeat="forever"))
     assert run(ralph).code == 4
+    assert number(prom, "run_exit_code") == 4
+    assert number(prom, "run_outcome", outcome="no_progress") == 1
+    assert number(prom, "runs_total", outcome="no_progress") == 1
     assert number(prom, "guard_refusals_total", guard="repetition") == 6
     synthetic = {"source": "synthetic", "status": "failure", "forced_final_reason": "none"}
     assert number(prom, "final_report_total", **synthetic) == 1

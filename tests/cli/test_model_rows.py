@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import socket
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,16 @@ WRONG_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_ARGUMENTS)
 def test_d2_wrong_arguments_are_answered_with_path_and_expectation_and_nothing_runs_exits_0(
-    ralph, serve, name
+    ralph, serve
 ) -> None:
-    arguments, expected = WRONG_ARGUMENTS[name]
-    server = serve(calls(("Bash", arguments)), DONE)
+    server = serve(*[calls(("Bash", arguments)) for arguments, _ in WRONG_ARGUMENTS.values()], DONE)
     assert ralph("go").code == 0
-    [(said, is_error)] = results(server)
-    assert said.startswith("This call was not run. ")
-    assert expected in said
-    assert is_error
+    for number, (_, expected) in enumerate(WRONG_ARGUMENTS.values(), start=1):
+        [(said, is_error)] = results(server, number)
+        assert said.startswith("This call was not run. ")
+        assert expected in said
+        assert is_error
     assert not (ralph.cwd / "made").exists()
 
 
@@ -67,28 +67,31 @@ def test_d2_arguments_that_nobody_knows_are_left_out_with_a_note_exits_0(ralph, 
 NO_ARGUMENTS = ['{"command": "touch made', '["touch made"]', '{"command": NaN}']
 
 
-@pytest.mark.parametrize("text", NO_ARGUMENTS)
-def test_d2_arguments_that_are_no_json_object_are_sent_back_and_never_run_exits_0(ralph, serve, text) -> None:
-    server = serve(Turn([ToolUse("Bash", input_json=text)]), DONE)
+def test_d2_arguments_that_are_no_json_object_are_sent_back_and_never_run_exits_0(ralph, serve) -> None:
+    server = serve(*[Turn([ToolUse("Bash", input_json=text)]) for text in NO_ARGUMENTS], DONE)
     assert ralph("go").code == 0
-    [(said, is_error)] = results(server)
-    assert said.startswith("This call was not run: ")
-    assert is_error
+    for number, text in enumerate(NO_ARGUMENTS, start=1):
+        [(said, is_error)] = results(server, number)
+        assert said.startswith("This call was not run: ")
+        assert is_error
+        sent = server.requests[number].json()["messages"][-2]["content"][0]
+        assert sent["input"] == {"INVALID_JSON": text}
     assert not (ralph.cwd / "made").exists()
-    assert server.requests[-1].json()["messages"][-2]["content"][0]["input"] == {"INVALID_JSON": text}
 
 
 WHOLE = '{"command": "touch made"}'
 
 
-@pytest.mark.parametrize("length", range(1, len(WHOLE), 4))
-def test_d3_a_call_that_max_tokens_cut_is_never_run_wherever_it_was_cut_exits_0(ralph, serve, length) -> None:
-    cut = Turn([ToolUse("Bash", input_json=WHOLE[:length])], stop_reason="max_tokens")
-    server = serve(cut, DONE)
+def test_d3_a_call_that_max_tokens_cut_is_never_run_wherever_it_was_cut_exits_0(ralph, serve) -> None:
+    parts = [WHOLE[:length] for length in range(1, len(WHOLE), 4)]
+    cuts = [Turn([ToolUse("Bash", input_json=part)], stop_reason="max_tokens") for part in parts]
+    # Four such answers in a row would end the run.
+    server = serve(*chain(*[(cut, bash(f"echo {number}")) for number, cut in enumerate(cuts)]), DONE)
     assert ralph("go").code == 0
-    [(said, is_error)] = results(server)
-    assert "the answer reached max_tokens inside this call" in said
-    assert is_error
+    for number in range(len(cuts)):
+        [(said, is_error)] = results(server, 2 * number + 1)
+        assert "the answer reached max_tokens inside this call" in said
+        assert is_error
     assert not (ralph.cwd / "made").exists()
 
 
@@ -101,17 +104,22 @@ NOTHING = {
 }
 
 
-@pytest.mark.parametrize("name", NOTHING)
-def test_d4_an_answer_that_says_nothing_is_asked_for_again_three_times_exits_0(ralph, serve, name) -> None:
-    nothing, reason, notice = NOTHING[name]
-    server = serve(nothing, nothing, nothing, DONE)
+def test_d4_an_answer_that_says_nothing_is_asked_for_again_three_times_exits_0(ralph, serve) -> None:
+    turns = [[nothing] * 3 + [bash(f"echo {name}")] for name, (nothing, _, _) in NOTHING.items()]
+    server = serve(*chain(*turns), DONE)
     ran = ralph("go", "--output-format", "stream-json")
-    assert (ran.code, ran.result["num_turns"], ran.result["retries"]) == (0, 1, 0)
+    assert (ran.code, ran.result["num_turns"], ran.result["retries"]) == (0, len(NOTHING) + 1, 0)
     retries = [entry for entry in ran.objects if entry.get("subtype") == "synthetic_retry"]
-    assert [(entry["number"], entry["reason"]) for entry in retries] == [(n, reason) for n in (1, 2, 3)]
-    last = server.requests[-1].json()["messages"]
-    assert [message["role"] for message in last] == ["user"], "the answers that failed are dropped"
-    assert [notice in text for text in told_texts(server)] == [False, True], "the notice is there once"
+    assert [(entry["number"], entry["reason"]) for entry in retries] == [
+        (number, reason) for _, reason, _ in NOTHING.values() for number in (1, 2, 3)
+    ]
+    for turn, (_, _, notice) in enumerate(NOTHING.values()):
+        last = server.requests[4 * turn + 3].json()["messages"]
+        assert [message["role"] for message in last] == ["user", *["assistant", "user"] * turn], (
+            "the answers that failed are dropped"
+        )
+        told_last = told_texts(server, 4 * turn + 3)
+        assert [notice in text for text in told_last].count(True) == 1, "the notice is there once"
 
 
 @pytest.mark.parametrize("name", NOTHING)

@@ -273,18 +273,21 @@ PASSING_STREAM_ERRORS = {
 }
 
 
-@pytest.mark.parametrize(("error", "says"), PASSING_STREAM_ERRORS.values(), ids=PASSING_STREAM_ERRORS.keys())
 @pytest.mark.parametrize("events_before", [0, 5])
 def test_an_error_of_another_shape_inside_a_stream_is_shown_and_asked_again(
-    ralph, serve, error, says, events_before
+    ralph, serve, events_before
 ) -> None:
+    """Each in a turn of its own."""
     ralph.retry_quickly()
-    begun = encode_events(as_events(WORK)[:events_before])
-    server = serve(as_stream(begun + data_line(error)), WORK, Turn(CLOSING))
+    steps: list[Fault | Turn] = []
+    for name, (error, _) in PASSING_STREAM_ERRORS.items():
+        work = Turn([Text("I add it."), ToolUse("Bash", {"command": f"echo {name} >> notes.txt"})])
+        steps += [as_stream(encode_events(as_events(work)[:events_before]) + data_line(error)), work]
+    server = serve(*steps, Turn(CLOSING))
     ran = ralph("go")
-    assert (ran.code, server.request_count) == (0, 3)
-    assert lines_of(ran, "error") == [says]
-    assert (ralph.cwd / "notes.txt").read_text() == "done\n"
+    assert (ran.code, server.request_count) == (0, len(steps) + 1)
+    assert lines_of(ran, "error") == [says for _, says in PASSING_STREAM_ERRORS.values()]
+    assert (ralph.cwd / "notes.txt").read_text().splitlines() == [*PASSING_STREAM_ERRORS]
 
 
 REJECTING_STREAM_ERRORS = {

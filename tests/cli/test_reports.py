@@ -47,8 +47,10 @@ def test_a_report_that_fits_is_the_answer(ralph, serve, form) -> None:
     assert result["final_report"] == {"source": "tool_call", "status": "success", "summary": "Counted them."}
 
 
-@pytest.mark.parametrize("status", ["success", "failure"])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [("text", "success"), ("text", "failure"), ("json", "failure"), ("stream-json", "success")],
+)
 def test_a_report_without_a_payload_gives_its_summary(ralph, serve, form, status) -> None:
     serve(report(status, "It is as it is."))
     ran = ralph("go", "--require-report", "--output-format", form)
@@ -99,25 +101,31 @@ def on_a_terminal(ralph: Ralph, *arguments: str) -> tuple[int, list[str]]:
     return process.wait(timeout=30), shown.decode().splitlines()
 
 
-@pytest.mark.parametrize("quiet", [(), ("-q",)], ids=["talkative", "quiet"])
 @pytest.mark.parametrize(
     ("arguments", "turns", "answer"),
     [
         ((), [DONE], "All done."),
+        (("-q",), [DONE], "All done."),
         (("--require-report",), [report()], "Counted them."),
         (("--json-schema", SCHEMA), [report(payload=FITS)], '{"files": 3}'),
+        (("--json-schema", SCHEMA, "-q"), [report(payload=FITS)], '{"files": 3}'),
         (("--max-turns", "1"), [bash("ls")], "No final answer: the turn limit was reached after 1 turn."),
+        (
+            ("--max-turns", "1", "-q"),
+            [bash("ls")],
+            "No final answer: the turn limit was reached after 1 turn.",
+        ),
     ],
-    ids=["text", "summary", "payload", "synthetic"],
+    ids=["text", "text quiet", "summary", "payload", "payload quiet", "synthetic", "synthetic quiet"],
 )
-def test_on_one_terminal_the_answer_stands_once(ralph, serve, arguments, turns, answer, quiet) -> None:
+def test_on_one_terminal_the_answer_stands_once(ralph, serve, arguments, turns, answer) -> None:
     ralph.environment["NO_COLOR"] = "1"
     serve(*turns)
-    _, lines = on_a_terminal(ralph, "go", *arguments, *quiet)
+    _, lines = on_a_terminal(ralph, "go", *arguments)
     assert "\n".join(lines).count(answer) == 1
 
 
-@pytest.mark.parametrize("payload", [[1, 2], False, 0, "", {"type": "result"}, "é"], ids=repr)
+@pytest.mark.parametrize("payload", [[1, 2], False, "", {"type": "result", "word": "é"}], ids=repr)
 def test_a_payload_is_any_kind_of_json(ralph, serve, payload) -> None:
     serve(report(payload=payload))
     assert json.loads(ralph("go", "--json-schema", "{}", "--result-file", "result.json").stdout) == payload

@@ -8,21 +8,23 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.core.journal_lines import FORMAT, Record, line_of, read_lines
 from ralph.effects.sessions.journal import FileJournal
-from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
-from tests.cli.conftest import Finished, Ralph, wait_until
+from ralph.mock_api import Fault, MockApi, Scenario, Step, Text, Thinking, ToolUse, Turn
+from tests.cli.conftest import Finished, Ralph, ralph_in, wait_until
 from tests.journals.corpus import EXPECTED, JOURNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from ralph.mock_api import MockApi, RecordedRequest
+    from ralph.mock_api import RecordedRequest
 
 ID = "00000000-0000-4000-8000-00000000000a"
 OTHER_ID = "00000000-0000-4000-8000-00000000000b"
@@ -67,6 +69,35 @@ def messages_in(request: RecordedRequest) -> list[dict[str, Any]]:
 # What was killed: P1 and P2
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Callable[..., tuple[Ralph, bytes]]:
+    """Of a whole run with one call of this tool: who ran it, and the journal. It is run once for all rows."""
+
+    @cache
+    def run(tool: str, before: str | None = "old\n") -> tuple[Ralph, bytes]:
+        ralph = ralph_in(tmp_path_factory.mktemp(tool))
+        if before is not None:
+            (ralph.cwd / "file.txt").write_text(before)
+        with MockApi(Scenario([Turn([CALLS[tool]]), Turn("Done.")])) as server:
+            assert ralph("go", "--session-id", ID, "--base-url", server.base_url).code == 0
+        return ralph, journal_of(ralph).read_bytes()
+
+    return run
+
+
+def go_on_after(kind: str, recorded: tuple[Ralph, bytes], file: Callable[[Path], object]) -> dict[str, Any]:
+    """The result that the model gets when the run ended after this record, and `file` has been at file.txt."""
+    ralph, journal = recorded
+    journal_of(ralph).write_bytes(journal)
+    cut_after(journal_of(ralph), kind)
+    for name in ("effects.txt", "file.txt"):
+        (ralph.cwd / name).unlink(missing_ok=True)
+    file(ralph.cwd / "file.txt")
+    with MockApi(Scenario([Turn("Done.")])) as server:
+        assert ralph("--resume", ID, "--base-url", server.base_url, "--max-time", "20s").code == 0
+        return result_in(server.requests[-1])
+
+
 @pytest.mark.parametrize(
     ("tool", "after", "found", "left", "told"),
     [
@@ -85,18 +116,12 @@ def messages_in(request: RecordedRequest) -> list[dict[str, Any]]:
     ],
 )
 def test_p2_a_run_that_ended_after_this_record_settles_its_call_exits_0(
-    ralph, serve, tool, after, found, left, told
+    recorded, tool, after, found, left, told
 ) -> None:
     """`found`: what the file holds when the run goes on; `left`: what it holds, or what was run, in the end."""
-    server = serve(Turn([CALLS[tool]]), Turn("Done."), Turn("Done."))
-    (ralph.cwd / "file.txt").write_text("old\n")
-    assert ralph("go", "--session-id", ID).code == 0
-    cut_after(journal_of(ralph), after)
-    (ralph.cwd / "effects.txt").unlink(missing_ok=True)
-    (ralph.cwd / "file.txt").write_text(found or "")
-    assert ralph("--resume", ID).code == 0
+    ralph, _ = recorded(tool)
+    result = go_on_after(after, recorded(tool), lambda path: path.write_text(found or ""))
     assert (effects(ralph) if tool == "Bash" else (ralph.cwd / "file.txt").read_text()) == left
-    result = result_in(server.requests[-1])
     assert told in result["content"]
     assert result.get("is_error", False) == ("unknown" in told or "neither" in told)
 
@@ -114,19 +139,8 @@ def cut_after(journal: Path, kind: str) -> None:
         (None, "file.txt is a FIFO; only regular files can be written"),
     ],
 )
-def test_p2_an_interrupted_write_whose_file_is_a_fifo_now_is_an_error_exits_0(
-    ralph, serve, before, told
-) -> None:
-    server = serve(Turn([CALLS["Write"]]), Turn("Done."), Turn("Done."))
-    path = ralph.cwd / "file.txt"
-    if before is not None:
-        path.write_text(before)
-    assert ralph("go", "--session-id", ID).code == 0
-    cut_after(journal_of(ralph), "tool_intent")
-    path.unlink()
-    os.mkfifo(path)
-    assert ralph("--resume", ID, "--max-time", "20s").code == 0
-    result = result_in(server.requests[-1])
+def test_p2_an_interrupted_write_whose_file_is_a_fifo_now_is_an_error_exits_0(recorded, before, told) -> None:
+    result = go_on_after("tool_intent", recorded("Write", before), os.mkfifo)
     assert (told in result["content"], result["is_error"]) == (True, True)
 
 
@@ -250,20 +264,24 @@ def test_a_fork_leaves_the_old_journal_as_it_was_exits_0(ralph, serve, torn) -> 
 # Torn and damaged: P3
 
 
-@pytest.fixture
-def journal(ralph, serve) -> bytes:
-    """Of a whole run that changes nothing. Every further request is answered by the end."""
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Iterator[tuple[Ralph, bytes]]:
+    """One that changed nothing, for all rows: who ran it, and its journal. Further requests get the end."""
     first = Turn([THOUGHT, ToolUse("Bash", {"command": "true"}), ToolUse("Glob", {"pattern": "*"})])
-    serve(script=lambda request, _: Turn("Done.") if len(request.json()["messages"]) > 1 else first)
-    assert ralph("go", "--session-id", ID).code == 0
-    return journal_of(ralph).read_bytes()
+    ralph = ralph_in(tmp_path_factory.mktemp("whole"))
+    with MockApi(
+        script=lambda request, _: Turn("Done.") if len(request.json()["messages"]) > 1 else first
+    ) as server:
+        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        assert ralph("go", "--session-id", ID).code == 0
+        yield ralph, journal_of(ralph).read_bytes()
 
 
-def resumed(ralph: Ralph, journals: Iterable[bytes]) -> list[tuple[Finished, Path]]:
+def resumed(ralph: Ralph, place: Path, journals: Iterable[bytes]) -> list[tuple[Finished, Path]]:
     """Each of them gone on with, in a session directory of its own; some at a time."""
 
     def resume(number: int, data: bytes) -> tuple[Finished, Path]:
-        path = ralph.cwd.parent / f"sessions-{number}" / "any" / f"{ID}.jsonl"
+        path = place / f"sessions-{number}" / "any" / f"{ID}.jsonl"
         path.parent.mkdir(parents=True)
         path.write_bytes(data)
         return ralph("--resume", ID, "--session-dir", str(path.parents[1])), path
@@ -272,12 +290,17 @@ def resumed(ralph: Ralph, journals: Iterable[bytes]) -> list[tuple[Finished, Pat
         return [*pool.map(resume, *zip(*enumerate(journals), strict=True))]
 
 
-def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(ralph, journal) -> None:
+def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(whole_run, tmp_path) -> None:
+    """Once in each line. That each byte leaves the whole lines before it, tests/core/test_journal_lines.py shows."""
+    ralph, journal = whole_run
     ends = [at + 1 for at, byte in enumerate(journal) if byte == ord("\n")]
-    cuts = sorted(
-        {*range(0, len(journal), len(journal) // 12), *(end - 1 for end in ends), *ends, ends[4] + 1}
-    )
-    for cut, (ran, path) in zip(cuts, resumed(ralph, [journal[:cut] for cut in cuts]), strict=True):
+    # The lines take turns: cut before its break, after it, in the middle of the next one, after its first byte.
+    in_turn = [
+        (end - 1, end, end + (then - end) // 2, end + 1)[number % 4]
+        for number, (end, then) in enumerate(pairwise(ends))
+    ]
+    cuts = [0, ends[0] // 2, *in_turn, len(journal) - 1, len(journal)]
+    for cut, (ran, path) in zip(cuts, resumed(ralph, tmp_path, [journal[:cut] for cut in cuts]), strict=True):
         whole = max((end for end in ends if end <= cut + 1), default=0)  # a line is whole without its break
         kinds = [record.kind for record in read_lines(journal[:whole]).records]
         assert ran.code == (0 if "user" in kinds and "ended" not in kinds else 2), (cut, ran.stderr)
@@ -289,12 +312,14 @@ def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(
         assert (torn.read_bytes() if torn.exists() else b"") == journal[whole:cut]
 
 
-def test_p3_a_flipped_bit_is_damage_and_nothing_is_touched_exits_74(ralph, journal) -> None:
+def test_p3_a_flipped_bit_is_damage_and_nothing_is_touched_exits_74(whole_run, tmp_path) -> None:
+    """In the first lines, between them and at the end; any bit of a line: tests/core/test_journal_lines.py."""
+    ralph, journal = whole_run
     lines = journal.splitlines(keepends=True)
     middles = [sum(map(len, lines[:at])) + len(line) // 2 for at, line in enumerate(lines)]
-    places = [*middles, len(lines[0]) - 1, len(journal) - 2]
+    places = [*middles[:2], middles[len(lines) // 2], len(lines[0]) - 1, len(journal) - 2]
     damaged = [journal[:at] + bytes([journal[at] ^ 1]) + journal[at + 1 :] for at in places]
-    for data, (ran, path) in zip(damaged, resumed(ralph, damaged), strict=True):
+    for data, (ran, path) in zip(damaged, resumed(ralph, tmp_path, damaged), strict=True):
         assert ran.code == 74
         assert ran.last_line.startswith(f"[ralph] io_error (exit 74): the journal {path} is damaged: line")
         assert path.read_bytes() == data
@@ -321,12 +346,13 @@ NONSENSE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("record", NONSENSE.values(), ids=NONSENSE)
 def test_p3_a_record_that_no_run_writes_is_damage_with_a_valid_checksum_too_exits_74(
-    ralph, journal, record
+    whole_run, tmp_path, record
 ) -> None:
+    ralph, journal = whole_run
     whole = journal.splitlines(keepends=True)
     prompt = {"content": [{"type": "text", "text": "go"}]}
     data = b"".join([*whole[:2], line_of(Record(2, *record)), line_of(Record(3, "user", prompt))])
-    [(ran, path)] = resumed(ralph, [data])
+    [(ran, path)] = resumed(ralph, tmp_path, [data])
     assert ran.code == 74
     assert "makes no sense" in ran.last_line
     assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}`" in ran.last_line
@@ -402,9 +428,10 @@ def with_opening(journal: bytes, **fields: Any) -> bytes:
     return b"".join(map(line_of, [changed, *rest]))
 
 
-def test_p14_a_journal_of_a_newer_format_says_who_made_it_exits_78(ralph, journal) -> None:
+def test_p14_a_journal_of_a_newer_format_says_who_made_it_exits_78(whole_run, tmp_path) -> None:
+    ralph, journal = whole_run
     newer = with_opening(journal, format=FORMAT + 1, ralph="99.0.0")
-    [(ran, path)] = resumed(ralph, [newer])
+    [(ran, path)] = resumed(ralph, tmp_path, [newer])
     assert ran.code == 78
     assert "made by ralph 99.0.0" in ran.last_line
     assert path.read_bytes() == newer
@@ -412,10 +439,11 @@ def test_p14_a_journal_of_a_newer_format_says_who_made_it_exits_78(ralph, journa
 
 @pytest.mark.parametrize("rest", [b'{"seq":9,"ki', b"lines of another kind\n"])
 def test_p14_a_journal_of_a_newer_format_is_left_as_it_is_whatever_follows_exits_78(
-    ralph, journal, rest
+    whole_run, tmp_path, rest
 ) -> None:
+    ralph, journal = whole_run
     newer = with_opening(journal, format=FORMAT + 1, ralph="99.0.0") + rest
-    [(ran, path)] = resumed(ralph, [newer])
+    [(ran, path)] = resumed(ralph, tmp_path, [newer])
     assert ran.code == 78
     assert "made by ralph 99.0.0" in ran.last_line
     assert path.read_bytes() == newer
@@ -423,10 +451,12 @@ def test_p14_a_journal_of_a_newer_format_is_left_as_it_is_whatever_follows_exits
 
 
 @pytest.mark.parametrize("name", ["amended", "out-of-time", "stopped-in-a-command"])
-def test_p14_a_journal_recorded_long_ago_goes_on_with_its_own_request_exits_0(ralph, serve, name) -> None:
+def test_p14_a_journal_recorded_long_ago_goes_on_with_its_own_request_exits_0(
+    ralph, serve, tmp_path, name
+) -> None:
     server = serve(Turn("Done."))
     recorded = (JOURNALS / f"{name}.jsonl").read_bytes()
-    [(ran, _)] = resumed(ralph, [with_opening(recorded, id=ID, cwd=str(ralph.cwd))])
+    [(ran, _)] = resumed(ralph, tmp_path, [with_opening(recorded, id=ID, cwd=str(ralph.cwd))])
     assert ran.code == 0
     [request] = server.requests
     digest = hashlib.sha256(request.body or b"").hexdigest()

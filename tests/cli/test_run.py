@@ -28,16 +28,11 @@ def test_a_prompt_is_answered_and_standard_output_holds_the_answer_alone(ralph, 
     assert sent(server)["messages"][0]["content"][0]["text"] == "say hello"
 
 
-def test_the_first_request_is_under_6_kb_tools_included(ralph, serve) -> None:
+def test_the_first_request_follows_the_wire_contract_in_under_6_kb_tools_included(ralph, serve) -> None:
     server = serve(HELLO)
     ralph("hi")
     assert len(server.requests[0].body) < 6000
     assert len(sent(server)["tools"]) == 6
-
-
-def test_the_request_follows_the_wire_contract(ralph, serve) -> None:
-    server = serve(HELLO)
-    ralph("hi")
     body, headers = sent(server), server.requests[0].headers
     assert headers["anthropic-version"] == "2026-10-21"
     assert "x-api-key" in headers
@@ -134,19 +129,21 @@ def test_tools_really_run_and_their_results_go_back(ralph, serve) -> None:
     assert "[tool] Bash: cat notes.txt" in ran.stderr
 
 
-def test_json_prints_one_result_object(ralph, serve) -> None:
+def test_json_prints_one_result_object_and_the_result_file_holds_it_too(ralph, serve) -> None:
     serve(HELLO)
-    ran = ralph("hi", "--output-format", "json", "--session-id", "00000000-0000-4000-8000-000000000001")
+    session = "00000000-0000-4000-8000-000000000001"
+    ran = ralph("hi", "--output-format", "json", "--session-id", session, "--result-file", "out.json")
     assert len(ran.objects) == 1
     result = ran.result
     assert result["result"] == "Hello there."
-    assert result["session_id"] == "00000000-0000-4000-8000-000000000001"
+    assert result["session_id"] == session
     assert (result["subtype"], result["is_error"], result["terminal_reason"]) == (
         "success",
         False,
         "completed",
     )
     assert result["total_cost_usd"] > 0
+    assert json.loads((ralph.cwd / "out.json").read_text())["result"] == "Hello there."
 
 
 def test_stream_json_tells_the_story_in_order(ralph, serve) -> None:
@@ -191,13 +188,6 @@ def test_a_call_of_an_answer_without_its_end_is_not_run(ralph, serve, cut_before
     serve(Step(danger, Fault(cut_after_events=events, framing="close")), HELLO)
     assert ralph("go").code == 0
     assert not (ralph.cwd / "wanted").exists()
-
-
-def test_the_result_file_holds_the_result(ralph, serve) -> None:
-    serve(HELLO)
-    ran = ralph("hi", "--result-file", "out.json")
-    assert ran.code == 0
-    assert json.loads((ralph.cwd / "out.json").read_text())["result"] == "Hello there."
 
 
 def test_a_result_file_that_cannot_be_written_is_an_io_error_with_the_answer_kept(ralph, serve) -> None:

@@ -81,26 +81,26 @@ def test_a_run_that_failed_is_told_with_its_retries(ralph, ralph_here, serve) ->
     assert shown.endswith(f"[ralph] go on with: ralph --resume {only_journal(ralph).stem[:8]}\n")
 
 
-def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, serve) -> None:
+def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, ralph_here, serve) -> None:
     process = start_call_that_lasts(ralph, serve)
-    assert listed(ralph)[0]["outcome"] == "running"
-    shown = ralph("sessions", "show").stdout
+    assert listed(ralph_here)[0]["outcome"] == "running"
+    shown = ralph_here("sessions", "show").stdout
     assert "  under way\n[running] process " in shown
     assert "go on with" not in shown
-    assert "still running" in ralph("sessions", "export").stdout
+    assert "still running" in ralph_here("sessions", "export").stdout
     process.kill()
     process.communicate(timeout=10)
-    assert listed(ralph)[0]["outcome"] == "killed"
-    shown = ralph("sessions", "show").stdout
+    assert listed(ralph_here)[0]["outcome"] == "killed"
+    shown = ralph_here("sessions", "show").stdout
     assert "I wait.\n[tool] Bash: touch " in shown
     assert "  killed while it ran: its effects are unknown\n[killed] here: " in shown
     assert "go on with: ralph --resume" in shown
     assert ralph("-c").code == 0, "looking has left nothing behind"
-    assert "[run 2] " in ralph("sessions", "show").stdout
+    assert "[run 2] " in ralph_here("sessions", "show").stdout
 
 
 def test_looking_at_a_running_session_never_gets_in_its_way(ralph, serve) -> None:
-    steps = [Turn(content=[ToolUse("Bash", {"command": f"sleep 0.05; echo {n}"})]) for n in range(12)]
+    steps = [Turn(content=[ToolUse("Bash", {"command": f"sleep 0.1; echo {n}"})]) for n in range(6)]
     serve(*steps, HELLO)
     process = ralph.start("work")
     wait_until(lambda: bool(journals(ralph)))

@@ -10,6 +10,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.cli.faulty import HELLO, linux_only, peak_mb
+from tests.cli.several import at, settings
 
 if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
@@ -71,12 +72,15 @@ def messages_of(request: RecordedRequest) -> list[dict[str, Any]]:
 
 def test_a20_d8_a_history_of_33_mb_that_is_refused_as_too_large_is_summed_up_exits_0(ralph, serve) -> None:
     (ralph.cwd / "large.txt").write_text(("x" * 120 + "\n") * 4000)
+    # In few turns: each sends all over again.
     reads = [
-        Turn([ToolUse("Read", {"file_path": "large.txt", "offset": 4 * turn + n}) for n in range(4)])
-        for turn in range(33)
+        Turn([ToolUse("Read", {"file_path": "large.txt", "offset": 12 * turn + n}) for n in range(12)])
+        for turn in range(11)
     ]
     server = serve(*reads, Turn("All that was read is x."), Turn("Done."))
-    ran = ralph("count the lines, please", "--output-format", "stream-json")
+    # In a window that takes as many in one turn.
+    window = str(settings(ralph, at("main", server.base_url, "local", context_window=100_000_000)))
+    ran = ralph("count the lines, please", "--config", window, "--output-format", "stream-json")
     assert ran.code == 0
     refused = next(request for request in server.requests if request.body_bytes > 32 * 1024 * 1024)
     digest, fresh = server.requests[-2:]

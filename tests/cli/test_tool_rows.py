@@ -210,8 +210,12 @@ SEEN_BY = {
 REFUSED = "notes.txt changed on disk since it was read; read it again. Nothing was written"
 
 
-@pytest.mark.parametrize("tool", SEEN_BY)
-@pytest.mark.parametrize("goes_on", [("-c",), ("-c", "--fork-session")], ids=["resumed", "forked"])
+RESUMED, FORKED = ("-c",), ("-c", "--fork-session")
+
+
+@pytest.mark.parametrize(
+    ("tool", "goes_on"), [("Read", RESUMED), ("Read", FORKED), ("Write", RESUMED), ("Edit", FORKED)]
+)
 def test_t14_what_somebody_wrote_between_two_runs_is_not_written_over_exits_75_or_0(
     ralph, serve, tool, goes_on
 ) -> None:

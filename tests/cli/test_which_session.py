@@ -45,7 +45,7 @@ def in_bash(ralph: Ralph, script: str) -> subprocess.Popen[bytes]:
 # The one that was meant
 
 
-@pytest.mark.parametrize("kilobytes", [1, 600, 3000])
+@pytest.mark.parametrize("kilobytes", [600, 3000])
 def test_continue_finds_the_last_session_however_long_its_system_prompt_is(ralph, serve, kilobytes) -> None:
     serve(HELLO, HELLO, HELLO)
     (ralph.cwd / "system.txt").write_text("x" * kilobytes * 1024)
@@ -69,31 +69,31 @@ def test_a_run_says_which_session_it_goes_on_with(ralph, serve) -> None:
     assert ran.code == 0
 
 
-def test_an_unknown_id_names_the_closest_exits_2(ralph, serve) -> None:
+def test_an_unknown_id_names_the_closest_exits_2(ralph, ralph_here, serve) -> None:
     serve(HELLO, HELLO)
     assert [ralph("look at it", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]
     for command in (["-r", "0000001a", "on"], ["sessions", "show", "0000001a"]):
-        ran = ralph(*command)
+        ran = ralph_here(*command)
         assert ran.code == 2
         assert "no session that begins with '0000001a'" in ran.stderr
         assert f"the closest: {ID[:8]} (last written to " in ran.stderr
         assert "look at it" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
-    assert f"the newest of this directory: {OTHER_ID[:8]} (" in ralph("-r", "zzz", "on").stderr
+    assert f"the newest of this directory: {OTHER_ID[:8]} (" in ralph_here("-r", "zzz", "on").stderr
 
 
-def test_capitals_in_an_id_do_not_count(ralph, serve) -> None:
+def test_capitals_in_an_id_do_not_count(ralph, ralph_here, serve) -> None:
     serve(HELLO, HELLO)
     assert ralph("go", "--session-id", ID.upper()).code == 0
     assert ralph("-r", ID[:8].upper(), "on").code == 0
-    assert [session["runs"] for session in listed(ralph)] == [2]
+    assert [session["runs"] for session in listed(ralph_here)] == [2]
 
 
 def test_a_limit_that_was_lifted_is_told_once(ralph, serve) -> None:
     late = Step(Turn("never"), Fault(stall_before_headers_s=60))
-    server = serve(late, late, late, Turn("Done."))
+    server = serve(late, late, Turn("Done."))
     assert ralph("go", "--session-id", ID, "--max-time", "1.5").code == 124
-    assert [ralph("-c", "--max-time", "1.5").code for _ in range(2)] == [124, 124]
+    assert ralph("-c", "--max-time", "1.5").code == 124
     assert ralph("-c").code == 0
     assert (server.requests[-1].body or b"").count(b"no longer holds") == 1
 
@@ -153,9 +153,8 @@ def test_where_targets_are_set_their_names_decide(ralph, serve) -> None:
 # Where
 
 
-@pytest.mark.parametrize("name", ["plain", "my dir", "ä", "caf\udce9", "a?b"])
-def test_a_session_goes_on_in_a_directory_of_any_name(ralph, serve, name) -> None:
-    ralph.cwd = ralph.cwd / name
+def test_a_session_goes_on_in_a_directory_of_any_name(ralph, serve) -> None:
+    ralph.cwd = ralph.cwd / "my ä dir, caf\udce9 a?b"
     ralph.cwd.mkdir()
     serve(HELLO, HELLO)
     assert ralph("go").code == 0
@@ -178,7 +177,9 @@ def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_i
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_a_session_whose_directory_has_moved_goes_on_where_it_is_asked_to(ralph, serve, forks) -> None:
+def test_a_session_whose_directory_has_moved_goes_on_where_it_is_asked_to(
+    ralph, ralph_here, serve, forks
+) -> None:
     server = serve(HELLO, HELLO, HELLO)
     old, new = ralph.cwd / "old", ralph.cwd / "new"
     old.mkdir()
@@ -193,14 +194,14 @@ def test_a_session_whose_directory_has_moved_goes_on_where_it_is_asked_to(ralph,
     ran = ralph("-r", OTHER_ID if forks else ID, "and on", "--cd", str(new))
     assert ran.code == 0, "it belongs to the new one now"
     assert "is gone" not in ran.stderr
-    [cwd] = {s["cwd"] for s in listed(ralph, "--all") if s["id"] == (OTHER_ID if forks else ID)}
+    [cwd] = {s["cwd"] for s in listed(ralph_here, "--all") if s["id"] == (OTHER_ID if forks else ID)}
     assert cwd == str(new)
 
 
-def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, serve) -> None:
+def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, ralph_here, serve) -> None:
     serve(HELLO)
     gone = ralph.cwd / "gone"
     gone.mkdir()
     assert ralph("go", "--session-id", ID, "--cd", str(gone)).code == 0
     shutil.rmtree(gone)
-    assert "--cd" not in ralph("sessions", "show", ID).stdout
+    assert "--cd" not in ralph_here("sessions", "show", ID).stdout
