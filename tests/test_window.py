@@ -207,7 +207,7 @@ def test_a_server_that_keeps_its_word_on_the_window_is_never_sent_too_much(
     class Strict(SmallServer):
         def send_message(self, target: Target, key: int, body: Any) -> Any:
             made = super().send_message(target, key, body)
-            tokens = len(self.requests[-1].body) / bytes_per_token
+            tokens = int(len(self.requests[-1].body) / bytes_per_token)  # as it counts them
             assert tokens + self.requests[-1].fields["max_tokens"] <= window
             return made
 

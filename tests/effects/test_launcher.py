@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,14 +124,34 @@ def with_signals(
     return [sys.executable, "-I", "-S", "-c", WITH_SIGNALS, *words, *line]
 
 
-def started(line: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+@contextmanager
+def started(line: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Whoever adopts what the launcher could not (it looks as on macOS) collects it at once, as an init does."""
+    before = set(launcher.children_of(os.getpid()))
+    is_over = threading.Event()
+    with subprocess.Popen(
         line,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-    )
+        bufsize=0,
+    ) as process:
+        reaper = threading.Thread(target=_reap_until, args=(is_over, {*before, process.pid}))
+        reaper.start()
+        try:
+            yield process
+        finally:
+            process.wait(120)
+            is_over.set()
+            reaper.join()
+
+
+def _reap_until(is_over: threading.Event, others: set[int]) -> None:
+    while not is_over.wait(0.01):
+        for pid in set(launcher.children_of(os.getpid())) - others:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def finished(line: list[str]) -> tuple[int, str]:
