@@ -34,7 +34,7 @@ from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
 from ralph.effects.sessions.store import SessionStore
-from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
+from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop_ports import CheckoutError, LoopWorld
 from ralph.outer_loop import OuterLoop
 from ralph.ports import Interrupted, JournalError
@@ -71,6 +71,7 @@ class LoopCommand:
         self._environment = environment
         self._clock = SystemClock()
         self._waiter = InboxWaiter(self._clock)
+        self._waiter.one_signal_for_s = ONE_SIGNAL_S
         redactor = Redactor(known_secrets(environment))
         self._voice = StandardErrorVoice(
             redact=redactor.redact_all, has_color="NO_COLOR" not in environment and os.isatty(2)
@@ -134,7 +135,8 @@ class LoopCommand:
     def _state(self, record: FileRecord) -> LoopState:
         now = self._clock.utc_now().isoformat()
         if not self._options.goes_on:
-            return LoopState(self._options.plan, started_at=now, pid=os.getpid(), updated_at=now)
+            plan = self._with_own_paths(self._options.plan)
+            return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
         state, given = record.load(), self._options.limits_given
         if state.plan.directory != str(self._directory):
             other = (
@@ -147,7 +149,8 @@ class LoopCommand:
             raise CannotBeginError(
                 Outcome.USAGE, f"{done}; ralph loop begins a new one, higher limits go on with it"
             )
-        return with_new_limits(replace(state, pid=os.getpid(), ended=None, unpushed=0), given)
+        plan = self._with_own_paths(state.plan)
+        return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
 
     def _settings(self, plan: LoopPlan) -> Settings:
         """Those that count for the loop itself. Whether a key is there the first iteration says: its flags may tell."""
@@ -179,7 +182,7 @@ class LoopCommand:
     ) -> Iterator[tuple[GitCheckout | PlainDirectory, CheckoutLock]]:
         """The checkout, which nobody else loops in and in which commits and pushes will work."""
         seams = GitSeams(self._scrubbed(settings), self._waiter, self._clock)
-        checkout = open_checkout(self._directory, plan.plan_file, seams, self._own_paths(plan))
+        checkout = open_checkout(self._directory, plan.plan_file, seams, tuple(map(Path, plan.own_paths)))
         lock = CheckoutLock(checkout, self._directory, self._clock.utc_now())
         try:
             if lock.notice is not None:
@@ -192,16 +195,18 @@ class LoopCommand:
         finally:
             lock.close()
 
-    def _own_paths(self, plan: LoopPlan) -> tuple[Path, ...]:
+    def _with_own_paths(self, plan: LoopPlan) -> LoopPlan:
         """Where ralph itself, or who started it, writes: where that is inside the checkout it is nobody's work."""
-        sessions = None if plan.session_directory is None else Path(plan.session_directory)
-        named = [plan.metrics_file, self._environment.get(_STEP_SUMMARY)]
-        return (
+        named = None if plan.session_directory is None else Path(plan.session_directory)
+        stores = [SessionStore.to_read(self._environment, place) for place in (None, named)]
+        files = [plan.metrics_file, self._environment.get(_STEP_SUMMARY)]
+        places = (
             *own_output_files(),
-            SessionStore.to_read(self._environment, sessions).root,
-            SessionStore.to_read(self._environment).root,
-            *(Path(plan.launch_directory, path) for path in named if path),
+            *(store.root for store in stores),
+            *(store.place_of(self._directory) for store in stores),
+            *(Path(plan.launch_directory, path) for path in files if path),
         )
+        return replace(plan, own_paths=tuple(dict.fromkeys((*plan.own_paths, *map(str, places)))))
 
     def _clear_the_way(self, record: FileRecord) -> None:
         """For a new loop: what the last one left must not end this one, and is named where it was not over."""

@@ -62,11 +62,17 @@ class Iteration:
         fresh = replace(current, outages=0, slept_s=0.0, waits_until=None, phase=Phase.WORKING)
         if seen is not None:
             self._sleep(self._rest_of_wait_s())
-            fresh = replace(fresh, turns=seen.turns, cost_usd=seen.cost_usd)
+            spent = self._with_earlier(IterationResult(0, Outcome.COMPLETED, seen.turns, seen.cost_usd))
+            fresh = replace(fresh, turns=spent.turns, cost_usd=spent.cost_usd)
         else:
             self._prompt = self._composed_prompt()
             # A journal without a message may have the old one.
-            fresh = replace(fresh, session_id=str(uuid.uuid4()))
+            fresh = replace(
+                fresh,
+                session_id=str(uuid.uuid4()),
+                earlier_turns=current.turns,
+                earlier_cost_usd=current.cost_usd,
+            )
         self._book.save(current=fresh)
 
     def _rest_of_wait_s(self) -> float:
@@ -85,7 +91,7 @@ class Iteration:
         """Until it ends by something else than an API that is away. Raises OSError and `Interrupted`."""
         while True:
             self.granted = share(self._book.state, self._world.own_limits, self._book.elapsed_s())
-            result = self._unseen_end() or self._world.iterations.run(self._order())
+            result = self._with_earlier(self._unseen_end() or self._world.iterations.run(self._order()))
             self._book.save_current(turns=result.turns, cost_usd=result.cost_usd)
             if result.outcome is not Outcome.API_UNAVAILABLE or result.stopped_by is not None:
                 return result
@@ -96,16 +102,19 @@ class Iteration:
             if self._world.iterations.seen(self._book.current.session_id) is not None:
                 self._prompt = None
 
+    def _with_earlier(self, result: IterationResult) -> IterationResult:
+        """What the iteration took, and not its last session alone."""
+        current = self._book.current
+        cost = None
+        if result.cost_usd is not None and current.earlier_cost_usd is not None:
+            cost = result.cost_usd + current.earlier_cost_usd
+        return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost)
+
     def _composed_prompt(self) -> str:
         return iteration_prompt(self._book.state, self._world.read_prompt())
 
     def _unseen_end(self) -> IterationResult | None:
-        """Of a session that ended while nobody looked: the loop was killed in the moment after."""
-        if self._prompt is not None:
-            return None
-        seen = self._world.iterations.seen(self._book.current.session_id)
-        ended = seen.ended if seen is not None else None
-        return ended if ended is not None and is_counted(ended.outcome) else None
+        return None if self._prompt is not None else unseen_end(self._book, self._world)
 
     def _order(self) -> IterationOrder:
         current, granted = self._book.current, self.granted
@@ -133,3 +142,10 @@ class Iteration:
     def _sleep(self, seconds: float) -> None:
         if seconds > 0:
             self._world.waiter.sleep(seconds, waiting_for="the API")
+
+
+def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
+    """Of the current session, where it ended while nobody looked: the loop was killed in the moment after."""
+    seen = world.iterations.seen(book.current.session_id)
+    ended = seen.ended if seen is not None else None
+    return ended if ended is not None and is_counted(ended.outcome) else None

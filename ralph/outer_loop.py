@@ -19,7 +19,7 @@ from ralph.core.loop_state import MOST_FILES_KEPT, IterationRecord, LoopState, P
 from ralph.core.loop_values import IterationResult, LoopEnd
 from ralph.core.outcome import Outcome
 from ralph.loop_book import LoopBook
-from ralph.loop_iteration import Iteration
+from ralph.loop_iteration import Iteration, unseen_end
 from ralph.loop_ports import CheckoutError
 from ralph.ports import Interrupted
 
@@ -52,11 +52,8 @@ class OuterLoop:
         self._book.save()  # the first check may take long: it can be looked at, and killed, like all that follows
         end = self._look_first()
         while end is None:
-            end = self._iterate() if self.state.current is not None else self._next()
+            end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
         return end
-
-    def _next(self) -> LoopEnd | None:
-        return end_before(self.state, self._book.elapsed_s()) or self._iterate()
 
     def _iterate(self) -> LoopEnd | None:
         iteration = Iteration(self._book, self._world)
@@ -150,19 +147,20 @@ class OuterLoop:
     def _look_first(self) -> LoopEnd | None:
         """Whether there is anything to do, before anything is spent; also when a loop goes on."""
         plan, state = self.state.plan, self.state
-        if state.current is not None:
-            return None
+        if state.current is not None and unseen_end(self._book, self._world) is not None:
+            return None  # it is counted first, and checked then
+        was_begun = bool(state.iterations) or state.current is not None
         if plan.until is None:
-            is_over = bool(state.iterations) and self._world.stop_file.is_there()
+            is_over = was_begun and self._world.stop_file.is_there()
             return LoopEnd(Outcome.COMPLETED, 0, "the stop file is there") if is_over else None
         result = self._run_check()
         if result is None:
             return None
         self._book.save(first_check=state.first_check or result, last_check=result)
         self._world.people.checked_first(result)
-        if result.passed and (state.iterations or not plan.at_least_once):
+        if result.passed and (was_begun or not plan.at_least_once):
             reason = "the check passes already, so nothing was begun (--at-least-once begins all the same)"
-            return LoopEnd(Outcome.COMPLETED, 0, "the check passes" if state.iterations else reason)
+            return LoopEnd(Outcome.COMPLETED, 0, "the check passes" if was_begun else reason)
         return None
 
     def _run_check(self) -> CheckResult | None:
@@ -181,7 +179,7 @@ class OuterLoop:
             self._save_cut_off(end)
             unpushed = (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
         except Interrupted:
-            self._world.people.warn("stopped once more: what the last iteration has done stays as it is")
+            self._world.people.warn("stopped once more: git status tells what is not committed")
         except (CheckoutError, OSError) as error:
             self._world.people.warn(f"what the last iteration has done stays as it is: {_reason(error)}")
         try:

@@ -27,7 +27,7 @@ from ralph.effects.output.writer import Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
 from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.sessions.retention import remove_old_journals
-from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
+from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.ports import Interrupted, JournalError, TimeIsUp, WorkingDirectoryGoneError
 from ralph.prepared_run import PreparedRun
 from ralph.run_session import CannotOpenError
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-_ONE_SIGNAL_S = 1.0
 
 
 def run_command(options: RunOptions) -> int:
@@ -70,7 +68,7 @@ class RunCommand:
         self.waiter = InboxWaiter(self.clock)
         if options.is_iteration:
             # Who stops a whole group or unit (systemd) reaches this run, and the loop passes its own on.
-            self.waiter.one_signal_for_s = _ONE_SIGNAL_S
+            self.waiter.one_signal_for_s = ONE_SIGNAL_S
         self._heartbeats = Heartbeats(
             self,
             self.clock,

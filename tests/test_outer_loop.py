@@ -297,8 +297,8 @@ def test_an_iteration_leaves_the_check_as_much_time_as_it_took_last() -> None:
     assert rig.check is not None
     rig.check.takes_s = 50
     end = rig.play()
-    assert [order.time_s for order in rig.iterations.orders] == [100]
-    assert (end.exit_code, rig.check.limits_s) == (124, [200, 90])
+    assert [order.time_s for order in rig.iterations.orders] == [100, 20]  # never more than half of the rest
+    assert (end.exit_code, rig.check.limits_s) == (124, [200, 90, 60])
 
 
 def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
@@ -443,6 +443,18 @@ def test_a_session_that_the_api_refused_for_good_is_begun_anew() -> None:
     [order] = again.iterations.orders
     assert order.prompt is not None
     assert order.session_id != rig.iterations.orders[0].session_id
+    assert (again.state.iterations[0].turns, again.state.spent_usd) == (4, 1.0), (
+        "what it had spent is not forgotten"
+    )
+
+
+def test_a_check_that_passes_meanwhile_ends_a_loop_whose_iteration_was_cut_off() -> None:
+    rig = LoopRig([Played(ended(Outcome.AUTH))], verdicts=[1])
+    rig.play()
+    again = LoopRig(verdicts=[0])
+    again.iterations.sessions = rig.iterations.sessions
+    assert again.play(replace(rig.state, ended=None)).exit_code == 0
+    assert again.iterations.orders == []
 
 
 def test_a_prompt_that_cannot_be_read_any_more_ends_it_with_74() -> None:

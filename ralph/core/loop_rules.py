@@ -61,7 +61,10 @@ def is_counted(outcome: Outcome) -> bool:
 
 
 def reserve_s(state: LoopState) -> float:
-    """Of the loop's time, what is kept back for the check after an iteration: as long as the last one took."""
+    """Of the loop's time, what is kept back for the check after an iteration: as long as the last one took.
+
+    Never more than half of what is left.
+    """
     return 0.0 if state.last_check is None else state.last_check.duration_s
 
 
@@ -71,7 +74,7 @@ def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
     done = len(state.iterations)
     if limits.max_iterations is not None and done >= limits.max_iterations:
         return _iteration_limit(state)
-    if limits.max_time_s is not None and elapsed_s + reserve_s(state) >= limits.max_time_s:
+    if limits.max_time_s is not None and elapsed_s >= limits.max_time_s:
         return _time_is_up(limits)
     if limits.max_budget_usd is not None and (spent is None or spent >= limits.max_budget_usd):
         return _budget_is_spent(limits)
@@ -84,7 +87,8 @@ def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
     left_usd = None if limits.max_budget_usd is None else limits.max_budget_usd - (state.spent_usd or 0.0)
     left_s = None
     if limits.max_time_s is not None:
-        left_s = max(limits.max_time_s - elapsed_s - reserve_s(state), 1.0)
+        rest_s = limits.max_time_s - elapsed_s
+        left_s = max(rest_s - min(reserve_s(state), rest_s / 2), 1.0)
     # A resumed session has used some of its own already.
     used_usd = (state.current.cost_usd or 0.0) if state.current is not None else 0.0
     own_usd = None if own.max_budget_usd is None else own.max_budget_usd - used_usd

@@ -91,7 +91,10 @@ class CurrentIteration:
     """ISO 8601, UTC; None: nothing is waited for."""
     turns: int = 0
     cost_usd: float | None = 0.0
-    """Of its session so far."""
+    """So far."""
+    earlier_turns: int = 0
+    earlier_cost_usd: float | None = 0.0
+    """Likewise of a session that was given up for this one."""
     commits: int = 0
     """Counted when it was cut off."""
 

@@ -63,6 +63,8 @@ class LoopPlan:
     plan_file: str = DEFAULT_PLAN_FILE
     """From `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
+    own_paths: tuple[str, ...] = ()
+    """Where processes of this loop have written, or who started them, besides `OWN_DIRECTORY`. Absolute."""
 
 
 @dataclass(frozen=True)

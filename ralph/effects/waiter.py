@@ -27,6 +27,9 @@ _LONGEST_SLICE_S = 0.2
 # A main thread that has not looked for so long is in no wait of ours: in a call that may never return.
 _STUCK_S = 1.0
 
+ONE_SIGNAL_S = 1.0
+"""In a loop: a signal that comes to all its processes, or twice by a hasty finger, is one within so long."""
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -55,7 +55,12 @@ MOMENTS = {
         2,
     ),
     "in the first stream": ([in_turn(HANGS, WORK), NOW], "grep -q 1 log", 1, 2),
-    "in a later stream": ([WORK, in_turn(HANGS, NOW)], "grep -q 1 log", 2, 2),
+    "in a later stream": (
+        [WORK, in_turn(HANGS, bash("touch said", usage=USAGE)), NOW],
+        "grep -q 1 log && test -e said",
+        2,
+        3,
+    ),
     "in a tool": ([HANGING_WORK, WORK, NOW], "grep -q 1 log", 0, 3),
     "in the check after it": (
         [WORK, NOW],
@@ -91,7 +96,10 @@ def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_
     assert counted["cost_usd"] == pytest.approx(answers * ANSWER_USD)
     assert counted["made_progress"]
     assert (ralph.cwd / "log").read_text() == "1\n"
-    assert f"; 1 iteration, 2 turns, ${answers * ANSWER_USD:.4f}, 0 commits, " in loop_lines(ran)[-1]
+    assert (
+        f"; 1 iteration, {counted['turns']} turns, ${answers * ANSWER_USD:.4f}, 0 commits, "
+        in loop_lines(ran)[-1]
+    )
 
 
 def test_a_wait_for_the_api_that_a_kill_broke_off_is_waited_to_its_end_exits_0(

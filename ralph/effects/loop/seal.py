@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.effects.atomic_write import HELD_DIRECTORY, replace_at
 from ralph.effects.sessions.store import SessionStore
 
 if TYPE_CHECKING:
@@ -33,18 +33,27 @@ class Seal:
         place = SessionStore.for_user(environment).root
         key = _key_in(place)
         if key is None:
-            held = os.open(place, HELD_DIRECTORY)
-            try:
-                replace_at(held, KEY_FILE, os.urandom(_KEY_BYTES), None, new_mode=0o600)
-            finally:
-                os.close(held)
-            key = _key_in(place)  # another loop may have been quicker: the one that stays counts
+            _make_key(place)
+            key = _key_in(place)
         if key is None:
             raise OSError(f"{place / KEY_FILE} cannot be made")
         return cls(key)
 
     def __call__(self, data: bytes) -> str:
         return hmac.new(self._key, data, hashlib.sha256).hexdigest()
+
+
+def _make_key(place: Path) -> None:
+    """Where two loops make one at once the first one stays, as a link never takes another's place. Raises OSError."""
+    with suppress(FileNotFoundError):
+        if (place / KEY_FILE).stat().st_size != _KEY_BYTES:
+            (place / KEY_FILE).unlink()  # what a full disk has left
+    with tempfile.NamedTemporaryFile(dir=place, prefix=".loop-key-") as made:
+        made.write(os.urandom(_KEY_BYTES))
+        made.flush()
+        os.fsync(made.fileno())
+        with suppress(FileExistsError):
+            os.link(made.name, place / KEY_FILE)
 
 
 def _key_in(place: Path) -> bytes | None:

@@ -86,6 +86,10 @@ class SessionStore:
         _make_private(path.parent)  # another run's end has just removed it, empty as it was
         return FileJournal.create(path)
 
+    def place_of(self, cwd: Path) -> Path:
+        """Where new ones of this directory are made."""
+        return self.root / _directory_name(cwd)
+
     def last_of(self, cwd: Path) -> Path | None:
         """The journal of this directory that was written last."""
         return max(self.of(cwd), key=written_at, default=None)
