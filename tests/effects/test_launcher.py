@@ -85,14 +85,14 @@ def kill_after(wait):
     launcher.send_signal(left, signal.SIGKILL)
     sys.exit(f"left: {names}")
 
-def until_started():
-    while not started.exists():
-        time.sleep(0.001)
-
 def start_s():
-    begin_s = time.monotonic()
+    times_s = [time.monotonic()]
+    def until_started():
+        while not started.exists():
+            time.sleep(0.001)
+        times_s.append(time.monotonic())  # what follows is the end
     kill_after(until_started)
-    return time.monotonic() - begin_s
+    return times_s[1] - times_s[0]
 
 latest_s = 2 * min(start_s() for _ in range(3))  # one alone may be slow, and all kills would wait for it
 print(sum(kill_after(lambda: time.sleep(random.uniform(0, latest_s))) for _ in range(kills)))
