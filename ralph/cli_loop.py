@@ -28,17 +28,13 @@ from ralph.cli_values import (
     working_directory,
     writable_file,
 )
-from ralph.core.loop_values import (
-    DEFAULT_CHECK_TIMEOUT_S,
-    DEFAULT_PLAN_FILE,
-    LoopLimits,
-    LoopPlan,
-)
+from ralph.core.loop_defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.core.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.core.loop_values import LoopLimits
     from ralph.effects.loop.prompt_source import PromptSource
 
 INIT = "loop init"
@@ -153,7 +149,8 @@ def loop(
     Every option of `ralph run` may be given too and goes to each iteration (--model, --max-turns, -q ...), except
     those that choose a session. `ralph loop init` writes prompts to begin with.
     """
-    from ralph.loop_command import loop_command  # noqa: PLC0415 - not needed for --help
+    from ralph.core.loop_values import LoopPlan  # noqa: PLC0415 - not needed for --help
+    from ralph.loop_command import loop_command  # noqa: PLC0415 - the same
     from ralph.loop_options import LoopOptions  # noqa: PLC0415 - the same
 
     to_run = passed_on(context)
@@ -210,6 +207,8 @@ def _refuse_all_but(allowed: tuple[str, ...], context: typer.Context, to_run: Pa
 
 
 def _limits(max_iterations: int | None, max_budget_usd: float | None, max_time: str | None) -> LoopLimits:
+    from ralph.core.loop_values import LoopLimits  # noqa: PLC0415 - not needed for --help
+
     check_settings({"limits.max_budget_usd": max_budget_usd})  # by the rule for a run
     return LoopLimits(
         whole("--max-iterations", max_iterations),

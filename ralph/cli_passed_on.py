@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from ralph.core.passed_on import UnknownOptionError, split_arguments
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -36,6 +34,8 @@ class SharingCommand(TyperCommand):
     """Leaves `passed_on` in its context."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        from ralph.core.passed_on import UnknownOptionError, split_arguments  # noqa: PLC0415 - for a loop alone
+
         run = _run_command(ctx)
         own, others = _spellings(self.get_params(ctx)), _spellings(run.params)
         try:

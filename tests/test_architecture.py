@@ -278,6 +278,7 @@ def test_help_is_answered_without_what_the_commands_do() -> None:
     assert (
         not {
             "ralph.run_command",
+            "ralph.core.loop_values",
             "ralph.loop_command",
             "ralph.sessions_command",
             "ralph.doctor_command",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ralph.core.loop_defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.core.outcome import Outcome  # noqa: TC001 - `annotated_json` reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-DEFAULT_PLAN_FILE = "IMPLEMENTATION_PLAN.md"
-DEFAULT_CHECK_TIMEOUT_S = 1800.0
 _NO_SUCH_COMMAND = 127
 """Of a shell (POSIX)."""
 OWN_DIRECTORY = ".ralph"
