@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ralph import cli_options as opt
+from ralph.cli_lists import prompt_not_in_list
 from ralph.cli_passed_on import PassedOn, given, passed_on
 from ralph.cli_values import (
     CannotError,
@@ -21,6 +22,7 @@ from ralph.cli_values import (
     directories,
     duration,
     names,
+    permission_mode,
     report_wish,
     setting_flags,
     text_or_file,
@@ -57,6 +59,7 @@ _REFUSED = {
     "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
     "session_id": "each iteration has a session and an id of its own",
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
+    "settings_fd": "the loop hands its settings on itself",
     "result_file": "the loop reads each result itself; .ralph/loop.json has them",
 }
 _WHAT_NEXT = """
@@ -168,7 +171,8 @@ def loop(
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
         return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
     _refuse_what_is_the_loops(to_run)
-    _check_values(to_run.values)
+    with prompt_not_in_list(context, has_prompt=prompt is not None or prompt_file is not None):
+        writable = _check_values(to_run.values)
     check_timeout_s = _check_timeout_s(until, until_timeout, at_least_once=at_least_once)
     if plan_file is not None and not plan_file.strip():
         raise typer.BadParameter("is empty", param_hint="--plan-file")
@@ -185,6 +189,7 @@ def loop(
         run_arguments=to_run.arguments,
         config_file=absolute(to_run.values["config"]),
         metrics_file=absolute(to_run.values["metrics_file"]),
+        writable=writable,
         pass_env=names(to_run.values["pass_env"]) or (),
         is_quiet=to_run.values["quiet"],
         session_directory=absolute(to_run.values["session_dir"]),
@@ -239,8 +244,11 @@ def _refuse_what_is_the_loops(to_run: PassedOn) -> None:
         raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
 
 
-def _check_values(values: Mapping[str, Any]) -> None:
-    """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent."""
+def _check_values(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent.
+
+    Gives the directories that an iteration may write to besides the working directory.
+    """
     check_settings(
         setting_flags(
             model=values["model"],
@@ -252,6 +260,7 @@ def _check_values(values: Mapping[str, Any]) -> None:
             max_turns=values["max_turns"],
             max_budget_usd=None,
             max_time=None,
+            tools=values["tools"],
             allowed_tools=values["allowed_tools"],
             disallowed_tools=values["disallowed_tools"],
             pass_env=values["pass_env"],
@@ -260,9 +269,11 @@ def _check_values(values: Mapping[str, Any]) -> None:
     check_partial_messages(is_asked=values["include_partial_messages"], output_format=values["output_format"])
     text_or_file("system-prompt", values["system_prompt"], values["system_prompt_file"])
     text_or_file("append-system-prompt", values["append_system_prompt"], values["append_system_prompt_file"])
-    directories("--add-dir", values["add_dir"])
+    permission_mode(values["permission_mode"])
+    writable = directories("--add-dir", values["add_dir"])
     writable_file("--metrics-file", values["metrics_file"])
     report_wish(values["json_schema"], is_required=False)
+    return writable
 
 
 def _prompt_source(prompt: str | None, prompt_file: str | None, *, is_quiet: bool) -> PromptSource:

@@ -14,8 +14,13 @@ from ralph.core.outcome import Outcome, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.core.permission_mode import PermissionMode
     from ralph.run_options import ReportWish
     from ralph.run_session import SessionOptions
+
+
+TOOL_FLAGS = ("tools.exact", "tools.allowed", "tools.disallowed")
+"""Settings whose flags are lists."""
 
 
 class CannotError(Exception):
@@ -102,15 +107,35 @@ def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
         raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
 
 
-def directories(option: str, paths: list[str] | None) -> tuple[str, ...]:
-    """Absolute; each has to be there."""
-    for path in paths or ():
+def permission_mode(text: str | None) -> PermissionMode | None:
+    from ralph.core import permission_mode as modes  # noqa: PLC0415 - not needed for --help
+
+    try:
+        return None if text is None else modes.permission_mode(text)
+    except ValueError as error:
+        raise UsageError(f"--permission-mode {error}") from None
+
+
+def directories(option: str, words: list[str] | None) -> tuple[str, ...]:
+    """Absolute; each has to be there. A word that is none may hold several, as names of tools do."""
+    paths = [path for word in words or () for path in _directories_in(word)]
+    for path in paths:
         if not path:  # which `Path` takes for the current directory
             raise typer.BadParameter("is empty", param_hint=option)
         if not Path(path).is_dir():
             problem = "is no directory" if Path(path).exists() else "does not exist"
             raise typer.BadParameter(f"{path} {problem}", param_hint=option)
-    return tuple(str(absolute(path)) for path in paths or ())
+    return tuple(str(absolute(path)) for path in paths)
+
+
+def _directories_in(word: str) -> list[str]:
+    """A comma or a space may as well be part of a name: what is there as a whole is one."""
+    if Path(word).is_dir():
+        return [word]
+    for parts in (word.split(","), word.split()):
+        if len(parts) > 1 and all(Path(part).is_dir() for part in parts if part):
+            return [part for part in parts if part]
+    return [word]
 
 
 def writable_file(option: str, path: str | None) -> str | None:
@@ -182,6 +207,7 @@ def setting_flags(
     max_turns: int | None,
     max_budget_usd: float | None,
     max_time: str | None,
+    tools: list[str] | None,
     allowed_tools: list[str] | None,
     disallowed_tools: list[str] | None,
     pass_env: list[str] | None,
@@ -197,6 +223,7 @@ def setting_flags(
         "limits.max_turns": max_turns,
         "limits.max_budget_usd": max_budget_usd,
         "limits.max_time_s": max_time,
+        "tools.exact": names(tools),
         "tools.allowed": names(allowed_tools),
         "tools.disallowed": names(disallowed_tools),
         "tools.pass_env": names(pass_env),

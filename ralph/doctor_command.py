@@ -19,6 +19,7 @@ from ralph.core.finding import Finding, Level, fail, ok, warn
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.core.settings_listing import setting_lines, target_lines
+from ralph.effects.claude_settings import unheeded_rules
 from ralph.effects.checks.machine import look_at_machine
 from ralph.effects.checks.places import look_at_sessions, look_at_working_directory
 from ralph.effects.clock import SystemClock
@@ -155,12 +156,17 @@ def _findings(
     yield from look_at_machine(environment, __version__)
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, options.session_directory)
+    unheeded = unheeded_rules(cwd, environment) if cwd is not None else None
+    if unheeded is not None:
+        yield warn(
+            "rules of Claude Code", unheeded, "take tools away by --disallowed-tools or [tools] disallowed"
+        )
     if problem is not None:
         yield problem
     elif settings is not None:
         yield _look_at_values(settings)
-    for warning in settings.warnings if settings else ():
-        yield warn("settings", warning, "use an https:// base URL")
+    for remark in settings.remarks if settings else ():
+        yield warn("settings", remark.text, remark.advice)
     if options.is_offline:
         return
     if settings is None:

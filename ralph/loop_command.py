@@ -34,6 +34,8 @@ from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
 from ralph.effects.sessions.store import SessionStore
+from ralph.effects.settings_files import SettingsFileError
+from ralph.effects.settings_handover import changed_since, files_of_loop, recorded_files
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop_ports import CheckoutError, LoopWorld
 from ralph.outer_loop import OuterLoop
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from ralph.effects.checkout.git_checkout import GitCheckout
     from ralph.effects.checkout.plain_directory import PlainDirectory
+    from ralph.effects.settings_files import SettingsFile
     from ralph.loop_options import LoopOptions
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -77,6 +80,8 @@ class LoopCommand:
             redact=redactor.redact_all, has_color="NO_COLOR" not in environment and os.isatty(2)
         )
         self._directory = Path(options.plan.directory)
+        self._files: tuple[SettingsFile, ...] = ()
+        """Settings files as this loop goes by them."""
 
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
@@ -106,10 +111,12 @@ class LoopCommand:
         record = FileRecord(self._directory, self._seal())
         state = self._state(record)
         self._voice.is_quiet = state.plan.is_quiet
-        settings = self._settings(state.plan)
+        plan, settings = self._settings(state.plan)
+        state = replace(state, plan=plan)
         with self._locked(state.plan, settings) as (checkout, lock):
             if self._options.goes_on:
                 state = self._state(record)  # whoever had the lock until now may have gone on with it
+                state = replace(state, plan=replace(state.plan, settings_files=plan.settings_files))
             else:
                 self._clear_the_way(record)
             loop = OuterLoop(state, self._world(state, settings, record, checkout, lock))
@@ -152,13 +159,18 @@ class LoopCommand:
         plan = self._with_own_paths(state.plan)
         return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
 
-    def _settings(self, plan: LoopPlan) -> Settings:
-        """Those that count for the loop itself. Whether a key is there the first iteration says: its flags may tell."""
+    def _settings(self, plan: LoopPlan) -> tuple[LoopPlan, Settings]:
+        """Those that count for the loop itself, and the plan with what it has to record of them.
+
+        Whether a key is there the first iteration says: its flags may tell.
+        """
         config_file = None if plan.config_file is None else Path(plan.config_file)
+        flags = {"tools.pass_env": plan.pass_env}
         try:
-            settings = load_settings(
-                {"tools.pass_env": plan.pass_env}, self._environment, self._directory, config_file
-            )
+            plan = self._with_settings_files(plan, config_file)
+            settings = load_settings(flags, self._environment, self._directory, config_file, self._files)
+        except SettingsFileError as error:
+            raise CannotBeginError(Outcome.CONFIG, str(error)) from None
         except SettingsError as error:
             if error.so_far is None:
                 raise CannotBeginError(Outcome.CONFIG, str(error)) from None
@@ -166,7 +178,18 @@ class LoopCommand:
         self._voice.schedule = settings.loop
         self._voice.redact = self._redactor(settings).redact_all
         self._waiter.heartbeats = Heartbeats(self._voice, self._clock, settings.clocks.heartbeat_s)
-        return settings
+        return plan, settings
+
+    def _with_settings_files(self, plan: LoopPlan, config_file: Path | None) -> LoopPlan:
+        """They are read here, and not again: what an iteration could write to counts as it was when the loop began."""
+        recorded = plan.settings_files or ()
+        self._files = files_of_loop(self._environment, self._directory, config_file, recorded)
+        for path in changed_since(recorded):
+            self._voice.warn(f"{path} was changed since the loop began: what it said then counts to its end")
+        if plan.settings_files is not None:
+            return plan
+        reach = [self._directory, *map(Path, plan.writable)]
+        return replace(plan, settings_files=recorded_files(self._files, reach))
 
     def _redactor(self, settings: Settings) -> Redactor:
         return Redactor(known_secrets(self._environment, settings.secrets))
@@ -245,6 +268,7 @@ class LoopCommand:
                 waiter=self._waiter,
                 clock=self._clock,
                 lock=lock.descriptor,
+                settings=self._files,
             ),
             check=self._check(plan, settings),
             stop_file=StopFileBelow(self._directory),

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from ralph.core.events import Notice, RunStarted
 from ralph.core.outcome import Outcome
+from ralph.core.permission_mode import mode_notice
 from ralph.core.session_entries import run_entry
+from ralph.effects.claude_settings import unheeded_rules
 from ralph.loop import Run
 from ralph.run_session import OpenSession, open_new_session, prompt_of_resumed, way_back
 from ralph.wiring import (
@@ -23,11 +25,14 @@ from ralph.wiring import (
     no_limit_notice,
     refuse_uncountable_budget,
     run_policy,
+    tools_notice,
     why_uncountable,
     withheld_notice,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ralph.core.controls import RunControls
     from ralph.core.events import RunEnded
     from ralph.core.redaction import Redactor
@@ -58,6 +63,7 @@ class PreparedRun:
         """Raises SettingsError, WorkingDirectoryGoneError, UsageError, CannotOpenError."""
         self._options = options
         self._around = around
+        self._controls = controls
         self._early_notes: list[Entry] = []
         """What happened before the next task begins."""
         self._is_working = False
@@ -105,11 +111,14 @@ class PreparedRun:
         )
 
     def _tools(self, redactor: Redactor) -> LocalToolbox:
-        """What a session was not allowed before stays so, unless the command line says anew what is."""
+        """What a session was not allowed before stays so, unless the command line says anew which tools there are."""
         options, old = self._options, self.session.old
         self._writable = options.writable or (old.writable if old is not None else ())
-        offered = old.offered_tools if old is not None and not options.shapes_requests else None
-        return build_toolbox(self._around, redactor, self._writable, offered)
+        offered = old.offered_tools if old is not None and not options.names_tools else None
+        keeps_list = old is not None and not options.shapes_requests
+        return build_toolbox(
+            self._around, redactor, self._writable, offered, self._controls, keeps_list=keeps_list
+        )
 
     def announce(self, notices: tuple[str, ...]) -> None:
         """What is begun, with what, and what of the wishes did not fit."""
@@ -123,6 +132,7 @@ class PreparedRun:
                 tools=self._tool_names(),
                 api_key_source=source,
                 targets=names if len(names) > 1 else (),
+                permission_mode=self._controls.permission_mode,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)
@@ -130,10 +140,22 @@ class PreparedRun:
             *notices,
             *self.session.notices,
             *self._notices,
+            *self._about_rights(),
             *withheld_notice(self._around),
             *about_limits,
         ):
             emit(Notice(text))
+
+    def _about_rights(self) -> Iterator[str]:
+        """Which tools there are, and which guards of others do not count here."""
+        mode = self._controls.permission_mode
+        said = mode_notice(mode)
+        if said is not None:
+            yield said
+        yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
+        unheeded = unheeded_rules(self._around.cwd, self._around.environment)
+        if unheeded:
+            yield f"{unheeded}; take tools away by --disallowed-tools, or use --permission-mode plan"
 
     def _tool_names(self) -> tuple[str, ...]:
         names = tuple(tool.name for tool in self._toolbox.definitions)

@@ -18,6 +18,7 @@ from ralph.core.controls import RunControls
 from ralph.core.credentials import known_secrets
 from ralph.core.events import ClockFired, Event, Notice, RunEnded
 from ralph.core.outcome import Outcome, UsageError
+from ralph.core.permission_mode import PermissionMode
 from ralph.core.redaction import Redactor
 from ralph.core.session_entries import event_entry
 from ralph.core.usage import RunUsage
@@ -27,6 +28,7 @@ from ralph.effects.output.writer import Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
 from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.sessions.retention import remove_old_journals
+from ralph.effects.settings_files import SettingsFile, SettingsFileError
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.ports import Interrupted, JournalError, TimeIsUp, WorkingDirectoryGoneError
 from ralph.prepared_run import PreparedRun
@@ -62,7 +64,8 @@ class RunCommand:
         self._environment = environment
         self._session_id = options.session.session_id or str(uuid.uuid4())
         self._prepared: PreparedRun | None = None
-        self.controls = RunControls()
+        mode = options.permission_mode or PermissionMode.BYPASS
+        self.controls = RunControls(permission_mode=mode, stays_in_plan=mode is PermissionMode.PLAN)
         self._driven: DrivenRun | None = None
         self.clock = SystemClock()
         self.waiter = InboxWaiter(self.clock)
@@ -230,7 +233,8 @@ class RunCommand:
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         # Before anything can be wrong with the settings: a run that they stop must not leave the last one's numbers.
         self._telemetry.open_metrics(self.options.metrics_file, tell=self.emit)
-        settings = load_settings(self.options.settings, self._environment, cwd, config_file)
+        files = self._files_of_loop()
+        settings = load_settings(self.options.settings, self._environment, cwd, config_file, files)
         if not self.options.session.is_old:
             refuse_uncountable_budget(settings.targets, settings)
         around = Surroundings(settings, self._environment, cwd, self.waiter, self.clock, self)
@@ -245,6 +249,18 @@ class RunCommand:
         if settings.limits.max_time_s is not None:
             self.waiter.run_ends_s = self._started_s + settings.limits.max_time_s
         return around
+
+    def _files_of_loop(self) -> tuple[SettingsFile, ...] | None:
+        """What the outer loop read for all its iterations. None: there is none, and the files are read."""
+        descriptor = self.options.settings_descriptor
+        if descriptor is None:
+            return None
+        from ralph.effects.settings_handover import taken_over  # noqa: PLC0415 - for iterations alone
+
+        try:
+            return taken_over(descriptor)
+        except SettingsFileError as error:
+            raise SettingsError(str(error), from_flag=True) from error
 
     def _prepare(self, around: Surroundings) -> PreparedRun:
         """With the session open."""

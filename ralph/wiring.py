@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core import backoff
+from ralph.core.controls import RunControls
 from ralph.core.credentials import child_environment, known_secrets
+from ralph.core.permission_mode import is_permitted
 from ralph.core.roster import Roster
 from ralph.core.setting_tables import LimitSettings
 from ralph.core.system_prompt import PromptParts, system_prompt
 from ralph.core.tool_calls import FINAL_REPORT
+from ralph.core.tool_choice import TOOL_NAMES
 from ralph.effects.project_instructions import read_project_instructions
 from ralph.settings import SettingsError
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.core.backoff import RetryPolicy
+    from ralph.core.permission_mode import PermissionMode
     from ralph.core.redaction import Redactor
     from ralph.core.report import ReportForm
     from ralph.core.session import Session
@@ -62,17 +66,25 @@ def build_toolbox(
     redactor: Redactor,
     writable: Sequence[str] = (),
     offered: frozenset[str] | None = None,
+    controls: RunControls | None = None,
+    *,
+    keeps_list: bool = False,
 ) -> LocalToolbox:
-    """`offered`: what the requests of the session have offered so far; None: what the settings allow.
+    """`offered`: what the requests of the session have offered so far; None: it does not matter.
+
+    `keeps_list`: the requests go on with their list of tools, so that the permission mode refuses calls; else it leaves
+    tools out.
 
     Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
     """
-    from ralph.effects.tools import ALL_TOOLS, LocalToolbox, ToolSettings  # noqa: PLC0415 - near the request
+    from ralph.effects.tools import LocalToolbox, ToolSettings  # noqa: PLC0415 - near the request
 
-    tools = around.settings.tools
-    allowed = ALL_TOOLS if tools.allowed is None else frozenset(tools.allowed)
+    tools, controls = around.settings.tools, controls or RunControls()
+    enabled = frozenset(around.settings.enabled_tools)
     if offered is not None:
-        allowed &= offered
+        enabled &= offered
+    if not keeps_list:
+        enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
     try:
         return LocalToolbox(
             ToolSettings(
@@ -81,13 +93,14 @@ def build_toolbox(
                 bash_max_timeout_s=tools.bash_max_timeout_s,
                 max_output_bytes=tools.max_output_bytes,
                 environment=around.tools_environment,
-                enabled=allowed - frozenset(tools.disallowed),
+                enabled=enabled,
                 writable=tuple(map(Path, writable)),
             ),
             waiter=around.waiter,
             clock=around.clock,
             redact=redactor.redact,
             redact_longest=redactor.longest_bytes,
+            why_refused=controls.why_refused,
         )
     except OSError as error:
         problem = f"cannot work in {error.filename}: {error.strerror}"
@@ -225,10 +238,24 @@ def why_uncountable(target: Target, settings: Settings) -> str | None:
     name = "--max-budget-usd" if settings.origins.get(key, "").startswith("flag") else key
     model = json.dumps(target.model)
     return (
-        f"{name} cannot be kept: the price of {target.model} is not known. Say it in a [[targets]] entry of "
-        f"ralph.toml: name = {model}, model = {model}, price = {{ input = ..., output = ..., cache_write = ..., "
+        f"{name} cannot be kept: the price of {target.model} is not known. Say it in a [[targets]] entry of your "
+        f"config.toml: name = {model}, model = {model}, price = {{ input = ..., output = ..., cache_write = ..., "
         "cache_read = ... } (USD per million tokens)"
     )
+
+
+def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
+    """Which tools the run has, where it has not all of them. `names`: of those that it offers."""
+    usable = [name for name in names if is_permitted(mode, name)]
+    if len(usable) == len(TOOL_NAMES):
+        return ()
+    limits = around.settings.enabled_tools
+    why = [around.settings.origins["tools"]] if len(limits) < len(TOOL_NAMES) else []
+    if not all(is_permitted(mode, name) for name in limits):
+        why.append(f"permission mode {mode}")
+    if {name for name in limits if is_permitted(mode, name)} - set(usable):
+        why.append("as the session had them before; --tools default gives all of them")
+    return (f"tools of this run: {', '.join(usable) or 'none'} ({'; '.join(why)})",)
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:

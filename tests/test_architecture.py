@@ -25,9 +25,11 @@ MAY_IMPORT = {
     },
     "ralph.cli_options": set(),
     "ralph.cli_sessions": {"ralph.cli_values", "ralph.sessions_command"},
-    "ralph.cli_passed_on": {"ralph.core.passed_on"},
+    "ralph.cli_lists": {"ralph.core.list_options", "ralph.core.outcome"},
+    "ralph.cli_passed_on": {"ralph.cli_lists", "ralph.core.passed_on"},
     "ralph.cli_loop": {
         "ralph",
+        "ralph.cli_lists",
         "ralph.cli_options",
         "ralph.cli_passed_on",
         "ralph.cli_values",
@@ -43,6 +45,7 @@ MAY_IMPORT = {
         "ralph.ports",
     },
     "ralph.cli": {
+        "ralph.cli_lists",
         "ralph.cli_loop",
         "ralph.cli_options",
         "ralph.cli_passed_on",
@@ -82,6 +85,7 @@ MAY_IMPORT = {
     "ralph.prepared_run": {
         "ralph.core",
         "ralph.ports",
+        "ralph.effects.claude_settings",
         "ralph.effects.tools",
         "ralph.loop",
         "ralph.old_session",
@@ -166,6 +170,7 @@ PURE = {
     "collections",
     "dataclasses",
     "datetime",
+    "difflib",
     "email",
     "enum",
     "functools",

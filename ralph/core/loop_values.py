@@ -30,6 +30,16 @@ class LoopLimits:
 
 
 @dataclass(frozen=True)
+class RecordedFile:
+    """A file as it was when the loop began."""
+
+    path: str
+    """Absolute."""
+    text: str | None
+    """None: it was not there."""
+
+
+@dataclass(frozen=True)
 class LoopPlan:
     """What the command line asked for. Recorded, so that `--continue` needs nothing said again."""
 
@@ -47,10 +57,15 @@ class LoopPlan:
     """Where `run_arguments` say that sessions are, absolute; None: the user's state directory."""
     config_file: str | None = None
     """Where `run_arguments` name a settings file: absolute."""
+    settings_files: tuple[RecordedFile, ...] | None = None
+    """Settings files that an iteration could write to, and what they said before the first one: that counts to the end
+    of the loop. None: not recorded yet."""
     metrics_file: str | None = None
     """Where `run_arguments` want metrics: absolute."""
     pass_env: tuple[str, ...] = ()
     """Variables that `run_arguments` let tools see: the check and git see them too."""
+    writable: tuple[str, ...] = ()
+    """Directories that `run_arguments` let iterations write to besides `directory`. Absolute."""
     is_quiet: bool = False
     """`run_arguments` hold `--quiet`."""
     until: str | None = None

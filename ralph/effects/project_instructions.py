@@ -24,7 +24,7 @@ def read_project_instructions(cwd: Path) -> tuple[ProjectInstructions, ...]:
     """
     left = MOST_INSTRUCTION_BYTES
     found: list[ProjectInstructions] = []
-    for directory in _up_to_repository_root(cwd):
+    for directory in up_to_repository_root(cwd):
         for name in NAMES:
             data = _read(directory / name, left + 1)
             if data is None:
@@ -37,7 +37,7 @@ def read_project_instructions(cwd: Path) -> tuple[ProjectInstructions, ...]:
     return tuple(reversed(found))
 
 
-def _up_to_repository_root(cwd: Path) -> Iterator[Path]:
+def up_to_repository_root(cwd: Path) -> Iterator[Path]:
     """The working directory alone when it is in no repository: what lies above is not this project's."""
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):

@@ -60,9 +60,16 @@ class Ralph:
     cwd: Path
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def user_file(self) -> Path:
+        """The user's own settings, which a test may write."""
+        path = Path(self.environment["HOME"], ".config", "ralph", "config.toml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
     def retry_quickly(self) -> None:
         """Four retries without the waits of the standard schedule."""
-        (self.cwd / "ralph.toml").write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
+        self.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
 
     def start(self, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         popen.setdefault("stdin", subprocess.DEVNULL)

@@ -68,9 +68,7 @@ def closed_port() -> int:
 
 
 def user_settings(ralph, text: str) -> None:
-    path = Path(ralph.environment["HOME"], ".config", "ralph", "config.toml")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    ralph.user_file.write_text(text)
 
 
 def checks(stdout: str) -> dict[str, tuple[str, str]]:
@@ -93,15 +91,17 @@ def endpoint(stdout: str) -> tuple[str, str]:
 
 def test_every_setting_is_shown_with_its_value_and_origin(ralph, listen) -> None:
     user_settings(ralph, '[clocks]\nconnect_s = 2.5\n[tools]\npass_env = ["A", "B"]')
-    (ralph.cwd / "ralph.toml").write_text("retry.enabled = false")
+    (ralph.cwd / "ralph.toml").write_text("retry.policy = 'off'\nclocks.response_s = 0")
     ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{listen().port}"
     shown = ralph("doctor")
     assert (shown.code, shown.stderr) == (0, "")
     rows = {line.split()[0]: line.split()[1:] for line in shown.stdout.split("\n\n")[0].splitlines()[1:]}
-    assert list(rows) == [*(key.name for key in KEYS), "targets"]
+    assert list(rows) == [*(key.name for key in KEYS), "tools", "targets"]
     assert rows["clocks.connect_s"][0] == "2.5"
     assert rows["clocks.connect_s"][1].endswith("/config.toml")
-    assert rows["retry.enabled"] == ["false", str(ralph.cwd / "ralph.toml")]
+    assert rows["retry.policy"] == ["off", str(ralph.cwd / "ralph.toml")]
+    assert rows["clocks.response_s"] == ["1800", "default"]
+    assert f"{ralph.cwd}/ralph.toml: clocks.response_s = 0 is ignored" in checks(shown.stdout)["settings"][1]
     assert rows["tools.pass_env"][:2] == ["A", "B"]
     assert rows["model.base_url"][1] == "ANTHROPIC_BASE_URL"
     assert rows["model.max_tokens"] == ["32000", "default"]

@@ -105,7 +105,7 @@ def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_
 def test_a_wait_for_the_api_that_a_kill_broke_off_is_waited_to_its_end_exits_0(
     ralph, ralph_here, iterations
 ) -> None:
-    (ralph.cwd / "ralph.toml").write_text(QUICK)
+    ralph.user_file.write_text(QUICK)
     iterations([WORK, in_turn(AWAY, AWAY, Turn("Back."))])
     process = ralph.start("loop", "go", "--max-iterations", "1")
     record = ralph.cwd / ".ralph" / "loop.json"

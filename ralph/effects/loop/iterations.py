@@ -22,12 +22,14 @@ from ralph.effects.loop.running_iteration import OVERTIME_S, STOPS_WITHIN_S, Run
 from ralph.effects.loop.sessions_seen import session_seen
 from ralph.effects.loop.state_directory import write_private
 from ralph.effects.processes import OwnedProcess
+from ralph.effects.settings_handover import handed_over
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.core.loop_values import IterationOrder, LoopPlan, SessionSeen
     from ralph.effects.loop.running_iteration import IterationEnding
+    from ralph.effects.settings_files import SettingsFile
     from ralph.ports import Clock, Waiter
 
 PROMPT_FILE = "prompt.md"
@@ -51,16 +53,21 @@ class RalphIterations:
         waiter: Waiter,
         clock: Clock,
         lock: int | None = None,
+        settings: Sequence[SettingsFile] = (),
         program: tuple[str, ...] = RALPH,
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`."""
+        """`lock`: a descriptor that each iteration holds as well. `settings`: the files that its settings come from.
+
+        `program`: what knows the command `run`.
+        """
         self._plan = plan
         self._environment = environment
         self._waiter = waiter
         self._clock = clock
         self._lock = lock
+        self._settings = settings
         self._program = program
         self._stops_within_s = stops_within_s
         self._overtime_s = overtime_s
@@ -71,20 +78,21 @@ class RalphIterations:
         # New for each: the result of an earlier process cannot be taken for this one's.
         with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
             result_file = Path(place, "result.json")
-            ending = self._followed(order, result_file)
+            with handed_over(self._settings) as settings:
+                ending = self._followed(order, result_file, settings)
             result = self._result(order, ending, result_file)
         return replace(result, duration_s=self._clock.now_s() - started_s, stopped_by=ending.stopped_by)
 
     def seen(self, session_id: str) -> SessionSeen | None:
         return session_seen(session_id, self._environment, self._plan.session_directory)
 
-    def _followed(self, order: IterationOrder, result_file: Path) -> IterationEnding:
-        arguments = [*self._program, *self._arguments(order, result_file)]
+    def _followed(self, order: IterationOrder, result_file: Path, settings: int) -> IterationEnding:
+        arguments = [*self._program, *self._arguments(order, result_file), "--settings-fd", str(settings)]
         process = OwnedProcess(
             [*(sys.executable, "-I", "-S", tether.__file__), str(os.getpid()), *arguments],
             cwd=Path(self._plan.launch_directory),
             environment=self._environment,
-            kept_descriptors=() if self._lock is None else (self._lock,),
+            kept_descriptors=(settings,) if self._lock is None else (settings, self._lock),
         )
         running = RunningIteration(
             process,
