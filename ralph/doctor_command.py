@@ -19,9 +19,9 @@ from ralph.core.finding import Finding, Level, fail, ok, warn
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.core.settings_listing import setting_lines, target_lines
-from ralph.effects.claude_settings import unheeded_rules
 from ralph.effects.checks.machine import look_at_machine
 from ralph.effects.checks.places import look_at_sessions, look_at_working_directory
+from ralph.effects.claude_settings import unheeded_rules
 from ralph.effects.clock import SystemClock
 from ralph.effects.waiter import STOP_SIGNALS, InboxWaiter
 from ralph.settings import ClockSettings, Settings, SettingsError, load_settings

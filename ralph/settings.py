@@ -200,10 +200,10 @@ def _file_layers(
             layer = _file_layer(file, user_place)
             if not file.is_trusted:
                 layers.untrusted.append(layer)
-            elif file.path == user_file:
-                layers.user.update(layer)
-            else:
+            elif file.is_named:
                 layers.stronger.append(layer)
+            else:
+                layers.user.update(layer)
     except SettingsFileError as error:
         raise SettingsError(str(error)) from error
     return layers

@@ -50,6 +50,8 @@ class SettingsFile:
     """False: what is in the working directory may come with a repository, or be written by an agent."""
     data: bytes | None
     """None: there is no such file."""
+    is_named: bool = False
+    """By `--config`."""
 
 
 def find_settings_files(
@@ -63,20 +65,23 @@ def find_settings_files(
     `known`: what some paths hold, which are then not read. Raises SettingsFileError.
     """
 
-    def file_at(path: Path, *, is_trusted: bool, required: bool = False) -> SettingsFile:
-        data = known[str(path)] if str(path) in known else read_settings_file(path, required=required)
-        return SettingsFile(path, is_trusted, data)
+    def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
+        data = known[str(path)] if str(path) in known else read_settings_file(path, required=is_named)
+        return SettingsFile(path, is_trusted, data, is_named)
 
     files = []
     user_file = user_settings_path(environment)
     local_file = cwd / LOCAL_FILE
     named_file = None if config_file is None else cwd / config_file
-    if user_file is not None:
-        files.append(file_at(user_file, is_trusted=not leads_through(user_file, cwd)))
-    if named_file is None or not _is_same(named_file, local_file):  # named by the user, it is trusted
-        files.append(file_at(local_file, is_trusted=False))
+    places = {} if user_file is None else {user_file: not leads_through(user_file, cwd)}
+    places[local_file] = False
+    for path, is_trusted in places.items():
+        if (
+            is_trusted or named_file is None or not _is_same(named_file, path)
+        ):  # named by the user, it is trusted
+            files.append(file_at(path, is_trusted=is_trusted))
     if named_file is not None:
-        files.append(file_at(named_file, is_trusted=True, required=True))
+        files.append(file_at(named_file, is_trusted=True, is_named=True))
     return tuple(files)
 
 

@@ -57,7 +57,8 @@ def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
 @contextmanager
 def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
     """A descriptor from which a process that inherits it reads them once. Raises OSError."""
-    data = json.dumps([[str(file.path), file.is_trusted, _text(file.data)] for file in files]).encode()
+    entries = [[str(file.path), file.is_trusted, _text(file.data), file.is_named] for file in files]
+    data = json.dumps(entries).encode()
     with _private_file() as descriptor:
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(data)
@@ -71,7 +72,8 @@ def taken_over(descriptor: int) -> tuple[SettingsFile, ...]:
         with os.fdopen(descriptor, "rb") as file:
             entries = json.load(file)
         return tuple(
-            SettingsFile(Path(path), is_trusted is True, _data(text)) for path, is_trusted, text in entries
+            SettingsFile(Path(path), is_trusted is True, _data(text), is_named is True)
+            for path, is_trusted, text, is_named in entries
         )
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SettingsFileError(f"--settings-fd {descriptor} holds no settings files of a loop") from error
