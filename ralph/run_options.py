@@ -63,6 +63,7 @@ class RunOptions:
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),
+            "--permission-mode": self.permission_mode if self.permission_mode == "plan" else None,
         }
         return {name: str(value) for name, value in options.items() if value is not None}
 

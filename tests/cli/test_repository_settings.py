@@ -70,6 +70,7 @@ FREE = "price = { input = 0, output = 0, cache_write = 0, cache_read = 0 }\n"
         ("[retry]\nmax_retries = 50\n", "'retry.max_retries'"),
         ("[tools]\nbash_max_timeout_s = 9000\n", "'tools.bash_max_timeout_s'"),
     ],
+    ids=["a price", "targets", "retention", "waits of the loop", "retries", "time for commands"],
 )
 def test_every_other_key_of_a_repository_stops_the_run_exits_78(ralph, ralph_here, serve, toml, key) -> None:
     server = serve(DONE)

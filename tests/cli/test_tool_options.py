@@ -37,7 +37,7 @@ FORMS = {
 def tools_shown(ran) -> str:
     """In the row of `ralph doctor`, without where that comes from."""
     [row] = [line for line in ran.stdout.splitlines() if line.split()[:1] == ["tools"]]
-    return row.removeprefix("  tools").strip().split("  ")[0]
+    return str(row).removeprefix("  tools").strip().split("  ")[0]
 
 
 @pytest.mark.parametrize(("typed", "left"), FORMS.values(), ids=FORMS.keys())

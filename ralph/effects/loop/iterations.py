@@ -52,15 +52,14 @@ class RalphIterations:
         environment: Mapping[str, str],
         waiter: Waiter,
         clock: Clock,
+        settings: Sequence[SettingsFile],
         lock: int | None = None,
-        settings: Sequence[SettingsFile] = (),
         program: tuple[str, ...] = RALPH,
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`lock`: a descriptor that each iteration holds as well. `settings`: the files that its settings come from.
-
-        `program`: what knows the command `run`.
+        """`settings`: the files that each iteration's settings come from, as they were read. `lock`: a descriptor that it
+        holds as well. `program`: what knows the command `run`.
         """
         self._plan = plan
         self._environment = environment

@@ -73,6 +73,7 @@ class Iterating:
             environment=self.environment,
             waiter=self.waiter,
             clock=SystemClock(),
+            settings=(),
             **options,
         )
 

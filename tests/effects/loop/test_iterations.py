@@ -36,7 +36,7 @@ lock = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 clock = SystemClock()
 iterations = RalphIterations(
-    plan, environment=dict(os.environ), waiter=InboxWaiter(clock), clock=clock, lock=lock)
+    plan, environment=dict(os.environ), waiter=InboxWaiter(clock), clock=clock, settings=(), lock=lock)
 iterations.run(IterationOrder(sys.argv[3], "Do it."))
 """
 
