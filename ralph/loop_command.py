@@ -107,9 +107,11 @@ class LoopCommand:
         state = self._state(record)
         self._voice.is_quiet = state.plan.is_quiet
         settings = self._settings(state.plan)
+        state = self._without_credentials(state, settings)
         with self._locked(state.plan, settings) as (checkout, lock):
             if self._options.goes_on:
-                state = self._state(record)  # whoever had the lock until now may have gone on with it
+                # Whoever had the lock until now may have gone on with it.
+                state = self._without_credentials(self._state(record), settings)
             else:
                 self._clear_the_way(record)
             loop = OuterLoop(state, self._world(state, settings, record, checkout, lock))
@@ -167,6 +169,13 @@ class LoopCommand:
         self._voice.redact = self._redactor(settings).redact_all
         self._waiter.heartbeats = Heartbeats(self._voice, self._clock, settings.clocks.heartbeat_s)
         return settings
+
+    def _without_credentials(self, state: LoopState, settings: Settings) -> LoopState:
+        """The prompt stands in the record, and goes to every iteration."""
+        if state.plan.prompt is None:
+            return state
+        prompt = self._redactor(settings).redact(state.plan.prompt)
+        return replace(state, plan=replace(state.plan, prompt=prompt))
 
     def _redactor(self, settings: Settings) -> Redactor:
         return Redactor(known_secrets(self._environment, settings.secrets))
@@ -252,7 +261,9 @@ class LoopCommand:
             people=self._voice,
             waiter=self._waiter,
             clock=self._clock,
-            read_prompt=PromptReader(plan, warn=self._voice.warn).read,
+            read_prompt=PromptReader(
+                plan, warn=self._voice.warn, redact=self._redactor(settings).redact
+            ).read,
             own_limits=settings.limits,
             schedule=settings.loop,
         )
@@ -280,7 +291,9 @@ class LoopCommand:
         path = self._environment.get(_STEP_SUMMARY)
         if path:
             try:
-                append_text(path, self._voice.redact(words.step_summary(state, end)))
+                plan = self._options.plan
+                directories = (plan.launch_directory, plan.directory)
+                append_text(path, self._voice.redact(words.step_summary(state, end)), directories)
             except OSError as error:
                 self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
         self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)

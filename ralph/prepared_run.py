@@ -21,6 +21,7 @@ from ralph.wiring import (
     build_roster,
     build_toolbox,
     no_limit_notice,
+    redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
     why_uncountable,
@@ -58,6 +59,7 @@ class PreparedRun:
         """Raises SettingsError, WorkingDirectoryGoneError, UsageError, CannotOpenError."""
         self._options = options
         self._around = around
+        self._redactor = redactor
         self._early_notes: list[Entry] = []
         """What happened before the next task begins."""
         self._is_working = False
@@ -66,9 +68,9 @@ class PreparedRun:
         self._total = self.session.total
         try:
             self._toolbox = self._tools(redactor)
-            self._report_form = build_report_form(around, options, self.session.old)
+            self._report_form = build_report_form(around, redactor, options, self.session.old)
             tools = (*self._toolbox.definitions, *((self._report_form.tool,) if self._report_form else ()))
-            self.roster, self._notices = build_roster(around, tools, options, self.session.old)
+            self.roster, self._notices = build_roster(around, redactor, tools, options, self.session.old)
             # An old session may be about another model than the settings are.
             refuse_uncountable_budget(self.roster.targets, around.settings)
         except BaseException:
@@ -109,7 +111,7 @@ class PreparedRun:
         options, old = self._options, self.session.old
         self._writable = options.writable or (old.writable if old is not None else ())
         offered = old.offered_tools if old is not None and not options.shapes_requests else None
-        return build_toolbox(self._around, redactor, self._writable, offered)
+        return build_toolbox(self._around, redactor, options, self._writable, offered)
 
     def announce(self, notices: tuple[str, ...]) -> None:
         """What is begun, with what, and what of the wishes did not fit."""
@@ -166,7 +168,7 @@ class PreparedRun:
         )
         notes, self._early_notes = self._early_notes, []
         self._is_working = True
-        ended = self._run.run(prompt, opening, *notes)
+        ended = self._run.run(redacted_prompt(prompt, self._redactor), opening, *notes)
         self._is_working = False
         self._total = self._total.plus(ended)
         ended = replace(ended, session_total=self._total)

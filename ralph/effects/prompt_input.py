@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 from ralph.ports import TIMED_OUT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from ralph.ports import Clock, Mailbox, Waiter
 
 # With a prompt given, a pipe that says nothing for this long has nothing to add.
@@ -31,6 +34,7 @@ def read_prompt(
     argument: str | None,
     file: str | None,
     *,
+    directories: Sequence[str | Path],
     waiter: Waiter,
     clock: Clock,
     stdin_fd: int = 0,
@@ -38,7 +42,7 @@ def read_prompt(
 ) -> tuple[str | None, tuple[str, ...]]:
     """The task's text, and notices for people. Raises PromptError; `Interrupted` when a signal came.
 
-    Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
+    `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
@@ -48,7 +52,7 @@ def read_prompt(
     if "-" in (argument, file):
         argument, file = None, None
     if file is not None:
-        argument = _read_file(file, waiter, clock)
+        argument = _read_file(file, directories, waiter, clock)
     if argument is None:
         return _required_stdin(waiter, clock, stdin_fd), ()
     if not argument.strip():
@@ -57,11 +61,13 @@ def read_prompt(
     return (f"{argument.rstrip()}\n\n{piped}" if piped.strip() else argument), notices
 
 
-def _read_file(path: str, waiter: Waiter, clock: Clock) -> str:
+def _read_file(path: str, directories: Sequence[str | Path], waiter: Waiter, clock: Clock) -> str:
     """Read like standard input: a FIFO or a device must neither hang the run nor fill its memory."""
+    from ralph.effects.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
+
     try:
         # Non-blocking only for the opening of a FIFO that nobody writes to yet.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_named_file(path, directories)
         os.set_blocking(fd, True)
         data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, f"the prompt file {path}")
     except OSError as error:
