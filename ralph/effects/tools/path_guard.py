@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,8 +74,8 @@ class PathGuard:
         if _is_private(real, status):
             raise ToolError(f"{shown} shows the environment or memory of a process, and is not read")
         protection = self._why_not_read(real)
-        if protection is None and status is not None and status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
-            protection = self._why_not_linked(_identity(status))
+        if protection is None and status is not None:
+            protection = self._why_not_linked(status)
         if protection is not None:
             raise ToolError(_refusal(shown, real, "read", protection))
 
@@ -108,20 +109,21 @@ class PathGuard:
                 return known.rstrip("/") + path[len(above.rstrip("/")) :] or "/"
         return path
 
-    def _why_not_linked(self, wanted: Identity) -> Protection | None:
-        """For a file with several names: whether one of them is in a secret place."""
-        left = _MOST_FILES_COMPARED
-        for place in self.paths.paths:
-            if place.may_be_read or not left:
-                continue
-            for path in _files_of(place.path):
-                left -= 1
-                status = _status_of(path)
-                if status is not None and _identity(status) == wanted:
-                    return self.paths.why_not_read(place.path)
-                if not left:
-                    break
-        return None
+    def linked_secrets(self) -> dict[Identity, str]:
+        """The files in secret places by what they are, so that a hard link to one is known: the first 2,000."""
+        found: dict[Identity, str] = {}
+        places = (place.path for place in self.paths.paths if not place.may_be_read)
+        for path in islice(chain.from_iterable(map(_files_of, places)), _MOST_FILES_COMPARED):
+            status = _status_of(path)
+            if status is not None and stat.S_ISREG(status.st_mode):
+                found[_identity(status)] = path
+        return found
+
+    def _why_not_linked(self, status: os.stat_result) -> Protection | None:
+        if status.st_nlink == 1 or not stat.S_ISREG(status.st_mode):
+            return None
+        path = self.linked_secrets().get(_identity(status))
+        return None if path is None else self.paths.why_not_read(path)
 
 
 def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
@@ -152,7 +154,15 @@ class HiddenPlaces:
         above = os.path.dirname(real)  # noqa: PTH120 - it is a str
         if above not in self._is_open:
             self._is_open[above] = self._guard.may_be_read(above)
-        return not self._is_open[above] or _is_private(real, None)
+        return not self._is_open[above] or _is_private(real, None) or self._is_linked(real)
+
+    @cached_property
+    def _linked_secrets(self) -> dict[Identity, str]:
+        return self._guard.linked_secrets()
+
+    def _is_linked(self, real: str) -> bool:
+        status = _status_of(real)
+        return status is not None and status.st_nlink > 1 and _identity(status) in self._linked_secrets
 
 
 def _is_private(real: str, status: os.stat_result | None) -> bool:
