@@ -80,6 +80,7 @@ def _read_file(path: str, directories: Sequence[str | Path], waiter: Waiter, clo
 def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
     if not _is_open(fd) or os.isatty(fd):
         raise PromptError("no prompt: give it as an argument, with --prompt-file, or on standard input")
+    _refuse_kernel_file(fd)
     try:
         data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, "standard input")
     except OSError as error:
@@ -98,6 +99,7 @@ def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, 
     """Data that was piped in beside the prompt, and what to say about it."""
     if not _may_add(fd):
         return "", ()
+    _refuse_kernel_file(fd)
     if _is_half_read(fd):
         return "", ("standard input is a file that somebody has begun to read: left alone",)
     try:
@@ -160,6 +162,18 @@ def _is_open(fd: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _refuse_kernel_file(fd: int) -> None:
+    """`ralph < PROMPT.md`, where that is a link to /proc/self/environ: a shell follows any link."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return
+    from ralph.effects.named_file import refuse_kernel_file  # noqa: PLC0415 - few prompts are redirected files
+
+    try:
+        refuse_kernel_file(fd, "/dev/stdin")
+    except OSError as error:
+        raise PromptError(f"standard input is not read: {error.strerror}") from error
 
 
 def _may_add(fd: int) -> bool:
