@@ -27,6 +27,7 @@ from ralph.cli_values import (
     check_settings,
     directories,
     report_wish,
+    run_directories,
     session_options,
     setting_flags,
     text_or_file,
@@ -204,19 +205,20 @@ def run(
                 directory=absolute(session_dir),
                 is_kept=not no_session_persistence,
             ),
-            system_prompt=text_or_file("system-prompt", system_prompt, system_prompt_file),
+            system_prompt=text_or_file("system-prompt", system_prompt, system_prompt_file, directory),
             append_system_prompt=text_or_file(
-                "append-system-prompt", append_system_prompt, append_system_prompt_file
+                "append-system-prompt", append_system_prompt, append_system_prompt_file, directory
             ),
-            report=report_wish(json_schema, is_required=require_report),
+            report=report_wish(json_schema, directory, is_required=require_report),
             is_iteration=iteration,
-            metrics_file=writable_file("--metrics-file", metrics_file),
+            metrics_file=writable_file("--metrics-file", metrics_file, directory),
             exports_traces=otel,
             output=OutputOptions(
                 output_format=output_format.value,
                 include_partial=include_partial_messages,
                 is_quiet=quiet,
-                result_file=writable_file("--result-file", result_file),
+                result_file=writable_file("--result-file", result_file, directory),
+                directories=run_directories(directory),
             ),
             settings=flags,
         )

@@ -34,7 +34,8 @@ from ralph.core.loop_defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.core.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ralph.core.loop_values import LoopLimits
     from ralph.effects.loop.prompt_source import PromptSource
@@ -172,7 +173,7 @@ def loop(
         return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
     _refuse_what_is_the_loops(to_run)
     with prompt_not_in_list(context, has_prompt=prompt is not None or prompt_file is not None):
-        writable = _check_values(to_run.values)
+        writable = _check_values(to_run.values, directory)
     check_timeout_s = _check_timeout_s(until, until_timeout, at_least_once=at_least_once)
     if plan_file is not None and not plan_file.strip():
         raise typer.BadParameter("is empty", param_hint="--plan-file")
@@ -180,7 +181,8 @@ def loop(
         raise UsageError("`ralph loop init` takes its options after `init`")
     if prompt in ("status", "continue"):
         raise UsageError(f"`{prompt}` is an option of the loop: ralph loop --{prompt}")
-    source = _prompt_source(prompt, prompt_file, is_quiet=to_run.values["quiet"])
+    directories_of_run = (launch_directory, work_directory)
+    source = _prompt_source(prompt, prompt_file, directories_of_run, is_quiet=to_run.values["quiet"])
     plan = LoopPlan(
         directory=str(work_directory),
         launch_directory=str(launch_directory),
@@ -244,9 +246,10 @@ def _refuse_what_is_the_loops(to_run: PassedOn) -> None:
         raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
 
 
-def _check_values(values: Mapping[str, Any]) -> tuple[str, ...]:
+def _check_values(values: Mapping[str, Any], directory: str | None) -> tuple[str, ...]:
     """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent.
 
+    `directory`: that of `--cd`. Each iteration reads its files again, and a pipe can be read once.
     Gives the directories that an iteration may write to besides the working directory.
     """
     check_settings(
@@ -267,16 +270,19 @@ def _check_values(values: Mapping[str, Any]) -> tuple[str, ...]:
         )
     )
     check_partial_messages(is_asked=values["include_partial_messages"], output_format=values["output_format"])
-    text_or_file("system-prompt", values["system_prompt"], values["system_prompt_file"])
-    text_or_file("append-system-prompt", values["append_system_prompt"], values["append_system_prompt_file"])
+    for name in ("system", "append_system"):
+        text, file = values[f"{name}_prompt"], values[f"{name}_prompt_file"]
+        text_or_file(f"{name.replace('_', '-')}-prompt", text, file, directory, takes_pipe=False)
     permission_mode(values["permission_mode"])
     writable = directories("--add-dir", values["add_dir"])
-    writable_file("--metrics-file", values["metrics_file"])
-    report_wish(values["json_schema"], is_required=False)
+    writable_file("--metrics-file", values["metrics_file"], directory)
+    report_wish(values["json_schema"], directory, is_required=False, takes_pipe=False)
     return writable
 
 
-def _prompt_source(prompt: str | None, prompt_file: str | None, *, is_quiet: bool) -> PromptSource:
+def _prompt_source(
+    prompt: str | None, prompt_file: str | None, directories_of_run: Sequence[Path], *, is_quiet: bool
+) -> PromptSource:
     """Standard input may be waited for, and the waiting ended by a signal."""
     from ralph.effects.clock import SystemClock  # noqa: PLC0415 - not needed for --help
     from ralph.effects.loop.prompt_source import find_prompt  # noqa: PLC0415 - the same
@@ -288,7 +294,9 @@ def _prompt_source(prompt: str | None, prompt_file: str | None, *, is_quiet: boo
     waiter = InboxWaiter(clock)
     restore_handlers = catch_stop_signals(waiter)
     try:
-        source = find_prompt(prompt, absolute(prompt_file), waiter=waiter, clock=clock)
+        source = find_prompt(
+            prompt, absolute(prompt_file), directories=directories_of_run, waiter=waiter, clock=clock
+        )
     except PromptError as error:
         raise UsageError(str(error)) from None
     except Interrupted as stop:

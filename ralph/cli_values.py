@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TOOL_FLAGS = ("tools.exact", "tools.allowed", "tools.disallowed")
 """Settings whose flags are lists."""
+_MOST_TEXT_BYTES = 16 * 1024 * 1024
+"""Larger than any context window."""
 
 
 class CannotError(Exception):
@@ -47,15 +49,20 @@ def uuid_text(text: str | None) -> str | None:
         raise typer.BadParameter(f"{text!r} is no UUID", param_hint="--session-id") from None
 
 
-def text_or_file(option: str, text: str | None, path: str | None) -> str | None:
+def text_or_file(
+    option: str, text: str | None, path: str | None, directory: str | None, *, takes_pipe: bool = True
+) -> str | None:
+    """`directory`: that of `--cd`. `takes_pipe`: False where the file will be read again."""
     if text is not None and path is not None:
         raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
     if path is None:
         return text
-    if Path(path).exists() and not Path(path).is_file():
-        raise typer.BadParameter(f"{path} is no file", param_hint=f"--{option}-file")
+    from ralph.effects.named_file import read_named_file  # noqa: PLC0415 - few runs need it
+
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        where, directories_of_run = str(absolute(path)), run_directories(directory)
+        data = read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe)
+        return data.decode("utf-8", "replace")
     except OSError as error:
         raise typer.BadParameter(
             f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file"
@@ -138,20 +145,28 @@ def _directories_in(word: str) -> list[str]:
     return [word]
 
 
-def writable_file(option: str, path: str | None) -> str | None:
+def run_directories(directory: str | None) -> tuple[str, ...]:
+    """Where ralph was called and where it works (`--cd`): a link there could have come with a repository. Absolute."""
+    here = str(absolute(""))
+    return (here, str(absolute(directory or "")))
+
+
+def writable_file(option: str, path: str | None, directory: str | None) -> str | None:
     from ralph.effects.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
 
     if path == "-":
         raise typer.BadParameter("must be a file: standard output belongs to the result", param_hint=option)
     where = absolute(path)
-    problem = result_file_problem(where) if where is not None else None
+    problem = result_file_problem(where, run_directories(directory)) if where is not None else None
     if problem is not None:
         raise typer.BadParameter(problem, param_hint=option)
     return where
 
 
-def report_wish(schema: str | None, *, is_required: bool) -> ReportWish | None:
-    """None: no final report is required."""
+def report_wish(
+    schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
+) -> ReportWish | None:
+    """None: no final report is required. `directory`, `takes_pipe`: as for `text_or_file`."""
     from ralph.run_options import ReportWish  # noqa: PLC0415 - not needed for --help
 
     if schema is None:
@@ -161,7 +176,7 @@ def report_wish(schema: str | None, *, is_required: bool) -> ReportWish | None:
     from ralph.effects.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
 
     try:
-        return ReportWish(read_schema(schema, Path.cwd()))
+        return ReportWish(read_schema(schema, Path.cwd(), directory, takes_pipe=takes_pipe))
     except FileNotFoundError:
         raise typer.BadParameter("the working directory is gone", param_hint="--json-schema") from None
     except ValueError as error:

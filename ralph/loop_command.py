@@ -112,10 +112,11 @@ class LoopCommand:
         state = self._state(record)
         self._voice.is_quiet = state.plan.is_quiet
         plan, settings = self._settings(state.plan)
-        state = replace(state, plan=plan)
+        state = self._without_credentials(replace(state, plan=plan), settings)
         with self._locked(state.plan, settings) as (checkout, lock):
             if self._options.goes_on:
-                state = self._state(record)  # whoever had the lock until now may have gone on with it
+                # Whoever had the lock until now may have gone on with it.
+                state = self._without_credentials(self._state(record), settings)
                 state = replace(state, plan=replace(state.plan, settings_files=plan.settings_files))
             else:
                 self._clear_the_way(record)
@@ -190,6 +191,13 @@ class LoopCommand:
             return plan
         reach = [self._directory, *map(Path, plan.writable)]
         return replace(plan, settings_files=recorded_files(self._files, reach))
+
+    def _without_credentials(self, state: LoopState, settings: Settings) -> LoopState:
+        """The prompt stands in the record, and goes to every iteration."""
+        if state.plan.prompt is None:
+            return state
+        prompt = self._redactor(settings).redact(state.plan.prompt)
+        return replace(state, plan=replace(state.plan, prompt=prompt))
 
     def _redactor(self, settings: Settings) -> Redactor:
         return Redactor(known_secrets(self._environment, settings.secrets))
@@ -276,7 +284,9 @@ class LoopCommand:
             people=self._voice,
             waiter=self._waiter,
             clock=self._clock,
-            read_prompt=PromptReader(plan, warn=self._voice.warn).read,
+            read_prompt=PromptReader(
+                plan, warn=self._voice.warn, redact=self._redactor(settings).redact
+            ).read,
             own_limits=settings.limits,
             schedule=settings.loop,
         )
@@ -304,7 +314,9 @@ class LoopCommand:
         path = self._environment.get(_STEP_SUMMARY)
         if path:
             try:
-                append_text(path, self._voice.redact(words.step_summary(state, end)))
+                plan = self._options.plan
+                directories = (plan.launch_directory, plan.directory)
+                append_text(path, self._voice.redact(words.step_summary(state, end)), directories)
             except OSError as error:
                 self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
         self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)

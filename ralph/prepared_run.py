@@ -23,6 +23,7 @@ from ralph.wiring import (
     build_roster,
     build_toolbox,
     no_limit_notice,
+    redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
     tools_notice,
@@ -64,6 +65,7 @@ class PreparedRun:
         self._options = options
         self._around = around
         self._controls = controls
+        self._redactor = redactor
         self._early_notes: list[Entry] = []
         """What happened before the next task begins."""
         self._is_working = False
@@ -72,9 +74,9 @@ class PreparedRun:
         self._total = self.session.total
         try:
             self._toolbox = self._tools(redactor)
-            self._report_form = build_report_form(around, options, self.session.old)
+            self._report_form = build_report_form(around, redactor, options, self.session.old)
             tools = (*self._toolbox.definitions, *((self._report_form.tool,) if self._report_form else ()))
-            self.roster, self._notices = build_roster(around, tools, options, self.session.old)
+            self.roster, self._notices = build_roster(around, redactor, tools, options, self.session.old)
             # An old session may be about another model than the settings are.
             refuse_uncountable_budget(self.roster.targets, around.settings)
         except BaseException:
@@ -117,7 +119,7 @@ class PreparedRun:
         offered = old.offered_tools if old is not None and not options.names_tools else None
         keeps_list = old is not None and not options.shapes_requests
         return build_toolbox(
-            self._around, redactor, self._writable, offered, self._controls, keeps_list=keeps_list
+            self._around, redactor, options, self._writable, offered, self._controls, keeps_list=keeps_list
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -188,7 +190,7 @@ class PreparedRun:
         )
         notes, self._early_notes = self._early_notes, []
         self._is_working = True
-        ended = self._run.run(prompt, opening, *notes)
+        ended = self._run.run(redacted_prompt(prompt, self._redactor), opening, *notes)
         self._is_working = False
         self._total = self._total.plus(ended)
         ended = replace(ended, session_total=self._total)

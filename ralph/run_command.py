@@ -232,7 +232,9 @@ class RunCommand:
         cwd = self._directory()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         # Before anything can be wrong with the settings: a run that they stop must not leave the last one's numbers.
-        self._telemetry.open_metrics(self.options.metrics_file, tell=self.emit)
+        self._telemetry.open_metrics(
+            self.options.metrics_file, self.options.output.directories, tell=self.emit
+        )
         files = self._files_of_loop()
         settings = load_settings(self.options.settings, self._environment, cwd, config_file, files)
         if not self.options.session.is_old:
@@ -286,6 +288,7 @@ class RunCommand:
         return read_prompt(
             self.options.prompt,
             self.options.prompt_file,
+            directories=self.options.output.directories,
             waiter=self.waiter,
             clock=self.clock,
             is_required=not self.options.session.is_old,

@@ -18,6 +18,7 @@ from ralph.core.setting_tables import LimitSettings
 from ralph.core.system_prompt import PromptParts, system_prompt
 from ralph.core.tool_calls import FINAL_REPORT
 from ralph.core.tool_choice import TOOL_NAMES
+from ralph.effects.output.shown_object import redacted
 from ralph.effects.project_instructions import read_project_instructions
 from ralph.settings import SettingsError
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ralph.core.tool_calls import ToolDefinition
     from ralph.effects.target_clients import TargetClients
     from ralph.effects.tools import LocalToolbox
+    from ralph.loop import Prompt
     from ralph.ports import Clock, Events, Waiter
     from ralph.run_options import RunOptions
     from ralph.settings import RetrySettings, Settings
@@ -64,6 +66,7 @@ class Surroundings:
 def build_toolbox(
     around: Surroundings,
     redactor: Redactor,
+    options: RunOptions,
     writable: Sequence[str] = (),
     offered: frozenset[str] | None = None,
     controls: RunControls | None = None,
@@ -95,6 +98,9 @@ def build_toolbox(
                 environment=around.tools_environment,
                 enabled=enabled,
                 writable=tuple(map(Path, writable)),
+                user_environment=around.environment,
+                configuration=() if options.config_file is None else (Path(options.config_file),),
+                session_directory=options.session.directory,
             ),
             waiter=around.waiter,
             clock=around.clock,
@@ -133,7 +139,16 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
     return clients
 
 
-def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
+def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
+    """Without known credentials: whoever pastes one into a task, or links one in, has not meant it for the API."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt and redactor.redact(prompt)
+    return [redacted(block, redactor.redact) for block in prompt]
+
+
+def build_report_form(
+    around: Surroundings, redactor: Redactor, options: RunOptions, old: Session | None
+) -> ReportForm | None:
     """What the final report must be: what was asked for just now, else what the session's requests say. None: nothing."""
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:
@@ -141,7 +156,8 @@ def build_report_form(around: Surroundings, options: RunOptions, old: Session | 
     from ralph.core.report import ReportForm, plain_problems  # noqa: PLC0415 - most runs need none
     from ralph.core.report_tool import has_payload, report_tool  # noqa: PLC0415 - the same
 
-    tool = report_tool(options.report.payload_schema) if options.report is not None else offered
+    wish = options.report
+    tool = offered if wish is None else report_tool(redacted(wish.payload_schema, redactor.redact))
     assert tool is not None  # noqa: S101 - one of the two is there
     if not has_payload(tool):
         return ReportForm(tool, plain_problems, has_payload=False)
@@ -154,19 +170,24 @@ def build_report_form(around: Surroundings, options: RunOptions, old: Session | 
 
 
 def build_roster(
-    around: Surroundings, tools: tuple[ToolDefinition, ...], options: RunOptions, old: Session | None
+    around: Surroundings,
+    redactor: Redactor,
+    tools: tuple[ToolDefinition, ...],
+    options: RunOptions,
+    old: Session | None,
 ) -> tuple[Roster, tuple[str, ...]]:
     """Whom the run can ask, and notices about what of the wishes did not fit.
 
     A session that is gone on with keeps its requests as they were, unless the command line shapes them anew.
     """
     settings = around.settings
+    instructions, left_out = read_project_instructions(around.cwd)
     parts = PromptParts(
         cwd=str(around.cwd),
         platform=platform.system(),
         replacement=options.system_prompt,
         appendix=options.append_system_prompt,
-        instructions=read_project_instructions(around.cwd),
+        instructions=instructions,
     )
     targets = settings.targets
     keeps = old is not None and not options.shapes_requests
@@ -175,7 +196,7 @@ def build_roster(
         targets = _of_the_session(targets, old)
     roster = Roster(
         targets,
-        system=system_prompt(parts),
+        system=redactor.redact(system_prompt(parts)),
         tools=tools,
         strategy=settings.retry.strategy,
         returns=settings.retry.revert == "cooldown-expiry",
@@ -191,7 +212,7 @@ def build_roster(
         f"{name}: requests change from here on, as the settings ask for something else than before"
         for name in roster.changed
     ]
-    return roster, (*cut, *changed, *_lost_notice(roster, old), *_effort_notices(targets))
+    return roster, (*left_out, *cut, *changed, *_lost_notice(roster, old), *_effort_notices(targets))
 
 
 def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:

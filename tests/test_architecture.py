@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "ralph.cli_values": {
         "ralph.cli_options",
         "ralph.core",
+        "ralph.effects.named_file",
         "ralph.effects.output",
         "ralph.effects.report_schema",
         "ralph.run_options",
@@ -105,7 +106,14 @@ MAY_IMPORT = {
     "ralph.doctor_command": {"ralph", "ralph.core", "ralph.effects", "ralph.settings"},
     "ralph.old_session": {"ralph", "ralph.core", "ralph.effects.sessions", "ralph.run_session"},
     "ralph.sessions_command": {"ralph.core", "ralph.effects.output", "ralph.effects.sessions"},
-    "ralph.wiring": {"ralph.core", "ralph.ports", "ralph.effects", "ralph.run_options", "ralph.settings"},
+    "ralph.wiring": {
+        "ralph.core",
+        "ralph.ports",
+        "ralph.effects",
+        "ralph.loop",
+        "ralph.run_options",
+        "ralph.settings",
+    },
     "ralph.demo": {
         "ralph.core",
         "ralph.effects.loop.record",

@@ -45,6 +45,8 @@ class OutputOptions:
     is_quiet: bool = False
     result_file: str | None = None
     """Where the `result` object is written too, by atomic rename. None: nowhere."""
+    directories: tuple[str, ...] = ()
+    """Where ralph was called and where it works, absolute: links there do not lead its files elsewhere."""
 
 
 class Writer:
@@ -116,7 +118,7 @@ class Writer:
         """Raises OSError; the file then has its old content or none."""
         if self._options.result_file is not None:
             result = self._json_line(result_object(ended, self.session_id))
-            write_result_file(self._options.result_file, result)
+            write_result_file(self._options.result_file, result, self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
         """Give the reader of standard output a last chance to take what is there; a signal shortens it.

@@ -49,15 +49,18 @@ class _IgnoreFile:
         return None
 
 
-def walk(top: str | None, on_unreadable: OnUnreadable) -> Iterator[str]:
+def walk(top: str | None, on_unreadable: OnUnreadable, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
     """Regular files below the working directory, relative, in the order of their paths.
 
-    `top` is the top of the repository, None outside of one: rules from there down to here count.
+    `top` is the top of the repository, None outside of one: rules from there down to here count. `hidden`: relative
+    paths of what is passed over, with everything beneath it.
     """
-    return _walk([], _files_above(Path.cwd(), top), on_unreadable)
+    return _walk([], _files_above(Path.cwd(), top), on_unreadable, hidden)
 
 
-def _walk(directory: list[str], files: list[_IgnoreFile], on_unreadable: OnUnreadable) -> Iterator[str]:
+def _walk(
+    directory: list[str], files: list[_IgnoreFile], on_unreadable: OnUnreadable, hidden: frozenset[str]
+) -> Iterator[str]:
     path = "/".join([".", *directory])
     try:
         with os.scandir(path) as listing:
@@ -72,11 +75,11 @@ def _walk(directory: list[str], files: list[_IgnoreFile], on_unreadable: OnUnrea
         files = [*files, *_read(Path(path), way_here=[], depth=len(directory))]
     for entry in entries:
         parts = [*directory, entry.name]
-        if entry.name == ".git":
+        if entry.name == ".git" or (hidden and "/".join(parts) in hidden):
             continue
         if entry.is_dir(follow_symlinks=False):
             if not _is_ignored(parts, files, is_directory=True):
-                yield from _walk(parts, files, on_unreadable)
+                yield from _walk(parts, files, on_unreadable, hidden)
         elif entry.is_file(follow_symlinks=False) and not _is_ignored(parts, files, is_directory=False):
             yield "/".join(parts)
 

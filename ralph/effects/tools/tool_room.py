@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ralph.effects.tools.path_guard import PathGuard
     from ralph.effects.tools.roots import Roots
     from ralph.ports import Clock, Waiter
 
@@ -41,6 +43,12 @@ class ToolSettings:
     """A command that prints more is stopped."""
     writable: tuple[Path, ...] = ()
     """Directories besides `cwd` that Write and Edit may write beneath. Absolute."""
+    user_environment: Mapping[str, str] | None = None
+    """The one that ralph was started with: it says where the user's secrets are. None: `environment` does."""
+    configuration: tuple[Path, ...] = ()
+    """Files of ralph's settings that the command line named."""
+    session_directory: Path | None = None
+    """Where the command line said that sessions are kept."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,19 @@ class ToolRoom:
     give_up: Event = field(default_factory=Event)
     """Set when nobody wants the results of the running read-only calls any more."""
     _found: dict[str, str | None] = field(default_factory=dict)
+
+    @cached_property
+    def guard(self) -> PathGuard:
+        from ralph.effects.protected_places import gather_paths  # noqa: PLC0415 - for the first file tool
+        from ralph.effects.tools.path_guard import PathGuard  # noqa: PLC0415 - the same
+
+        settings = self.settings
+        environment = settings.environment if settings.user_environment is None else settings.user_environment
+        roots = self.roots.paths
+        return PathGuard(
+            lambda: gather_paths(roots, environment, settings.configuration, settings.session_directory),
+            own_files=lambda: self.spill.path,
+        )
 
     def program(self, name: str) -> str | None:
         """The path of a program on the commands' PATH, looked up once; None when the machine has none."""
