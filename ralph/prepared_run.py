@@ -119,7 +119,13 @@ class PreparedRun:
         offered = old.offered_tools if old is not None and not options.names_tools else None
         keeps_list = old is not None and not options.shapes_requests
         return build_toolbox(
-            self._around, redactor, options, self._writable, offered, self._controls, keeps_list=keeps_list
+            self._around,
+            redactor,
+            options,
+            writable=self._writable,
+            offered=offered,
+            controls=self._controls,
+            keeps_list=keeps_list,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:

@@ -67,10 +67,10 @@ def build_toolbox(
     around: Surroundings,
     redactor: Redactor,
     options: RunOptions,
+    *,
     writable: Sequence[str] = (),
     offered: frozenset[str] | None = None,
     controls: RunControls | None = None,
-    *,
     keeps_list: bool = False,
 ) -> LocalToolbox:
     """`offered`: what the requests of the session have offered so far; None: it does not matter.
