@@ -21,7 +21,7 @@ from ralph.core.redaction import Redactor
 from ralph.core.settings_listing import setting_lines, target_lines
 from ralph.effects.checks.machine import look_at_machine
 from ralph.effects.checks.places import look_at_sessions, look_at_working_directory
-from ralph.effects.claude_settings import unheeded_rules
+from ralph.effects.claude_settings import rules_not_honoured
 from ralph.effects.clock import SystemClock
 from ralph.effects.waiter import STOP_SIGNALS, InboxWaiter
 from ralph.settings import ClockSettings, Settings, SettingsError, load_settings
@@ -156,10 +156,12 @@ def _findings(
     yield from look_at_machine(environment, __version__)
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, options.session_directory)
-    unheeded = unheeded_rules(cwd, environment) if cwd is not None else None
-    if unheeded is not None:
+    not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None
+    if not_honoured is not None:
         yield warn(
-            "rules of Claude Code", unheeded, "take tools away by --disallowed-tools or [tools] disallowed"
+            "rules of Claude Code",
+            not_honoured,
+            "take tools away by --disallowed-tools or [tools] disallowed",
         )
     if problem is not None:
         yield problem

@@ -14,7 +14,7 @@ from ralph.core.events import Notice, RunStarted
 from ralph.core.outcome import Outcome
 from ralph.core.permission_mode import mode_notice
 from ralph.core.session_entries import run_entry
-from ralph.effects.claude_settings import unheeded_rules
+from ralph.effects.claude_settings import rules_not_honoured
 from ralph.loop import Run
 from ralph.run_session import OpenSession, open_new_session, prompt_of_resumed, way_back
 from ralph.wiring import (
@@ -161,9 +161,9 @@ class PreparedRun:
         if said is not None:
             yield said
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
-        unheeded = unheeded_rules(self._around.cwd, self._around.environment)
-        if unheeded:
-            yield f"{unheeded}; take tools away by --disallowed-tools, or use --permission-mode plan"
+        not_honoured = rules_not_honoured(self._around.cwd, self._around.environment)
+        if not_honoured:
+            yield f"{not_honoured}; take tools away by --disallowed-tools, or use --permission-mode plan"
 
     def _tool_names(self) -> tuple[str, ...]:
         names = tuple(tool.name for tool in self._toolbox.definitions)

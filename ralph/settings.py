@@ -318,8 +318,8 @@ def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
     from ralph.core.settings_listing import shown_value  # noqa: PLC0415 - few repositories try
 
     return Remark(
-        f"{wanted.origin}: {name} = {shown_value(wanted.value)} is ignored: {shown_value(trusted.value)} "
-        f"({trusted.origin}) is tighter, and a file in the working directory can only tighten",
+        f"{wanted.origin}: {name} = {shown_value(wanted.value)} is ignored: it is not tighter than "
+        f"{shown_value(trusted.value)} ({trusted.origin}), and a file in the working directory can only tighten",
         "say it in your own config file, or pass this one by --config",
     )
 

@@ -36,10 +36,10 @@ def _smaller(trusted: float | None, wanted: float) -> float | None:
 
 
 def _retries(trusted: str, wanted: str) -> str | None:
+    if wanted == trusted:
+        return wanted
     known = _POLICY_RANKS.get(wanted)
-    if known is None or known == _POLICY_RANKS["patient"]:
-        return None
-    return wanted if known <= _POLICY_RANKS.get(trusted, 0) else None
+    return wanted if known is not None and known <= _POLICY_RANKS.get(trusted, 0) else None
 
 
 def _fewer(trusted: tuple[str, ...] | None, wanted: tuple[str, ...]) -> tuple[str, ...] | None:

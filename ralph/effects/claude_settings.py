@@ -1,4 +1,4 @@
-"""Finds rules and hooks that people wrote for Claude Code, to say that ralph does not heed them yet.
+"""Finds rules and hooks that people wrote for Claude Code, to say that ralph does not honour them yet.
 
 Refuses to follow any of it, to read more than a megabyte, and to wait for a pipe. Without such files it costs a look at
 each place.
@@ -25,13 +25,13 @@ _LISTS = ("deny", "ask")
 _TIGHT_MODES = ("plan", "dontAsk")
 
 
-def unheeded_rules(cwd: Path, environment: Mapping[str, str]) -> str | None:
+def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
     """One sentence about all files, without a full stop; None: nothing in them is missed."""
     found = [(path, rules) for path in _files(cwd, environment) if (rules := _rules_in(path)) is not None]
     if not found:
         return None
     listed = "; ".join(f"{path}: {rules}" for path, rules in found)
-    return f"not heeded yet, so that no call is stopped by them: {listed}"
+    return f"not honoured yet, so that no call is stopped by them: {listed}"
 
 
 def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Rules and hooks that people wrote for Claude Code: ralph does not heed them yet, and says so."""
+"""Rules and hooks that people wrote for Claude Code: ralph does not honour them yet, and says so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def about_rules(ran) -> list[str]:
     return [
         one["text"]
         for one in ran.objects
-        if one.get("subtype") == "notice" and "not heeded yet" in one["text"]
+        if one.get("subtype") == "notice" and "not honoured yet" in one["text"]
     ]
 
 
@@ -35,7 +35,7 @@ def test_rules_and_hooks_of_three_files_are_one_notice_and_a_warning_of_the_doct
     write(local, {"permissions": {"ask": ["Write"], "defaultMode": "plan"}})
     write(user, {"hooks": hook})
     expected = (
-        f"not heeded yet, so that no call is stopped by them: {project}: permissions.deny; "
+        f"not honoured yet, so that no call is stopped by them: {project}: permissions.deny; "
         f"{local}: permissions.ask, permissions.defaultMode; {user}: hooks"
     )
     ran = ralph("go", "-q", "--output-format", "stream-json")

@@ -34,12 +34,12 @@ def test_a_repository_gives_back_no_tool_that_the_user_took_away(ralph, serve) -
     assert not (ralph.cwd / "ran").exists()
     assert tools_of(server) == ["Read", "Write", "Glob", "Grep"]
     told = [text for text in notices(ran) if str(local) in text and "is ignored" in text]
-    tighter = "is tighter, and a file in the working directory can only tighten"
+    why = "and a file in the working directory can only tighten"
     assert sorted(told) == sorted(
         [
-            f"{local}: tools.disallowed = none is ignored: Bash ({ralph.user_file}) {tighter}",
-            f"{local}: clocks.response_s = 0 is ignored: 60 ({ralph.user_file}) {tighter}",
-            f"{local}: limits.max_turns = 9 is ignored: 5 (flag --max-turns) {tighter}",
+            f"{local}: tools.disallowed = none is ignored: it is not tighter than Bash ({ralph.user_file}), {why}",
+            f"{local}: clocks.response_s = 0 is ignored: it is not tighter than 60 ({ralph.user_file}), {why}",
+            f"{local}: limits.max_turns = 9 is ignored: it is not tighter than 5 (flag --max-turns), {why}",
         ]
     )
     [about_tools] = [text for text in notices(ran) if text.startswith("tools of this run")]
