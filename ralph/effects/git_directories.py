@@ -15,14 +15,6 @@ _VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 _REPOSITORY = ("HEAD", "objects", "refs")
 
 
-def repository_top(directory: str) -> str | None:
-    """The nearest directory from here up that has a `.git`."""
-    for above in (directory, *map(str, Path(directory).parents)):
-        if os.path.exists(f"{above}/.git"):  # noqa: PTH110 - Path.exists raises where it may not look
-            return above
-    return None
-
-
 def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Of the checkouts that the roots lie in: a linked worktree has one of its own and a common one."""
     named = (environment[name] for name in _VARIABLES if environment.get(name))

@@ -7,20 +7,21 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.effects.git_directories import repository_top
+from ralph.effects.repository import repository_top
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MOST_LINKS = 40
 # What lies there is the system's: /dev/stdin is a link, and no repository put it there.
-_OF_THE_SYSTEM = ("/proc", "/sys", "/dev")
+_OF_THE_KERNEL = ("/proc", "/sys")
+_OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
     """The tops of the repositories that they lie in, links followed; outside of one the directory itself."""
-    reals = [os.path.realpath(directory) for directory in directories]
-    return tuple(dict.fromkeys(repository_top(real) or real for real in reals))
+    tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
+    return tuple(dict.fromkeys(map(str, tops)))
 
 
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
@@ -40,7 +41,8 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
         except OSError:  # no link, or not there
             here = place
             continue
-        if is_beneath(here, tops) and not is_beneath(here, _OF_THE_SYSTEM):
+        is_of_system = here in _OF_THE_SYSTEM or is_beneath(here, _OF_THE_KERNEL)
+        if is_beneath(here, tops) and not is_of_system:
             return place
         links += 1
         if links > _MOST_LINKS:

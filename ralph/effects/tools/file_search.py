@@ -12,10 +12,11 @@ import re
 import stat
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.effects.atomic_write import HELD_DIRECTORY
-from ralph.effects.git_directories import repository_top
+from ralph.effects.repository import repository_top
 from ralph.effects.tools.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.effects.tools.path_guard import HiddenPlaces
 from ralph.effects.tools.read import open_regular
@@ -24,8 +25,6 @@ from ralph.effects.tools.text_encoding import marked_encoding
 from ralph.effects.tools.tool_error import ToolError, os_error_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ralph.effects.tools.tool_room import ToolRoom
 
 # What ripgrep's file types understand as `GlobPattern` does: names without classes, escapes, braces in braces
@@ -155,7 +154,7 @@ def _ripgrep_options(place: Place) -> list[str]:
         "--no-ignore-dot",
         "--no-ignore-global",
         "--no-ignore-exclude",
-        *([] if repository_top(place.real) else outside),
+        *([] if repository_top(Path(place.real)) else outside),
         *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
         *(
             word
@@ -177,9 +176,10 @@ def _is_text(path: str) -> bool:
 
 
 def _worker_command(place: Place, room: ToolRoom, query: dict[str, object]) -> list[str]:
+    top = repository_top(Path(place.real))
     task = {
         "target": place.target,
-        "top": repository_top(place.real),
+        "top": None if top is None else str(top),
         "hidden": place.hidden.paths,
         "limit_s": room.settings.search_timeout_s,
         **query,
