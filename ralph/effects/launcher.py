@@ -2,8 +2,8 @@
 # ruff: noqa: PTH112, PTH123, PTH208, SIM105
 """Supervises one command so that nothing it starts outlives it; refuses to know anything else of ralph.
 
-Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE COMMAND...`), so it
-imports little: its start-up is part of every command. Exits with the command's status, 128 + n for signal n.
+Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`), so
+it imports little: its start-up is part of every command. Exits with the command's status, 128 + n for signal n.
 
 Its rules:
 
@@ -19,7 +19,8 @@ Its rules:
    by looking, one that dies later leaves SIGTERM pending: there is no moment in between. Only then is the command
    started; not at all when it is to stop already.
 4. The command sees nothing of this: no signal is blocked in it, and what the interpreter ignores has its default.
-   What was ignored when ralph was started (`nohup`) stays ignored, here too.
+   What was ignored when ralph was started (`nohup`) stays ignored, here too. Its core dumps have the limit that
+   ralph was started with.
 5. To end a tree is to ask it (SIGTERM), to be patient, and to kill until nothing is left. Where the parent is gone
    patience is short: long enough for git to remove its lock, which would keep every later git out.
 6. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
@@ -113,9 +114,10 @@ def send_signal(pids: list[int], number: int) -> None:
 
 
 class _Supervisor:
-    def __init__(self, parent_pid: int, grace_s: float) -> None:
+    def __init__(self, parent_pid: int, grace_s: float, core_limit: int) -> None:
         self._parent_pid = parent_pid
         self._grace_s = grace_s
+        self._core_limit = core_limit
         self._stop_signals = _stop_signals()
         self._awaited = {*self._stop_signals, signal.SIGCHLD}
         self._is_told_everything = False
@@ -128,7 +130,7 @@ class _Supervisor:
         _expect_the_defaults()
         self._tie_to_parent()
         if not (self._is_orphaned() or signal.sigpending() & self._stop_signals):
-            self._command_pid = _start(command)
+            self._command_pid = _start(command, self._core_limit)
             self._supervise()
         if self._status is None:
             return 128 + signal.SIGTERM
@@ -246,22 +248,24 @@ def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
     return None
 
 
-def _start(command: list[str]) -> int:
+def _start(command: list[str], core_limit: int) -> int:
     """Start the command in a session of its own. Returns its pid."""
     # Not posix_spawn: a Python that was built against an old glibc has no new session there.
     pid = os.fork()
     if pid == 0:
-        _become(command)
+        _become(command, core_limit)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # or a reader of the output would wait for us
         os.dup2(nowhere, descriptor)
     return pid
 
 
-def _become(command: list[str]) -> None:
+def _become(command: list[str], core_limit: int) -> None:
     status = 127
     try:
         os.setsid()
+        if core_limit:
+            _allow_core_dumps(core_limit)
         # All of them: whoever started ralph may have blocked others. What was sent meanwhile is obeyed here.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvp(command[0], command)  # noqa: S606 - which shell it is was decided by who asked
@@ -272,14 +276,21 @@ def _become(command: list[str]) -> None:
         os._exit(status)
 
 
+def _allow_core_dumps(core_limit: int) -> None:
+    import resource  # noqa: PLC0415 - most commands had no such limit
+
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (core_limit, most))
+
+
 def main(arguments: list[str]) -> int:
-    parent_pid, grace_s, character_type, *command = arguments
+    parent_pid, grace_s, character_type, core_limit, *command = arguments
     # The interpreter sets this variable at its start (PEP 538): the command gets what it was given.
     if character_type:
         os.environ["LC_CTYPE"] = character_type
     else:
         os.environ.pop("LC_CTYPE", None)
-    return _Supervisor(int(parent_pid), float(grace_s)).run(command)
+    return _Supervisor(int(parent_pid), float(grace_s), int(core_limit)).run(command)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.effects import launcher
+from ralph.own_process import core_limit_at_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,7 +145,12 @@ class SupervisedCommand(OwnedProcess):
         super().__init__(
             [
                 *(sys.executable, "-I", "-S", launcher.__file__),
-                *(str(os.getpid()), str(grace_s), environment.get("LC_CTYPE", "")),
+                *(
+                    str(os.getpid()),
+                    str(grace_s),
+                    environment.get("LC_CTYPE", ""),
+                    str(core_limit_at_start()),
+                ),
                 *command,
             ],
             cwd=cwd,

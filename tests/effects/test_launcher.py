@@ -114,7 +114,7 @@ def line_for(
     """With `script`, what runs the launcher in its own way."""
     python = [sys.executable, "-I", "-S"]
     first = [*python, "-c", script] if script else python
-    return [*first, launcher.__file__, str(parent_pid or os.getpid()), str(grace_s), "", *command]
+    return [*first, launcher.__file__, str(parent_pid or os.getpid()), str(grace_s), "", "0", *command]
 
 
 def with_signals(
@@ -320,7 +320,9 @@ def test_stopped_and_continued_the_launcher_goes_on() -> None:
 def test_where_the_kernel_does_not_tell_of_the_parents_end_the_launcher_sees_it() -> None:
     """The parent is a shell; `:` keeps it from becoming the launcher itself. The command holds the output open."""
     command = shell("trap '' TERM; echo $$; sleep 99; sleep 99")
-    own = 'python=$1; script=$2; launcher=$3; shift 3; "$python" -ISc "$script" "$launcher" $$ 60 "" "$@"; :'
+    own = (
+        'python=$1; script=$2; launcher=$3; shift 3; "$python" -ISc "$script" "$launcher" $$ 60 "" 0 "$@"; :'
+    )
     with started([*shell(own), "sh", sys.executable, AS_ON_MACOS, launcher.__file__, *command]) as parent:
         assert parent.stdout
         pid = int(parent.stdout.readline())

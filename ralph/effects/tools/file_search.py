@@ -10,10 +10,11 @@ import json
 import os
 import re
 import stat
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ralph.effects.own_programs import own_python
+from ralph.effects.repository import repository_top
 from ralph.effects.tools.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.effects.tools.read import open_regular
 from ralph.effects.tools.search_process import SearchProcess
@@ -29,11 +30,7 @@ if TYPE_CHECKING:
 # and empty alternatives. A colon would have a meaning of its own.
 _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
 
-# `-I` keeps the working directory and the environment out; the program needs to find ralph all the same.
-_WORKER = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ralph.effects.tools.search_worker import main; sys.exit(main(sys.argv[2]))"
-)
+_WORKER = "from ralph.effects.tools.search_worker import main; sys.exit(main(sys.argv[1]))"
 
 
 @dataclass(frozen=True)
@@ -123,14 +120,6 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProces
     return SearchProcess(command, cwd=str(place.directory), room=room)
 
 
-def repository_top(directory: Path) -> Path | None:
-    directory = directory.resolve()
-    for above in (directory, *directory.parents):
-        if os.path.exists(above / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look
-            return above
-    return None
-
-
 def _ripgrep_options(place: Place) -> list[str]:
     outside = ["--no-require-git", "--no-ignore-parent"]
     return [
@@ -151,5 +140,4 @@ def _worker_command(place: Place, room: ToolRoom, query: dict[str, object]) -> l
         "limit_s": room.settings.search_timeout_s,
         **query,
     }
-    import_path = json.dumps([entry for entry in sys.path if entry])
-    return [sys.executable, "-I", "-c", _WORKER, import_path, json.dumps(task)]
+    return own_python(_WORKER, json.dumps(task))
