@@ -22,7 +22,10 @@ Its rules:
    What was ignored when ralph was started (`nohup`) stays ignored, here too. Its core dumps have the limit that
    ralph was started with.
 5. To end a tree is to ask it (SIGTERM), to be patient, and to kill until nothing is left. Where the parent is gone
-   patience is short: long enough for git to remove its lock, which would keep every later git out.
+   patience is short: long enough for git to remove its lock, which would keep every later git out. A tree of more
+   processes than anybody works with gets none: it would only grow.
+   To kill is to stop everything first (SIGSTOP): what is stopped starts nothing, so that a tree which starts
+   processes faster than it can be walked stands still before it dies.
 6. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
    adopted there, and only the command's process group can be reached.
 """
@@ -33,6 +36,10 @@ import os
 import signal
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -46,12 +53,21 @@ _LOOK_EVERY_S = 0.005
 # How to end what is left: what to send to all of it, and how long to wait before the next step.
 _Plan = tuple[tuple[int, float], ...]
 _NO_SIGNAL = 0
-# A process that is being born escapes one look at the tree. SIGKILL is obeyed within milliseconds, but for a process
-# stuck in the kernel: two seconds are enough.
+# SIGKILL is obeyed within milliseconds, but for a process stuck in the kernel: two seconds are enough.
 _WITHOUT_PATIENCE: _Plan = ((signal.SIGKILL, 0.005),) * 400
 _FOR_ORPHANS: _Plan = ((signal.SIGTERM, 0.1), *_WITHOUT_PATIENCE)
 # What still runs when the command ends may finish by itself (`exec > >(tee log)`), is asked, then made to.
 _FOR_LEFTOVERS: _Plan = ((_NO_SIGNAL, 0.1), (signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
+
+# A tree may hold more processes than this only by accident or malice.
+_MOST_ASKED = 1000
+# An ordinary tree takes milliseconds. What still moves after this is killed as it stands, and looked for again.
+_STOP_WITHIN_S = 2.0
+_LOOK_AGAIN_AFTER_S = 0.0005
+# /proc/PID/stat: stopped, traced, ended.
+_STANDS_STILL = (b"T", b"t", b"Z", b"X")
+# In the middle of a fork, for one; SIGKILL breaks that off. A parent in vfork waits so for its child, which is stopped.
+_WAITS_IN_KERNEL = b"D"
 
 
 def prctl(option: int, value: int) -> bool:
@@ -95,14 +111,95 @@ def _children_by_scan(pid: int) -> list[int]:
     return children
 
 
-def tree_below(roots: list[int]) -> list[int]:
-    """The roots and all their descendants, parents first."""
+def tree_below(roots: list[int], most: int | None = None) -> list[int]:
+    """The roots and all their descendants, parents first; not much more of them than `most`."""
     tree = dict.fromkeys(roots)
     generation = roots
-    while generation:
+    while generation and (most is None or len(tree) <= most):
         generation = [child for pid in generation for child in children_of(pid) if child not in tree]
         tree.update(dict.fromkeys(generation))
     return list(tree)
+
+
+def kill_below(root: int, spared: Iterable[int] = ()) -> None:
+    """Stop everything below a process until nothing of it moves, then kill it. Linux.
+
+    `spared`: children of the root that stay, with all that is below them. What was born at a bad moment has lost its
+    parent after this, and is found by a second call.
+    """
+    until_s = time.monotonic() + _STOP_WITHIN_S
+    # Until a look that knew nothing found nothing to stop: a number may have a new owner, or somebody wakes the others.
+    while _stop_below(root, spared, until_s) and time.monotonic() < until_s:
+        pass
+    # In time or not: what is stopped would never end.
+    send_signal(_Look(root, spared).all_below(), signal.SIGKILL)
+
+
+def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
+    """True when anything moved."""
+    look = _Look(root, spared)
+    has_moved = False
+    while look.stops_what_moves() and time.monotonic() < until_s:
+        has_moved = True
+        time.sleep(_LOOK_AGAIN_AFTER_S)
+    return has_moved
+
+
+class _Look:
+    """The processes of the machine, of which those below the root are stopped, the youngest first.
+
+    To walk the tree from above takes a lock of the kernel's for each child, for which a storm of forks keeps it
+    waiting, and meanwhile each process that was found has ended and left another. By its number one is stopped within
+    microseconds.
+    """
+
+    def __init__(self, root: int, spared: Iterable[int]) -> None:
+        self._is_below = {root: True} | dict.fromkeys(spared, False)
+        self._settled = set(self._is_below)
+        self._told: set[int] = set()
+
+    def stops_what_moves(self) -> bool:
+        """True when something did."""
+        return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
+
+    def all_below(self) -> list[int]:
+        return [pid for pid in _processes() if pid not in self._settled and self._lies_below(pid)]
+
+    def _stop(self, pid: int) -> bool:
+        _, state = _parent_and_state(pid)
+        may_wait = pid in self._told and state == _WAITS_IN_KERNEL
+        if state in _STANDS_STILL or may_wait or not self._lies_below(pid):
+            self._settled.add(pid)
+            return False
+        self._told.add(pid)
+        send_signal([pid], signal.SIGSTOP)
+        return True
+
+    def _lies_below(self, pid: int) -> bool:
+        path = []
+        while pid not in self._is_below:
+            path.append(pid)
+            pid, _ = _parent_and_state(pid)
+            if pid == 0:
+                self._is_below[0] = False
+        self._is_below.update(dict.fromkeys(path, self._is_below[pid]))
+        return self._is_below[pid]
+
+
+def _processes() -> list[int]:
+    """The youngest first, as long as the numbers have not begun anew."""
+    return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
+
+
+def _parent_and_state(pid: int) -> tuple[int, bytes]:
+    """0 and X when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            # The command's name, in parentheses, may hold anything: count from the last one.
+            state, parent = stat.read().rpartition(b")")[2].split(maxsplit=2)[:2]
+    except (OSError, ValueError):
+        return 0, b"X"
+    return int(parent), state
 
 
 def send_signal(pids: list[int], number: int) -> None:
@@ -158,8 +255,9 @@ class _Supervisor:
                 if step is None:
                     return
                 number, patience_s = step
-                self._signal_tree(number)
                 due_s = now_s + patience_s
+                if not self._signal_tree(number):
+                    steps, due_s = iter(_WITHOUT_PATIENCE), now_s
             self._wait(due_s - now_s)
 
     def _revised(self, plan: _Plan) -> _Plan:
@@ -199,10 +297,19 @@ class _Supervisor:
             return False
         return True
 
-    def _signal_tree(self, number: int) -> None:
-        if _has_process_tree():
-            send_signal(tree_below(children_of(os.getpid())), number)
-            return
+    def _signal_tree(self, number: int) -> bool:
+        """False: it is too large to be asked one by one and waited for."""
+        if not _has_process_tree():
+            self._signal_group(number)
+        elif number == signal.SIGKILL:
+            kill_below(os.getpid())
+        elif number:
+            tree = tree_below(children_of(os.getpid()), _MOST_ASKED)
+            send_signal(tree, number)
+            return len(tree) <= _MOST_ASKED
+        return True
+
+    def _signal_group(self, number: int) -> None:
         try:
             os.killpg(self._command_pid, number)
         except OSError:
