@@ -153,7 +153,7 @@ def _findings(
     problem: Finding | None,
 ) -> Iterator[Finding]:
     """The quick ones first."""
-    yield from look_at_machine(environment, __version__)
+    yield from look_at_machine(environment, __version__, cwd)
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, options.session_directory)
     not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None

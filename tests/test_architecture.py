@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "ralph"
 # A room, and the rooms it may know. The longest prefix that fits decides.
 MAY_IMPORT = {
     "ralph": set(),
-    "ralph.__main__": {"ralph", "ralph.cli"},
+    "ralph.__main__": {"ralph", "ralph.cli", "ralph.own_process"},
+    "ralph.own_process": set(),
     "ralph.cli_values": {
         "ralph.cli_options",
         "ralph.core",
@@ -117,6 +118,7 @@ MAY_IMPORT = {
     "ralph.demo": {
         "ralph.core",
         "ralph.effects.loop.record",
+        "ralph.effects.own_programs",
         "ralph.loop_command",
         "ralph.loop_options",
         "ralph.run_command",
@@ -162,8 +164,14 @@ MAY_IMPORT = {
         "ralph.settings",
     },
     "ralph.settings": {"ralph.core", "ralph.effects.settings_files"},
-    "ralph.effects": {"ralph.core", "ralph.ports"},
-    "ralph.effects.loop": {"ralph.core", "ralph.effects", "ralph.loop_ports", "ralph.ports"},
+    "ralph.effects": {"ralph.core", "ralph.own_process", "ralph.ports"},
+    "ralph.effects.loop": {
+        "ralph.core",
+        "ralph.effects",
+        "ralph.loop_ports",
+        "ralph.own_process",
+        "ralph.ports",
+    },
     "ralph.effects.checkout": {"ralph.core", "ralph.effects", "ralph.loop_ports", "ralph.ports"},
     "ralph.core": set(),
     "ralph.mock_api": set(),

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MARK = "[redacted]"
+# A token may stand there alone. Of other schemes a user is ordinary: ssh://git@host, postgres://me@localhost.
+_USER_IN_URL = re.compile(r"(?i)\b(https?://)(?!\[redacted\]@)[^\s/?#:@'\"<>]+:?@")
 _UNRESERVED = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 )  # RFC 3986, 2.3
@@ -67,7 +69,8 @@ class Redactor:
 
         Wider than `redact`, and wrong now and then: not for what the model reads.
         """
-        return credential_shapes().sub(_mark_shape, self.redact(text))
+        redacted = credential_shapes().sub(_mark_shape, self.redact(text))
+        return _USER_IN_URL.sub(rf"\1{MARK}@", redacted)
 
     @cached_property
     def longest_bytes(self) -> int:

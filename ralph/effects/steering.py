@@ -234,7 +234,7 @@ class Steering:
             response = self._answer(request, waiting_for)
         except ValueError as refusal:
             self._respond(failure(request.request_id, str(refusal)))
-            if self.refused_guard is not None:
+            if request.subtype == "initialize" and self.refused_guard is not None:
                 self._stop(GuardRefused(self.refused_guard))
             return
         self._respond(success(request.request_id, response))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -393,6 +394,30 @@ def test_the_machine_is_described(ralph) -> None:
     assert os.uname().sysname in found["system"][1]
     assert "openat2" in found["file confinement"][1]
     assert found["sandbox"][1].startswith("none: ")
+    assert not {"PATH", "PYTHONPATH"} & found.keys()
+
+
+@pytest.mark.parametrize("entry", ["", ".", "bin", "{cwd}/bin"])
+def test_search_paths_that_lead_into_the_checkout_are_warnings_and_its_programs_are_not_taken(
+    ralph, entry
+) -> None:
+    (ralph.cwd / "bin").mkdir()
+    for directory in (ralph.cwd, ralph.cwd / "bin"):
+        (directory / "bash").touch(mode=0o755)
+    entry = entry.format(cwd=ralph.cwd)
+    for name in ("PATH", "PYTHONPATH"):
+        ralph.environment[name] = f"{entry}:{ralph.environment[name]}"
+    found = checks(ralph("doctor", "--offline").stdout)
+    assert found["bash"] == ("ok", shutil.which("bash"))
+    assert ("PATH" in found) != entry.startswith("/"), (
+        "what is in a PATH by its full name was put there on purpose"
+    )
+    assert f"names {entry or '.'}, in the working directory" in found["PYTHONPATH"][1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory can be read")
+def test_memory_is_private(ralph) -> None:
+    assert checks(ralph("doctor", "--offline").stdout)["memory"][0] == "ok"
 
 
 def test_a_sessions_directory_that_cannot_be_made_fails(ralph, tmp_path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ralph.core.redaction import MARK, Redactor
 from ralph.effects.checkout.git_settings import GitSettings, settings_before_any, settings_from
+from ralph.effects.own_programs import own_program, trusted_directories
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 from ralph.effects.tools.terminal_text import readable_text
@@ -31,7 +32,6 @@ _GRACE_S = 2.0
 _MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
 _MOST_ERROR_BYTES = 64 * 1024
 _MOST_COMPLAINT_CHARS = 500
-_NOT_FOUND = 127
 
 # They would lead git to another checkout, index or meaning of a path than that of the directory: `git rev-parse
 # --local-env-vars`, and those of paths.
@@ -160,9 +160,14 @@ class Git:
         limit_s: float,
         environment: Mapping[str, str],
     ) -> Ending:
+        program = own_program("git", environment["PATH"], self.top)
+        if program is None:
+            raise CheckoutError(
+                "this is a git checkout, but there is no git program on PATH outside of it; install git"
+            )
         try:
             process = SupervisedCommand(
-                ["git", "--no-pager", *self.settings.arguments, *arguments],
+                [program, "--no-pager", *self.settings.arguments, *arguments],
                 cwd=self.top,
                 environment=environment,
                 grace_s=_GRACE_S,
@@ -215,7 +220,10 @@ def top_above(directory: Path) -> Path | None:
 
 def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
+    search_path = trusted_directories(ours.get("PATH", os.defpath), top)
     return environment_for_commands(ours) | {
+        # Git looks its helpers, ssh and a shell up there.
+        "PATH": os.pathsep.join(search_path),
         # Not what `core.worktree` says, and no repository further above when this one is damaged.
         "GIT_WORK_TREE": str(top),
         "GIT_CEILING_DIRECTORIES": str(top.parent),
@@ -240,8 +248,6 @@ def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
             )
         case Ended.WITHOUT_SUPERVISOR:
             raise CheckoutError(f"git {command} was killed")
-        case Ended.BY_ITSELF if ending.status == _NOT_FOUND:
-            raise CheckoutError("this is a git checkout, but there is no git program on PATH; install git")
 
 
 def _without_credentials(text: str) -> str:

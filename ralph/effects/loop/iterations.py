@@ -21,8 +21,10 @@ from ralph.effects.loop.run_results import NoResultError, outcome_of, result_wri
 from ralph.effects.loop.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
 from ralph.effects.loop.sessions_seen import session_seen
 from ralph.effects.loop.state_directory import write_private
+from ralph.effects.own_programs import own_python
 from ralph.effects.processes import OwnedProcess
 from ralph.effects.settings_handover import handed_over
+from ralph.own_process import core_limit_at_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from ralph.ports import Clock, Waiter
 
 PROMPT_FILE = "prompt.md"
-RALPH = (sys.executable, "-P", "-m", "ralph")
-"""-P: a package of that name in the checkout is not it."""
 # The least that `ralph run` takes as a limit; less would be none at all.
 _LEAST_USD = 0.000001
 _LEAST_S = 0.001
@@ -54,12 +54,12 @@ class RalphIterations:
         clock: Clock,
         settings: Sequence[SettingsFile],
         lock: int | None = None,
-        program: tuple[str, ...] = RALPH,
+        program: tuple[str, ...] | None = None,
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
         """`settings`: the files that each iteration's settings come from, as they were read. `lock`: a descriptor that it
-        holds as well. `program`: what knows the command `run`.
+        holds as well. `program`: what knows the command `run`; None: this ralph.
         """
         self._plan = plan
         self._environment = environment
@@ -67,7 +67,7 @@ class RalphIterations:
         self._clock = clock
         self._lock = lock
         self._settings = settings
-        self._program = program
+        self._program = _this_ralph() if program is None else program
         self._stops_within_s = stops_within_s
         self._overtime_s = overtime_s
 
@@ -153,6 +153,11 @@ class RalphIterations:
             outcome = Outcome.INTERNAL_ERROR
             exit_code = outcome.exit_code()
         return IterationResult(exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem)
+
+
+def _this_ralph() -> tuple[str, ...]:
+    """What an earlier iteration has written into the checkout cannot stand in for any part of it."""
+    return tuple(own_python(f"from ralph.__main__ import main; main({core_limit_at_start()})"))
 
 
 def _signal_name(number: int) -> str:

@@ -6,12 +6,13 @@ It refuses to read anything into the output: the exit code is the verdict.
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_values import CheckResult
 from ralph.effects.loop.check_log import CheckLog
+from ralph.effects.own_programs import own_program
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
+from ralph.effects.repository import repository_top
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class UntilCheck:
         return error.strerror or type(error).__name__
 
     def _followed(self, log: CheckLog, limit_s: float) -> Ending:
-        shell = shutil.which("bash", path=self._environment.get("PATH", os.defpath)) or "/bin/sh"
+        work = repository_top(self._directory) or self._directory
+        shell = own_program("bash", self._environment.get("PATH", os.defpath), work) or "/bin/sh"
         process = SupervisedCommand(
             [shell, "-c", self._command],
             cwd=self._directory,

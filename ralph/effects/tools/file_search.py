@@ -10,12 +10,12 @@ import json
 import os
 import re
 import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.effects.atomic_write import HELD_DIRECTORY
+from ralph.effects.own_programs import own_python
 from ralph.effects.repository import repository_top
 from ralph.effects.tools.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.effects.tools.path_guard import HiddenPlaces
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 # and empty alternatives. A colon would have a meaning of its own.
 _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
 
-# `-I` keeps the working directory and the environment out; the program needs to find ralph all the same.
-_WORKER = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ralph.effects.tools.search_worker import main; sys.exit(main(sys.argv[2]))"
-)
+_WORKER = "from ralph.effects.tools.search_worker import main; sys.exit(main(sys.argv[1]))"
 
 
 @dataclass(frozen=True)
@@ -184,5 +180,4 @@ def _worker_command(place: Place, room: ToolRoom, query: dict[str, object]) -> l
         "limit_s": room.settings.search_timeout_s,
         **query,
     }
-    import_path = json.dumps([entry for entry in sys.path if entry])
-    return [sys.executable, "-I", "-c", _WORKER, import_path, json.dumps(task)]
+    return own_python(_WORKER, json.dumps(task))

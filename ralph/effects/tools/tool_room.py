@@ -8,6 +8,8 @@ from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from ralph.effects.own_programs import own_program
+from ralph.effects.repository import repository_top
 from ralph.effects.tools.image_budget import ImageBudget
 from ralph.effects.tools.seen_files import SeenFiles
 from ralph.effects.tools.spill_directory import SpillDirectory
@@ -29,7 +31,7 @@ class ToolSettings:
     cwd: Path
     """Absolute. Relative paths start here, and every command does."""
     environment: Mapping[str, str]
-    """What commands see, already without credentials. Its PATH decides which `rg` and `bash` are used."""
+    """What commands see, already without credentials. On its PATH `rg` and `bash` are found, but not in the work."""
     bash_timeout_s: float = 120
     bash_max_timeout_s: float = 600
     """A longer wish is clamped to this."""
@@ -80,11 +82,11 @@ class ToolRoom:
         )
 
     def program(self, name: str) -> str | None:
-        """The path of a program on the commands' PATH, looked up once; None when the machine has none."""
+        """The path of a program of ralph's own, looked up once; None when the machine has none outside the work."""
         if name not in self._found:
-            import shutil  # noqa: PLC0415 - not needed before the first command or search
-
-            self._found[name] = shutil.which(name, path=self.settings.environment.get("PATH", os.defpath))
+            work = repository_top(self.settings.cwd) or self.settings.cwd
+            search_path = self.settings.environment.get("PATH", os.defpath)
+            self._found[name] = own_program(name, search_path, work)
         return self._found[name]
 
     def resolve(self, path: str) -> Path:
