@@ -33,7 +33,7 @@ def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> st
     above = os.path.dirname(path)  # noqa: PTH120 - as above
     if not os.path.isdir(above):  # noqa: PTH112 - as above
         return f"the directory {os.path.realpath(above)} does not exist"
-    problem = _problem_of_directory(above, directories)
+    problem = _problem_of_directory(above, os.path.realpath(above), directories)
     if problem is not None:
         return problem
     if os.path.exists(path) and not _is_replaced(path):  # noqa: PTH110 - as above
@@ -50,29 +50,32 @@ def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] 
     if not _is_replaced(path):
         _write_into(path, data)
         return
+    from ralph.effects.opened_file import opened_path  # noqa: PLC0415 - few runs write one
+
     above, name = os.path.split(path)
     directory = os.open(above, HELD_DIRECTORY)
     try:
-        problem = _problem_of_directory(above, directories)
-        if problem is not None or not os.path.samestat(os.fstat(directory), os.stat(above)):  # noqa: PTH116
-            raise OSError(errno.EPERM, problem or "its directory has become another one", path)
+        problem = _problem_of_directory(above, opened_path(directory, above) or "", directories)
+        if problem is not None:
+            raise OSError(errno.EPERM, problem, path)
         replace_at(directory, name, data, _regular_file(directory, name))
     finally:
         os.close(directory)
 
 
-def _problem_of_directory(above: str, directories: Sequence[str | Path]) -> str | None:
-    """An agent may have made it a link since the run began: looked at before each write too."""
-    real = os.path.realpath(above)
+def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
+    """`real`: where it really lies. An agent may have made it a link since the run began, and may undo that meanwhile."""
     if real == above:
         return None
     from ralph.effects.planted_link import is_beneath, planted_link, repositories  # noqa: PLC0415 - few have a link
 
     tops = repositories(directories)
     link = planted_link(above, tops)
-    if link is None or is_beneath(real, tops):
+    is_planted = link is not None or is_beneath(os.path.normpath(above), tops)
+    if is_beneath(real, tops) or not is_planted:
         return None
-    return f"{link} is a link that leads out of its repository, to {real}; name that directory itself if it is meant"
+    where = f"{link or above} is a link that leads out of its repository, to {real}"
+    return f"{where}; name that directory itself if it is meant"
 
 
 def _is_of_the_system(path: str) -> bool:

@@ -174,20 +174,18 @@ def _refusal(shown: str, real: str, verb: str, protection: Protection) -> str:
     return f"{where} is not {verb}: {protection}"
 
 
-def _files_of(place: str) -> Iterator[str]:
+def _files_of(place: str, depth: int = 1) -> Iterator[str]:
     """A file itself; of a directory what lies in it and in the directories there."""
     yield place
     try:
-        entries = [entry for entry in os.scandir(place) if not entry.is_symlink()]
-        for entry in entries:
-            if entry.is_dir():
-                yield from (
-                    inner.path for inner in os.scandir(entry.path) if inner.is_file(follow_symlinks=False)
-                )
-            else:
-                yield entry.path
-    except OSError:
+        entries = list(os.scandir(place))
+    except OSError:  # no directory, or not ours to look into
         return
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            yield entry.path
+        elif depth:
+            yield from _files_of(entry.path, depth - 1)
 
 
 def _status_of(path: str) -> os.stat_result | None:
