@@ -15,7 +15,7 @@ from ralph.core.bug_report import describe_bug
 from ralph.core.credentials import child_environment, known_secrets
 from ralph.core.loop_rules import with_new_limits
 from ralph.core.loop_state import LoopState
-from ralph.core.loop_values import OWN_DIRECTORY, LoopEnd, LoopLimits, LoopPlan
+from ralph.core.loop_values import LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.effects.checkout.git import GitSeams
@@ -25,9 +25,9 @@ from ralph.effects.checkout.preflight import check_checkout, open_checkout
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop import words
 from ralph.effects.loop.iterations import RalphIterations
+from ralph.effects.loop.loop_store import LoopStore
 from ralph.effects.loop.prompt_source import PromptReader
 from ralph.effects.loop.record import FileRecord, RecordError
-from ralph.effects.loop.seal import Seal
 from ralph.effects.loop.step_summary import append_text
 from ralph.effects.loop.stop_file import StopFileBelow
 from ralph.effects.loop.until_check import UntilCheck
@@ -103,15 +103,18 @@ class LoopCommand:
         """Tells its end itself."""
         protect_this_process()
         self._enter()
-        record = FileRecord(self._directory, self._seal())
-        state = self._state(record)
+        store = self._store()
+        state = self._state(store)
         self._voice.is_quiet = state.plan.is_quiet
         settings = self._settings(state.plan)
-        with self._locked(state.plan, settings) as (checkout, lock):
+        with self._locked(state.plan, settings, store.place) as (checkout, lock):
+            self._warn_of_place(store, checkout)
             if self._options.goes_on:
-                state = self._state(record)  # whoever had the lock until now may have gone on with it
+                state = self._state(store)  # whoever had the lock until now may have gone on with it
+                record = store.newest()
+                _refuse_foreign(record, checkout)
             else:
-                self._clear_the_way(record)
+                record = self._new_record(store, state.plan)
             loop = OuterLoop(state, self._world(state, settings, record, checkout, lock))
             end = loop.run()
         self._tell_end(loop.state, end)
@@ -125,18 +128,19 @@ class LoopCommand:
                 Outcome.USAGE, f"cannot work in {self._directory}: {error.strerror}"
             ) from None
 
-    def _seal(self) -> Seal:
+    def _store(self) -> LoopStore:
         try:
-            return Seal.of_user(self._environment)
-        except (OSError, JournalError) as error:
-            problem = f"there is no place for what makes {OWN_DIRECTORY} trusted: {error}"
+            return LoopStore.for_user(self._environment, self._directory)
+        except JournalError as error:
+            problem = f"there is no place for the loop's record: {error}"
             raise CannotBeginError(Outcome.IO_ERROR, problem) from None
 
-    def _state(self, record: FileRecord) -> LoopState:
+    def _state(self, store: LoopStore) -> LoopState:
         now = self._clock.utc_now().isoformat()
         if not self._options.goes_on:
             plan = self._with_own_paths(self._options.plan)
             return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
+        record = store.newest()
         state, given = record.load(), self._options.limits_given
         if state.plan.directory != str(self._directory):
             other = (
@@ -178,12 +182,12 @@ class LoopCommand:
 
     @contextmanager
     def _locked(
-        self, plan: LoopPlan, settings: Settings
+        self, plan: LoopPlan, settings: Settings, place: Path
     ) -> Iterator[tuple[GitCheckout | PlainDirectory, CheckoutLock]]:
         """The checkout, which nobody else loops in and in which commits and pushes will work."""
         seams = GitSeams(self._scrubbed(settings), self._waiter, self._clock)
         checkout = open_checkout(self._directory, plan.plan_file, seams, tuple(map(Path, plan.own_paths)))
-        lock = CheckoutLock(checkout, self._directory, self._clock.utc_now())
+        lock = CheckoutLock(checkout, self._directory, self._clock.utc_now(), place=place)
         try:
             if lock.notice is not None:
                 self._voice.warn(lock.notice)
@@ -204,22 +208,36 @@ class LoopCommand:
             *own_output_files(),
             *(store.root for store in stores),
             *(store.place_of(self._directory) for store in stores),
+            *LoopStore.to_read(self._environment, self._directory).roots,
             *(Path(plan.launch_directory, path) for path in files if path),
         )
         return replace(plan, own_paths=tuple(dict.fromkeys((*plan.own_paths, *map(str, places)))))
 
-    def _clear_the_way(self, record: FileRecord) -> None:
-        """For a new loop: what the last one left must not end this one, and is named where it was not over."""
+    def _warn_of_place(self, store: LoopStore, checkout: GitCheckout | PlainDirectory) -> None:
+        if store.notice is not None:
+            self._voice.warn(store.notice)
+        if store.place.resolve().is_relative_to(checkout.top):
+            self._voice.warn(
+                f"the loop's record lies in {store.place}, where a command of the agent may write it: what "
+                "--continue runs stands there; name another place (RALPH_STATE_DIR)"
+            )
+
+    def _new_record(self, store: LoopStore, plan: LoopPlan) -> FileRecord:
+        """What the last loop left must not end this one, and is named where that was not over."""
         try:
-            StopFileBelow(self._directory).remove()
-        except OSError as error:
-            raise CannotBeginError(
-                Outcome.IO_ERROR, f"cannot remove {error.filename}: {error.strerror}"
-            ) from None
+            if plan.until is None:
+                StopFileBelow(self._directory).remove()
+            self._warn_of_unfinished(store)
+            return store.begin()
+        except (OSError, JournalError) as error:
+            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            raise CannotBeginError(Outcome.IO_ERROR, f"cannot begin a loop: {said}") from None
+
+    def _warn_of_unfinished(self, store: LoopStore) -> None:
         try:
-            before = record.load()
+            before = store.newest().load()
         except RecordError:
-            return  # there is none, or none that could be gone on with
+            return  # there is none, or none that could be resumed
         if before.ended is None or before.current is not None:
             self._voice.warn(
                 f"the last loop here stopped in iteration {len(before.iterations) + 1}; this is a new one, and "
@@ -241,12 +259,13 @@ class LoopCommand:
             checkout=checkout,
             iterations=RalphIterations(
                 plan,
+                folder=record.folder,
                 environment=self._environment,
                 waiter=self._waiter,
                 clock=self._clock,
                 lock=lock.descriptor,
             ),
-            check=self._check(plan, settings),
+            check=self._check(plan, settings, record.folder),
             stop_file=StopFileBelow(self._directory),
             record=record,
             people=self._voice,
@@ -257,13 +276,14 @@ class LoopCommand:
             schedule=settings.loop,
         )
 
-    def _check(self, plan: LoopPlan, settings: Settings) -> UntilCheck | None:
+    def _check(self, plan: LoopPlan, settings: Settings, folder: Path) -> UntilCheck | None:
         if plan.until is None:
             return None
         redactor = self._redactor(settings)
         return UntilCheck(
             plan.until,
             directory=self._directory,
+            folder=folder,
             environment=self._scrubbed(settings),
             redact=redactor.redact,
             longest_bytes=redactor.longest_bytes,
@@ -284,3 +304,12 @@ class LoopCommand:
             except OSError as error:
                 self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
         self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)
+
+
+def _refuse_foreign(record: FileRecord, checkout: GitCheckout | PlainDirectory) -> None:
+    """What a record asks for is run with the user's key."""
+    if checkout.tracks(record.path):
+        raise CannotBeginError(
+            Outcome.CONFIG,
+            f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop",
+        )

@@ -75,6 +75,10 @@ class Check(Protocol):
 class StopFile(Protocol):
     def is_there(self) -> bool: ...
 
+    def make_room(self) -> None:
+        """See that it can be created. Raises OSError."""
+        ...
+
 
 class LoopRecord(Protocol):
     def save(self, state: LoopState) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -52,11 +51,6 @@ class Played:
     """It creates the stop file."""
 
 
-def seal(data: bytes) -> str:
-    """Stands for that of a user."""
-    return str(zlib.crc32(data))
-
-
 class FakeCheckout:
     def __init__(self) -> None:
         self.version = 0
@@ -99,6 +93,7 @@ class FakeIterations:
         self.orders: list[IterationOrder] = []
         self.sessions: dict[str, SessionSeen] = {}
         self.has_stop_file = False
+        self.rooms_made = 0
         self.play: Callable[[IterationOrder], IterationResult] | None = None
         """What a process does instead of what is scripted."""
         self._checkout = checkout
@@ -125,6 +120,9 @@ class FakeIterations:
     def is_there(self) -> bool:
         return self.has_stop_file
 
+    def make_room(self) -> None:
+        self.rooms_made += 1
+
 
 class FakeCheck:
     """Passes or fails as scripted; the last verdict stands for ever."""
@@ -149,7 +147,7 @@ class FakeRecord:
         self.states: list[LoopState] = []
 
     def save(self, state: LoopState) -> None:
-        self.states.append(read_state(state_text(state, seal), seal))
+        self.states.append(read_state(state_text(state)))
 
 
 @dataclass

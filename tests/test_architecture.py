@@ -104,6 +104,7 @@ MAY_IMPORT = {
     "ralph.wiring": {"ralph.core", "ralph.ports", "ralph.effects", "ralph.run_options", "ralph.settings"},
     "ralph.demo": {
         "ralph.core",
+        "ralph.effects.loop.loop_store",
         "ralph.effects.loop.record",
         "ralph.loop_command",
         "ralph.loop_options",

@@ -1,4 +1,4 @@
-"""The state of a loop as `.ralph/loop.json` holds it: enough to go on after a kill, and to be looked at meanwhile.
+"""The state of a loop as its record holds it: enough to resume after a kill, and to be looked at meanwhile.
 
 Pure: it is written and read by `effects/loop/record.py`. Every change makes a new state.
 """
@@ -9,14 +9,11 @@ import dataclasses
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ralph.core.annotated_json import read_as
 from ralph.core.loop_values import CheckResult, LoopEnd, LoopPlan, Snapshot
 from ralph.core.outcome import Outcome  # noqa: TC001 - the same
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FORMAT = 1
 MOST_FILES_KEPT = 20
@@ -149,10 +146,6 @@ class NewerStateError(ValueError):
     """A newer ralph wrote it: nothing is wrong with it, and nothing can be done with it."""
 
 
-class BrokenSealError(ValueError):
-    """What it asks for must not be done: nobody knows who wrote it."""
-
-
 def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
@@ -170,17 +163,19 @@ def snapshot_before(current: CurrentIteration) -> Snapshot:
     return Snapshot(current.digest, current.head, files, current.branch)
 
 
-def state_text(state: LoopState, seal: Callable[[bytes], str]) -> str:
-    """One JSON object, indented, as people look at it. `seal`: of all that is in it."""
-    fields = json.loads(json.dumps(dataclasses.asdict(state), default=_plain))
-    return json.dumps({"seal": seal(_sealed(fields)), **fields}, indent=2) + "\n"
+def state_text(state: LoopState) -> str:
+    """One JSON object, indented, as people look at it."""
+    return json.dumps(state_fields(state), indent=2) + "\n"
 
 
-def read_state(text: str, seal: Callable[[bytes], str] | None = None) -> LoopState:
-    """Raises NewerStateError, BrokenSealError and ValueError, a sentence without a subject: "is damaged: ...".
+def state_fields(state: LoopState) -> dict[str, Any]:
+    """As JSON has it."""
+    fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(state), default=_plain))
+    return fields
 
-    `seal`: None where it does not matter who wrote it.
-    """
+
+def read_state(text: str) -> LoopState:
+    """Raises NewerStateError and ValueError, a sentence without a subject: "is damaged: ..."."""
     try:
         fields = json.loads(text)
     except ValueError as error:
@@ -189,16 +184,9 @@ def read_state(text: str, seal: Callable[[bytes], str] | None = None) -> LoopSta
     if isinstance(written, int) and written > FORMAT:
         raise NewerStateError(f"has format {written}: a newer ralph wrote it")
     try:
-        state = read_as(LoopState, fields)
+        return read_as(LoopState, fields)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
-    if seal is not None and fields.pop("seal", None) != seal(_sealed(fields)):
-        raise BrokenSealError("is not as ralph left it here: edited, copied, or another user's")
-    return state
-
-
-def _sealed(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _plain(value: Any) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _NO_SUCH_COMMAND = 127
 """Of a shell (POSIX)."""
 OWN_DIRECTORY = ".ralph"
-"""Below the loop's directory: what ralph keeps there. It never counts as work."""
+"""Below the loop's directory: the stop file's place. It never counts as work."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
 """The model creates it when nothing is left to do."""
 

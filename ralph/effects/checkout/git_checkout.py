@@ -113,6 +113,13 @@ class GitCheckout:
             return None
         return git_push.unpushed(git, target) if status.head else 0
 
+    def tracks(self, path: Path) -> bool:
+        """Whether a file is part of what git keeps here. Raises CheckoutError and Interrupted."""
+        inside = os.path.relpath(os.path.realpath(path), self.top)
+        return not inside.startswith("../") and bool(
+            self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")
+        )
+
     def refuse_unfinished(self, status: GitStatus) -> None:
         """Raises CheckoutError in the middle of a merge, or with conflicts."""
         unmerged = [entry.path for entry in status.entries if entry.is_unmerged]

@@ -37,7 +37,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
         if commits or pushes:
             option = "--commit" if commits else "--push"
             raise CheckoutError(
-                f"{checkout.directory} is in no git checkout; run git init there, or leave out {option}"
+                f"{checkout.top} is in no git checkout; run git init there, or leave out {option}"
             )
         return []
     git = checkout.git()

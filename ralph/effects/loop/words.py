@@ -16,6 +16,7 @@ from ralph.core.resume_command import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from ralph.core.backoff import Wait
     from ralph.core.loop_rules import Share
@@ -147,8 +148,8 @@ def totals(state: LoopState) -> str:
     )
 
 
-def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterator[str]:
-    """For `ralph loop --status`. `is_running`: its process holds the lock."""
+def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datetime) -> Iterator[str]:
+    """For `ralph loop --status`. `folder`: the loop's own. `is_running`: its process holds the lock."""
     plan = state.plan
     yield f"loop in {plan.directory}, begun {local(state.started_at)}"
     if state.ended is not None:
@@ -163,6 +164,7 @@ def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterat
         yield f"check `{plan.until}`: {state.last_check.words}"
     yield from (iteration_line(record, state) for record in state.iterations[-10:])
     yield from state.warnings
+    yield f"record, last prompt and the check's output: {folder}"
     if state.ended is not None:
         yield from filter(None, [way_on(state, state.ended)])
     elif not is_running:
