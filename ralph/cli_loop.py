@@ -173,7 +173,7 @@ def loop(
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
         return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
     _refuse_what_is_the_loops(to_run)
-    _check_values(to_run.values)
+    added_directories = _check_values(to_run.values)
     check_timeout_s = _check_timeout_s(until, until_timeout, at_least_once=at_least_once)
     if plan_file is not None and not plan_file.strip():
         raise typer.BadParameter("is empty", param_hint="--plan-file")
@@ -190,6 +190,7 @@ def loop(
         run_arguments=to_run.arguments,
         config_file=absolute(to_run.values["config"]),
         metrics_file=absolute(to_run.values["metrics_file"]),
+        added_directories=added_directories,
         pass_env=names(to_run.values["pass_env"]) or (),
         is_quiet=to_run.values["quiet"],
         session_directory=absolute(to_run.values["session_dir"]),
@@ -244,8 +245,11 @@ def _refuse_what_is_the_loops(to_run: PassedOn) -> None:
         raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
 
 
-def _check_values(values: Mapping[str, Any]) -> None:
-    """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent."""
+def _check_values(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent.
+
+    Gives the directories that it may write to besides its own.
+    """
     check_settings(
         setting_flags(
             model=values["model"],
@@ -265,9 +269,9 @@ def _check_values(values: Mapping[str, Any]) -> None:
     check_partial_messages(is_asked=values["include_partial_messages"], output_format=values["output_format"])
     text_or_file("system-prompt", values["system_prompt"], values["system_prompt_file"])
     text_or_file("append-system-prompt", values["append_system_prompt"], values["append_system_prompt_file"])
-    directories("--add-dir", values["add_dir"])
     writable_file("--metrics-file", values["metrics_file"])
     report_wish(values["json_schema"], is_required=False)
+    return directories("--add-dir", values["add_dir"])
 
 
 def _prompt_source(prompt: str | None, prompt_file: str | None, *, is_quiet: bool) -> PromptSource:

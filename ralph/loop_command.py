@@ -19,15 +19,18 @@ from ralph.core.loop_values import LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.effects.checkout.git import GitSeams
+from ralph.effects.checkout.git_checkout import GitCheckout
+from ralph.effects.checkout.git_pins import BrokenPinsError
 from ralph.effects.checkout.lock import CheckoutLock
 from ralph.effects.checkout.own_paths import own_output_files
+from ralph.effects.checkout.plain_directory import PlainDirectory
 from ralph.effects.checkout.preflight import check_checkout, open_checkout
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop import words
 from ralph.effects.loop.iterations import RalphIterations
 from ralph.effects.loop.loop_store import LoopStore
 from ralph.effects.loop.prompt_source import PromptReader
-from ralph.effects.loop.record import FileRecord, RecordError
+from ralph.effects.loop.record import PINS_FILE, FileRecord, RecordError
 from ralph.effects.loop.step_summary import append_text
 from ralph.effects.loop.stop_file import StopFileBelow
 from ralph.effects.loop.until_check import UntilCheck
@@ -43,8 +46,6 @@ from ralph.settings import Settings, SettingsError, load_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.effects.checkout.git_checkout import GitCheckout
-    from ralph.effects.checkout.plain_directory import PlainDirectory
     from ralph.loop_options import LoopOptions
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -112,9 +113,14 @@ class LoopCommand:
             if self._options.goes_on:
                 state = self._state(store)  # whoever had the lock until now may have gone on with it
                 record = store.newest()
-                _refuse_foreign(record, checkout)
+                self._refuse_what_is_not_as_it_was(record, state.plan, checkout)
+                self._check_checkout(state.plan, checkout)
             else:
-                record = self._new_record(store, state.plan)
+                for notice in self._check_checkout(
+                    state.plan, checkout
+                ):  # once: they are true of all that follows
+                    self._voice.tell(notice)
+                record = self._new_record(store, state.plan, checkout)
             loop = OuterLoop(state, self._world(state, settings, record, checkout, lock))
             end = loop.run()
         self._tell_end(loop.state, end)
@@ -184,17 +190,14 @@ class LoopCommand:
     def _locked(
         self, plan: LoopPlan, settings: Settings, place: Path
     ) -> Iterator[tuple[GitCheckout | PlainDirectory, CheckoutLock]]:
-        """The checkout, which nobody else loops in and in which commits and pushes will work."""
+        """The checkout, which nobody else loops in."""
         seams = GitSeams(self._scrubbed(settings), self._waiter, self._clock)
-        checkout = open_checkout(self._directory, plan.plan_file, seams, tuple(map(Path, plan.own_paths)))
+        own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
+        checkout = open_checkout(self._directory, plan.plan_file, seams, own_paths, writable)
         lock = CheckoutLock(checkout, self._directory, self._clock.utc_now(), place=place)
         try:
             if lock.notice is not None:
                 self._voice.warn(lock.notice)
-            notices = check_checkout(checkout, commits=plan.commits, pushes=plan.pushes)
-            if not self._options.goes_on:  # they were told when it began
-                for notice in notices:
-                    self._voice.tell(notice)
             yield checkout, lock
         finally:
             lock.close()
@@ -222,16 +225,41 @@ class LoopCommand:
                 "--continue runs stands there; name another place (RALPH_STATE_DIR)"
             )
 
-    def _new_record(self, store: LoopStore, plan: LoopPlan) -> FileRecord:
+    def _check_checkout(self, plan: LoopPlan, checkout: GitCheckout | PlainDirectory) -> list[str]:
+        """Notices for people. Raises CheckoutError where commits and pushes will not work."""
+        return check_checkout(checkout, commits=plan.commits, pushes=plan.pushes)
+
+    def _refuse_what_is_not_as_it_was(
+        self, record: FileRecord, plan: LoopPlan, checkout: GitCheckout | PlainDirectory
+    ) -> None:
+        """What a record asks for is run with the user's key, and pushes follow what git said when the loop began."""
+        if checkout.tracks(record.path):
+            why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
+            raise CannotBeginError(Outcome.CONFIG, why)
+        pins = record.pins()
+        if not plan.pushes or pins is None or isinstance(checkout, PlainDirectory):
+            return
+        try:
+            for notice in checkout.restore_pins(pins):
+                self._voice.warn(notice)
+        except BrokenPinsError as error:
+            raise CannotBeginError(Outcome.IO_ERROR, f"{record.folder / PINS_FILE} {error}") from None
+
+    def _new_record(
+        self, store: LoopStore, plan: LoopPlan, checkout: GitCheckout | PlainDirectory
+    ) -> FileRecord:
         """What the last loop left must not end this one, and is named where that was not over."""
         try:
             if plan.until is None:
                 StopFileBelow(self._directory).remove()
             self._warn_of_unfinished(store)
-            return store.begin()
+            record = store.begin()
+            if plan.pushes and isinstance(checkout, GitCheckout):
+                record.save_pins(checkout.pins_text())
         except (OSError, JournalError) as error:
             said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
             raise CannotBeginError(Outcome.IO_ERROR, f"cannot begin a loop: {said}") from None
+        return record
 
     def _warn_of_unfinished(self, store: LoopStore) -> None:
         try:
@@ -304,12 +332,3 @@ class LoopCommand:
             except OSError as error:
                 self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
         self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)
-
-
-def _refuse_foreign(record: FileRecord, checkout: GitCheckout | PlainDirectory) -> None:
-    """What a record asks for is run with the user's key."""
-    if checkout.tracks(record.path):
-        raise CannotBeginError(
-            Outcome.CONFIG,
-            f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop",
-        )

@@ -24,7 +24,7 @@ from ralph.outer_loop import OuterLoop
 from tests.fakes import EPOCH, FakeClock, FakeWaiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from ralph.core.backoff import Wait
@@ -65,7 +65,7 @@ class FakeCheckout:
         return Snapshot(digest=str(self.version), head="head", branch=self.branch)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        return Changes(0, ("a.py",) if before.digest != after.digest else ())
+        return Changes(files=("a.py",) if before.digest != after.digest else ())
 
     def commit(self, message: str) -> bool:
         if self.commit_problem is not None:
@@ -170,6 +170,9 @@ class FakeVoice:
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
         self.said.append(f"{before} -> {after}")
+
+    def git_changed(self, state: LoopState, names: Sequence[str]) -> None:
+        self.said.append(f"changed in git: {', '.join(names)}")
 
     def pushed(self, commits: int) -> None:
         self.said.append(f"pushed {commits}")

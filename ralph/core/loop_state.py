@@ -9,11 +9,14 @@ import dataclasses
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ralph.core.annotated_json import read_as
 from ralph.core.loop_values import CheckResult, LoopEnd, LoopPlan, Snapshot
 from ralph.core.outcome import Outcome  # noqa: TC001 - the same
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FORMAT = 1
 MOST_FILES_KEPT = 20
@@ -94,6 +97,8 @@ class CurrentIteration:
     """Likewise of a session that was given up for this one."""
     commits: int = 0
     """Counted when it was cut off."""
+    guarded: tuple[FileDigest, ...] | None = None
+    """Of settings and hooks of git's, by name, when it began; None: there is no git, or they were too many."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +155,33 @@ def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
     """An iteration, with what the checkout is like as it begins."""
-    files = None
-    if snapshot.files is not None and len(snapshot.files) <= MOST_DIGESTS_KEPT:
-        files = tuple(FileDigest(path, digest) for path, digest in snapshot.files.items())
-    head, digest, branch = snapshot.head, snapshot.digest, snapshot.branch
-    return CurrentIteration(number, session_id, started_at, elapsed_s, head, digest, files, branch)
+    return CurrentIteration(
+        number,
+        session_id,
+        started_at,
+        elapsed_s,
+        snapshot.head,
+        snapshot.digest,
+        files=_kept(snapshot.files),
+        branch=snapshot.branch,
+        guarded=_kept(snapshot.guarded),
+    )
 
 
 def snapshot_before(current: CurrentIteration) -> Snapshot:
     """As far as it was kept."""
-    files = None if current.files is None else {one.path: one.digest for one in current.files}
-    return Snapshot(current.digest, current.head, files, current.branch)
+    files, guarded = _by_path(current.files), _by_path(current.guarded)
+    return Snapshot(current.digest, current.head, files, current.branch, guarded)
+
+
+def _kept(digests: Mapping[str, str] | None) -> tuple[FileDigest, ...] | None:
+    if digests is None or len(digests) > MOST_DIGESTS_KEPT:
+        return None
+    return tuple(FileDigest(path, digest) for path, digest in digests.items())
+
+
+def _by_path(kept: tuple[FileDigest, ...] | None) -> dict[str, str] | None:
+    return None if kept is None else {one.path: one.digest for one in kept}
 
 
 def state_text(state: LoopState) -> str:

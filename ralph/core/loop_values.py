@@ -49,6 +49,8 @@ class LoopPlan:
     """Where `run_arguments` name a settings file: absolute."""
     metrics_file: str | None = None
     """Where `run_arguments` want metrics: absolute."""
+    added_directories: tuple[str, ...] = ()
+    """Where `run_arguments` let the agent write besides `directory`. Absolute."""
     pass_env: tuple[str, ...] = ()
     """Variables that `run_arguments` let tools see: the check and git see them too."""
     is_quiet: bool = False
@@ -78,6 +80,8 @@ class Snapshot:
     """Digest by path: in git of what differs from HEAD and index or is untracked, else of every file. None: not kept."""
     branch: str | None = None
     """The name of git's; None: HEAD is detached, or no git."""
+    guarded: Mapping[str, str] | None = None
+    """Digest by name of what git follows or runs here: the repository's own settings, hooks. None: not kept."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Changes:
     commits: int = 0
     files: tuple[str, ...] = ()
     """Whose content changed or that came or went, committed or not, sorted; committed ones alone where not more is known."""
+    guarded: tuple[str, ...] = ()
+    """Names of settings and hooks that came, went or changed, sorted."""
 
 
 @dataclass(frozen=True)

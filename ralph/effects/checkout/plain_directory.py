@@ -49,7 +49,7 @@ class PlainDirectory:
         return Snapshot(hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest(), files=files)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        return Changes(files=tuple(sorted(differing(before, after))))
+        return Changes(files=tuple(sorted(differing(before.files, after.files))))
 
     def commit(self, message: str) -> bool:  # noqa: ARG002 - the port's
         raise CheckoutError(f"cannot commit: {self.top} is in no git checkout")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ralph.core.loop_state import LoopState
 
 RECORD_FILE = "loop.json"
+PINS_FILE = "git.json"
+"""What `GitCheckout.pins_text` said when the loop began."""
 # A record of thousands of iterations has a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
 _PRIVATE = 0o600
@@ -60,6 +62,20 @@ class FileRecord:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} is damaged: nested too deep") from None
         except ValueError as error:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} {error}") from error
+
+    def save_pins(self, text: str) -> None:
+        """Raises OSError."""
+        write_private(self.folder, PINS_FILE, text.encode())
+
+    def pins(self) -> str | None:
+        """None: the loop has none. Raises RecordError."""
+        path = self.folder / PINS_FILE
+        try:
+            return read_regular_file(path, _MOST_BYTES).decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise RecordError(Outcome.IO_ERROR, f"cannot read {path}: {error}") from error
 
     def _text(self) -> str:
         """Raises OSError, and ValueError like `read_state`."""

@@ -15,7 +15,7 @@ from ralph.core.outcome import Outcome
 from ralph.core.resume_command import shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from ralph.core.backoff import Wait
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ralph.core.setting_tables import LoopSettings
 
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
+_MOST_NAME_CHARS = 80
 _DOING = {
     Phase.WORKING: "the model works",
     Phase.WAITING: "waiting for the API",
@@ -111,6 +112,17 @@ def branch_line(state: LoopState, before: str | None, after: str | None) -> str:
     assert current is not None  # noqa: S101 - it changed the branch
     now = "left every branch (HEAD is detached)" if after is None else f"went to branch {after}"
     return f"iteration {current.number} {now}; before it was {before or 'on none'}"
+
+
+def git_line(state: LoopState, names: Sequence[str]) -> str:
+    """What stands in `.git` may run at the next command of git's, whoever types it."""
+    current = state.current
+    assert current is not None  # noqa: S101 - it changed them
+    shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
+    return (
+        f"iteration {current.number} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "
+        "ralph's own git runs none of it, yours may: look at .git/config and .git/hooks first"
+    )
 
 
 def cut_off_line(state: LoopState, result: IterationResult) -> str:
