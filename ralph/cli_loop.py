@@ -61,14 +61,14 @@ _REFUSED = {
     "session_id": "each iteration has a session and an id of its own",
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
     "settings_fd": "the loop hands its settings on itself",
-    "result_file": "the loop reads each result itself; .ralph/loop.json has them",
+    "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
 _WHAT_NEXT = """
 Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
   ralph loop -f PROMPT_plan.md --max-iterations 3
   ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
 
-_STATUS_TAKES = ("status", "directory")
+_STATUS_TAKES = ("status", "json_", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time")
 
 
@@ -144,6 +144,9 @@ def loop(
     status: Annotated[
         bool, typer.Option("--status", help="Show how this directory's loop is doing, and exit.")
     ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="With --status: the whole record, as one JSON object.")
+    ] = False,
 ) -> int:
     """Do one task again and again, each time by a fresh `ralph run`, until a check says that it is done.
 
@@ -162,18 +165,20 @@ def loop(
         _refuse_all_but(_STATUS_TAKES, context, to_run, "--status shows the loop of a directory (--cd)")
         from ralph.loop_status import loop_status  # noqa: PLC0415 - not needed for a loop
 
-        return loop_status(working_directory(directory))
+        return loop_status(working_directory(directory), is_json=json_)
+    if json_:
+        raise UsageError("--json goes with --status; `ralph run` has --output-format json")
     limits = _limits(max_iterations, max_budget_usd, max_time)
     launch_directory, work_directory = working_directory(None), working_directory(directory)
     if continue_:
         _refuse_all_but(
-            _CONTINUE_TAKES, context, to_run, "--continue takes all but limits from .ralph/loop.json"
+            _CONTINUE_TAKES, context, to_run, "--continue takes all but limits from the loop's record"
         )
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
         return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
     _refuse_what_is_the_loops(to_run)
     with prompt_not_in_list(context, has_prompt=prompt is not None or prompt_file is not None):
-        writable = _check_values(to_run.values, directory)
+        added_directories = _check_values(to_run.values, directory)
     check_timeout_s = _check_timeout_s(until, until_timeout, at_least_once=at_least_once)
     if plan_file is not None and not plan_file.strip():
         raise typer.BadParameter("is empty", param_hint="--plan-file")
@@ -191,7 +196,7 @@ def loop(
         run_arguments=to_run.arguments,
         config_file=absolute(to_run.values["config"]),
         metrics_file=absolute(to_run.values["metrics_file"]),
-        writable=writable,
+        added_directories=added_directories,
         pass_env=names(to_run.values["pass_env"]) or (),
         is_quiet=to_run.values["quiet"],
         session_directory=absolute(to_run.values["session_dir"]),

@@ -117,6 +117,7 @@ MAY_IMPORT = {
     },
     "ralph.demo": {
         "ralph.core",
+        "ralph.effects.loop.loop_store",
         "ralph.effects.loop.record",
         "ralph.effects.own_programs",
         "ralph.loop_command",

@@ -260,10 +260,22 @@ def iteration_of(request: RecordedRequest) -> int:
     return int(found[1])
 
 
+def loop_folder(ralph: Ralph) -> Path:
+    """Of the loop that was begun last, there or not yet."""
+    state = Path(ralph.environment["HOME"], ".local", "state", "ralph", "loops")
+    return max(state.glob(f"{ralph.cwd.name}-*/[0-9]*"), default=state / "none")
+
+
 def loop_record(ralph: Ralph) -> dict[str, Any]:
-    """What `.ralph/loop.json` says now."""
-    record: dict[str, Any] = json.loads((ralph.cwd / ".ralph" / "loop.json").read_text())
+    """What the newest loop's record says now."""
+    record: dict[str, Any] = json.loads((loop_folder(ralph) / "loop.json").read_text())
     return record
+
+
+def is_loop_waiting(ralph: Ralph) -> bool:
+    """Whether its record says that the API is waited for."""
+    record = loop_folder(ralph) / "loop.json"
+    return record.exists() and '"phase": "waiting"' in record.read_text()
 
 
 def loop_lines(ran: Finished) -> list[str]:

@@ -35,8 +35,8 @@ def asked(tmp_path, monkeypatch) -> list[Any]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PROMPT.md").write_text("do it")
 
-    def note(request: object) -> int:
-        calls.append(request)
+    def note(request: object, **options: object) -> int:
+        calls.append(request if not any(options.values()) else (request, options))
         return 42
 
     monkeypatch.setattr(ralph.loop_command, "loop_command", note)
@@ -136,7 +136,7 @@ REFUSED = {
     "copy": (["--fork-session"], "--fork-session is not for a loop"),
     "session id": (["--session-id", "0" * 32], "has a session and an id of its own"),
     "sessions not kept": (["--no-session-persistence"], "its session is kept"),
-    "result file": (["--result-file", "r.json"], ".ralph/loop.json has them"),
+    "result file": (["--result-file", "r.json"], "`ralph loop --status --json` has them"),
     "driven": (["--input-format", "stream-json"], "--input-format stream-json is not for a loop"),
     "unknown option": (["--max-iteration", "3"], "No such option: --max-iteration (Possible options: --max-iter"),
     "unknown short option": (["-qz"], "No such option: -z"),
@@ -170,7 +170,7 @@ REFUSED = {
     "three words": (["y", "z"], "unexpected extra argument"),
     "status of something": (["--status", "--push", "--model", "x"], "(--cd): leave out PROMPT, --push, --model"),
     "status and continue": (["--status", "-c"], "leave out PROMPT, --continue"),
-    "continue with more": (["-c", "--until", "true", "-q"], "loop.json: leave out PROMPT, --until, --quiet"),
+    "continue with more": (["-c", "--until", "true", "-q"], "record: leave out PROMPT, --until, --quiet"),
 }  # fmt: skip
 
 
@@ -209,6 +209,11 @@ def test_continue_takes_limits_and_a_directory(asked, tmp_path) -> None:
 def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
     assert run_cli(["loop", "--continue"]) == 42
     assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), goes_on=True)]
+
+
+def test_status_is_one_json_object_where_that_is_asked_for(asked, tmp_path) -> None:
+    assert run_cli(["loop", "--status", "--json"]) == 42
+    assert asked == [(tmp_path, {"is_json": True})]
 
 
 @pytest.mark.parametrize(("typed", "where"), [([], "."), (["--cd", "work"], "work")])

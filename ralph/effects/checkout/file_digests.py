@@ -11,9 +11,8 @@ import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from ralph.core.loop_values import Snapshot
     from ralph.ports import Clock, Waiter
 
 MOST_READ_BYTES = 64 * 1024 * 1024
@@ -91,10 +90,10 @@ def _hashed(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def differing(before: Snapshot, after: Snapshot) -> Iterator[str]:
+def differing(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> Iterator[str]:
     """Paths whose digest is another, or that one of the two alone has; none where one was not kept."""
-    if before.files is None or after.files is None:
+    if before is None or after is None:
         return
-    for path in {*before.files, *after.files}:
-        if before.files.get(path) != after.files.get(path):
+    for path in {*before, *after}:
+        if before.get(path) != after.get(path):
             yield path

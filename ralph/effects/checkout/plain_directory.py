@@ -32,7 +32,7 @@ class PlainDirectory:
         own_paths: tuple[Path, ...] = (),
     ) -> None:
         """`own_paths`: as `OwnPaths` takes them."""
-        self.directory = directory
+        self.top = directory
         self._plan_file = os.path.normpath(plan_file)
         self._own = OwnPaths(directory, directory, own_paths)
         self._waiter = waiter
@@ -41,7 +41,7 @@ class PlainDirectory:
     def snapshot(self) -> Snapshot:
         digests = FileDigests(self._waiter, self._clock)
         files: dict[str, str] = {}
-        for path in _walked(files, self._own):
+        for path in _walked(self.top, files, self._own):
             files[path] = digests.of(path)
         files[self._plan_file] = digests.of_target(self._plan_file)
         files = {path: digest for path, digest in files.items() if digest != ABSENT}
@@ -49,19 +49,22 @@ class PlainDirectory:
         return Snapshot(hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest(), files=files)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        return Changes(files=tuple(sorted(differing(before, after))))
+        return Changes(files=tuple(sorted(differing(before.files, after.files))))
 
     def commit(self, message: str) -> bool:  # noqa: ARG002 - the port's
-        raise CheckoutError(f"cannot commit: {self.directory} is in no git checkout")
+        raise CheckoutError(f"cannot commit: {self.top} is in no git checkout")
 
     def push(self) -> int:
-        raise CheckoutError(f"cannot push: {self.directory} is in no git checkout")
+        raise CheckoutError(f"cannot push: {self.top} is in no git checkout")
 
     def unpushed(self) -> int | None:
         return None
 
+    def tracks(self, path: Path) -> bool:  # noqa: ARG002 - as a `GitCheckout` does
+        return False
 
-def _walked(unreadable: dict[str, str], own: OwnPaths) -> Iterator[str]:
+
+def _walked(top: Path, unreadable: dict[str, str], own: OwnPaths) -> Iterator[str]:
     """A directory below that cannot be listed is noted as it is; the loop's own must be. Raises CheckoutError."""
 
     def note(path: str, error: OSError) -> None:
@@ -74,4 +77,4 @@ def _walked(unreadable: dict[str, str], own: OwnPaths) -> Iterator[str]:
     try:
         yield from (path for path in walk(None, note) if not own.hold(path))
     except OSError as error:
-        raise CheckoutError(f"the loop's directory cannot be listed: {error.strerror}") from None
+        raise CheckoutError(f"the loop's directory {top} cannot be listed: {error.strerror}") from None

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_rules import is_counted
-from ralph.core.loop_values import OWN_DIRECTORY, IterationResult
+from ralph.core.loop_values import IterationResult
 from ralph.core.outcome import Outcome
 from ralph.effects.loop import tether
+from ralph.effects.loop.record import write_private
 from ralph.effects.loop.run_results import NoResultError, outcome_of, result_written
 from ralph.effects.loop.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
 from ralph.effects.loop.sessions_seen import session_seen
-from ralph.effects.loop.state_directory import write_private
 from ralph.effects.own_programs import own_python
 from ralph.effects.processes import OwnedProcess
 from ralph.effects.settings_handover import handed_over
@@ -49,6 +49,7 @@ class RalphIterations:
         self,
         plan: LoopPlan,
         *,
+        folder: Path,
         environment: Mapping[str, str],
         waiter: Waiter,
         clock: Clock,
@@ -58,10 +59,12 @@ class RalphIterations:
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`settings`: the files that each iteration's settings come from, as they were read. `lock`: a descriptor that it
-        holds as well. `program`: what knows the command `run`; None: this ralph.
+        """`folder`: the loop's own, for the prompt. `settings`: the files that each iteration's settings come from, as they
+        were read. `lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`; None:
+        this ralph.
         """
         self._plan = plan
+        self._folder = folder
         self._environment = environment
         self._waiter = waiter
         self._clock = clock
@@ -119,10 +122,8 @@ class RalphIterations:
             yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
 
     def _write_prompt(self, prompt: str) -> str:
-        directory = Path(self._plan.directory)
         # Half of a surrogate pair, which no file can hold, becomes a question mark.
-        write_private(directory, PROMPT_FILE, prompt.encode("utf-8", "replace"))
-        return str(directory / OWN_DIRECTORY / PROMPT_FILE)
+        return str(write_private(self._folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
 
     def _result(self, order: IterationOrder, ending: IterationEnding, result_file: Path) -> IterationResult:
         try:

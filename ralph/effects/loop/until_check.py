@@ -31,6 +31,7 @@ class UntilCheck:
         command: str,
         *,
         directory: Path,
+        folder: Path,
         environment: Mapping[str, str],
         redact: Callable[[str], str],
         longest_bytes: int,
@@ -38,9 +39,10 @@ class UntilCheck:
         clock: Clock,
         grace_s: float = _GRACE_S,
     ) -> None:
-        """`environment`: already without credentials. `longest_bytes`: of a credential that `redact` knows."""
+        """`folder`: the loop's own, for the log. `environment`: already without credentials. `longest_bytes`: of a credential that `redact` knows."""
         self._command = command
         self._directory = directory
+        self._folder = folder
         self._environment = environment_for_commands(environment)
         self._redact = redact
         self._longest_bytes = longest_bytes
@@ -51,7 +53,7 @@ class UntilCheck:
     def run(self, limit_s: float) -> CheckResult:
         """Raises `Interrupted` once it is gone."""
         started_s = self._clock.now_s()
-        log = CheckLog(self._directory, redact=self._redact, longest_bytes=self._longest_bytes)
+        log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         try:
             ending = self._followed(log, limit_s)
         except OSError as error:

@@ -11,7 +11,7 @@ from ralph.effects.loop import words
 from ralph.effects.output.narration import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from ralph.core.backoff import Wait
@@ -58,6 +58,9 @@ class StandardErrorVoice:
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
         self.warn(words.branch_line(state, before, after))
+
+    def git_changed(self, state: LoopState, names: Sequence[str]) -> None:
+        self.warn(words.git_line(state, names))
 
     def pushed(self, commits: int) -> None:
         self.tell(f"pushed {words.counted(commits, 'commit')}")

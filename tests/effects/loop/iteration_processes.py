@@ -70,6 +70,7 @@ class Iterating:
     def iterations(self, *run_arguments: str, **options: Any) -> RalphIterations:
         return RalphIterations(
             self.plan(*run_arguments),
+            folder=self.root / "folder",
             environment=self.environment,
             waiter=self.waiter,
             clock=SystemClock(),
