@@ -168,6 +168,7 @@ PURE = {
     "datetime",
     "email",
     "enum",
+    "errno",
     "functools",
     "ipaddress",
     "itertools",

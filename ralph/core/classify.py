@@ -49,16 +49,15 @@ PERMANENT_KINDS = frozenset(
 )
 """Asking again cannot mend these."""
 
-TRANSIENT_CAUSES = frozenset(
+PERMANENT_CAUSES = frozenset(
     {
-        NetworkCause.TIMEOUT,
-        NetworkCause.REFUSED,
-        NetworkCause.RESET,
-        NetworkCause.UNREACHABLE,
-        NetworkCause.PROTOCOL_GARBAGE,
-        NetworkCause.DNS_TEMPORARY,
+        NetworkCause.DNS_UNKNOWN_HOST,
+        NetworkCause.CERTIFICATE,
+        NetworkCause.BAD_URL,
+        NetworkCause.UNSENDABLE,
     }
 )
+"""What somebody has to mend. Every other one is weather, what nobody has thought of included."""
 
 # The last one is OpenAI's: a 429 that no waiting mends.
 SPEND_LIMIT_CODES = frozenset(
@@ -119,7 +118,7 @@ def classify_error(error: AgentError) -> ErrorClass:
         case StreamTransient():
             transient = True
         case Api(cause=cause):
-            transient = cause in TRANSIENT_CAUSES
+            transient = cause not in PERMANENT_CAUSES
         case StreamParse() | Json():
             transient = False
         case _:
