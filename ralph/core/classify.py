@@ -126,6 +126,17 @@ def classify_error(error: AgentError) -> ErrorClass:
     return ErrorClass.TRANSIENT if transient else ErrorClass.PERMANENT
 
 
+def is_damaged(error: AgentError) -> bool:
+    """The server answered, and what came makes no sense: no error of its own, and no word on the request."""
+    match error:
+        case Json():
+            return True
+        case StreamParse():
+            return error.error_type is None and error.error_code is None and error.status is None
+        case _:
+            return False
+
+
 def failure_kind(error: AgentError) -> FailureKind:
     match error:
         case HttpError():
