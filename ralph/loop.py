@@ -14,7 +14,7 @@ from ralph.call_rules import CallRules
 from ralph.closing import Closing, ended_by_error, ended_by_stop
 from ralph.core.budget import Budget
 from ralph.core.bug_report import describe_bug
-from ralph.core.classify import FailureKind, failure_kind
+from ralph.core.classify import FailureKind, failure_kind, is_damaged
 from ralph.core.controls import RunControls
 from ralph.core.conversation import text_blocks
 from ralph.core.errors import AgentError
@@ -261,7 +261,7 @@ class Run:
         contexts = self._asking.fresh_contexts
         while True:
             pending, self._transcript.answer = self._transcript.answer, None
-            answer = pending or self._ask()
+            answer, state = (pending, state) if pending else self._ask_past_damage(state)
             if contexts != self._asking.fresh_contexts:  # nobody knows any more what was to be gone on with
                 contexts, state = self._asking.fresh_contexts, replace(state, said="")
             self._closing.last_stop_reason = answer.stop_reason
@@ -340,7 +340,7 @@ class Run:
             return closing.stuck(rules.ended_by)
         if rules.has_use:
             self._tally.turns += 1
-            self._turn_state = replace(state, failures=0)  # calls that were cut count on
+            self._turn_state = state.renewed
             return None
         reason = "invalid_report" if rules.has_report else "refused_calls"
         if not state.may_fail:
@@ -374,6 +374,17 @@ class Run:
         self.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
 
     # --- Asking
+
+    def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
+        """One whole answer, and the turn's state behind it. A damaged one is asked for again at once, once a turn."""
+        try:
+            return self._ask(), state
+        except AgentError as error:
+            if not (is_damaged(error) and state.may_be_damaged):
+                raise
+        state = state.damaged
+        self.emit(SyntheticRetry(self._turn, state.failures, "damaged"))
+        return self._ask(), state
 
     def _ask(self) -> Answer:
         """One whole answer. It is not part of the conversation yet."""

@@ -85,6 +85,7 @@ class PreparedRun:
             raise
         if self.session.old is not None:
             _go_on_from(self.roster, self.session.old, around)
+            self._clients.know_answered(self.session.old.answered)
             self._toolbox.go_on_from(self.session.old)
         self._run = Run(
             self.roster,

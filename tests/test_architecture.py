@@ -190,6 +190,7 @@ PURE = {
     "difflib",
     "email",
     "enum",
+    "errno",
     "functools",
     "ipaddress",
     "itertools",

@@ -45,7 +45,10 @@ class Endpoint:
 
 
 class MessagesApi:
-    """A `Client` for one endpoint. `redact` cleans every text that leaves this module inside an error."""
+    """A `Client` for one endpoint. `redact` cleans every text that leaves this module inside an error.
+
+    `answered` names hosts that are known to be there, because they have answered before; clients share it.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,9 @@ class MessagesApi:
         clock: Clock,
         events: Events,
         redact: Callable[[str], str],
+        answered: set[str] | None = None,
     ) -> None:
+        self._answered = set() if answered is None else answered
         self._endpoint = endpoint
         self._wire = Wire(http, waiter)
         self._limits = limits
@@ -81,6 +86,7 @@ class MessagesApi:
             events=self._events,
             redact=self._redact,
             host=self._endpoint.host,
+            answered=self._answered,
         )
         try:
             answer = reception.receive()

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ralph.core.endpoint import is_loopback
+from ralph.core.endpoint import DEFAULT_BASE_URL, is_loopback
 from ralph.core.errors import Api, NetworkCause
 from ralph.effects.http_client import build_http_client
 from ralph.effects.messages_api import Endpoint, MessagesApi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ralph.core.answer import Answer
     from ralph.core.clocks import ClockLimits
@@ -40,6 +40,12 @@ class TargetClients:
     def __init__(self, connecting: Connecting) -> None:
         self._connecting = connecting
         self._clients: dict[tuple[str, tuple[tuple[str, str], ...]], MessagesApi] = {}
+        self._answered = {_host_of(DEFAULT_BASE_URL)}
+        """Hosts that exist, whatever a resolver says for a while."""
+
+    def know_answered(self, base_urls: Iterable[str]) -> None:
+        """They have answered in this session before, to another process."""
+        self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
         """Raises OSError for a CA file, ValueError for an endpoint or a proxy that cannot be used."""
@@ -80,4 +86,9 @@ class TargetClients:
             clock=shared.clock,
             events=shared.events,
             redact=shared.redact,
+            answered=self._answered,
         )
+
+
+def _host_of(base_url: str) -> str:
+    return Endpoint(base_url, ()).host

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +36,19 @@ def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serv
     first, second = server.requests
     assert 0.25 <= second.monotonic_s - first.monotonic_s < 1.5
     assert "[retry] Using retry-after: 0.25s" in ran.stderr
+
+
+@pytest.mark.parametrize("skew_s", [-3600, 3600])
+def test_a17_a_date_is_measured_by_the_servers_own_clock_exits_0(ralph, serve, skew_s) -> None:
+    there = datetime.now(UTC) + timedelta(seconds=skew_s)
+    headers = {
+        "date": format_datetime(there, usegmt=True),
+        "retry-after": format_datetime(there + timedelta(seconds=1), usegmt=True),
+    }
+    serve(Fault(status=429, headers=headers), HELLO)
+    ran = ralph("hi")
+    assert ran.code == 0
+    assert "[retry] Using retry-after: 1s" in ran.stderr
 
 
 @pytest.mark.parametrize("wish", ["soon", "nan", "-5", "inf", "9" * 35])

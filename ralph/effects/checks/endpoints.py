@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.core.endpoint import is_loopback
 from ralph.core.errors import NetworkCause
 from ralph.core.finding import Finding, fail, ok
+from ralph.core.shortage import ADVICE
 from ralph.effects.http_client import route_to, trusting
 from ralph.effects.network_causes import network_cause
 from ralph.ports import TIMED_OUT
@@ -35,6 +36,8 @@ _ADVICE = {
     NetworkCause.UNREACHABLE: "check the network; a proxy is named by HTTPS_PROXY",
     NetworkCause.DNS_TEMPORARY: "check the network and the name server; a proxy is named by HTTPS_PROXY",
     NetworkCause.DNS_UNKNOWN_HOST: "check the host's name, and whether this machine is online",
+    NetworkCause.NOT_PERMITTED: "look at firewalls, the rules of a container, a sandbox",
+    NetworkCause.SHORTAGE: ADVICE,
     NetworkCause.CERTIFICATE: "name the authority's PEM file by model.ca_file or SSL_CERT_FILE; check host and date",
 }
 # The thread's own end comes after the waiter's: then it is always the same clock that is named.

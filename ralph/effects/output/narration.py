@@ -39,6 +39,7 @@ _NO_USE = {
     "invalid_report": "the final report was not accepted",
     "report_failed": "the final report was not accepted",
     "refused_calls": "all calls of the answer were refused",
+    "damaged": "the answer came damaged",
 }
 _WHY_FINAL = {
     "max_turns": "the turn limit is reached",
