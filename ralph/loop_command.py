@@ -223,7 +223,14 @@ class LoopCommand:
         """The checkout, which nobody else loops in."""
         seams = GitSeams(self._scrubbed(settings), self._waiter, self._clock)
         own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
-        checkout = open_checkout(self._directory, plan.plan_file, seams, own_paths, writable)
+        checkout = open_checkout(
+            self._directory,
+            plan.plan_file,
+            seams,
+            own_paths=own_paths,
+            writable=writable,
+            warn=self._voice.warn,
+        )
         lock = CheckoutLock(checkout, self._directory, self._clock.utc_now(), place=place)
         try:
             if lock.notice is not None:
