@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from ralph.core.credentials import known_secrets
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.screen_text import in_one_line
 from ralph.effects.checkout.lock import holder_of
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop.record import FileRecord, RecordError
 from ralph.effects.loop.words import status_lines
-from ralph.effects.output.narration import plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,16 +28,15 @@ def loop_status(directory: Path) -> int:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         with suppress(BrokenPipeError):
-            sys.stderr.write(f"ralph: {error}\n")
+            sys.stderr.write(f"ralph: {in_one_line(str(error))}\n")
         return error.outcome.exit_code()
     # Of a checkout that holds several directories one loop at a time works in one of them.
     is_running = holder_of(directory) == state.pid
     redactor = Redactor(known_secrets(os.environ))
     with suppress(BrokenPipeError):  # a reader that left
         for line in status_lines(state, is_running=is_running, now=SystemClock().utc_now()):
-            shown = plain(redactor.redact_all(line)).encode(
-                "utf-8", "replace"
-            )  # names of files may be no text
+            # Names of files may be no text.
+            shown = redactor.redact_all(in_one_line(line)).encode("utf-8", "replace")
             sys.stdout.write(shown.decode() + "\n")
         sys.stdout.flush()
     return 0
