@@ -91,8 +91,9 @@ def _complain(message: str, code: int) -> int:
     """One line. Somebody may have put a key where it does not belong: it is not repeated."""
     from ralph.core.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
     from ralph.core.redaction import Redactor  # noqa: PLC0415 - the same
+    from ralph.core.screen_text import in_one_line  # noqa: PLC0415 - the same
 
-    line = " ".join(message.split())
+    line = " ".join(in_one_line(message).split())
     with suppress(BrokenPipeError):  # a reader that left does not want to know
         sys.stderr.write(f"ralph: {Redactor(known_secrets(os.environ)).redact_all(line)}\n")
     return code

@@ -308,8 +308,12 @@ def _prompt_source(
         raise typer.Exit(stop.outcome.exit_code(stop.signal_number)) from None
     finally:
         restore_handlers()
+    from ralph.core.screen_text import in_one_line  # noqa: PLC0415 - not needed for --help
+
     with suppress(BrokenPipeError):  # a reader that left does not want to know
-        sys.stderr.writelines(f"[notice] {notice}\n" for notice in source.notices if not is_quiet)
+        sys.stderr.writelines(
+            f"[notice] {in_one_line(notice)}\n" for notice in source.notices if not is_quiet
+        )
     return source
 
 

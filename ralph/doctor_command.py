@@ -18,6 +18,7 @@ from ralph.core.credentials import known_secrets
 from ralph.core.finding import Finding, Level, fail, ok, warn
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.screen_text import in_one_line
 from ralph.core.settings_listing import setting_lines, target_lines
 from ralph.effects.checks.machine import look_at_machine
 from ralph.effects.checks.places import look_at_sessions, look_at_working_directory
@@ -86,9 +87,7 @@ class _Page:
             sys.stdout.buffer.flush()
 
     def _clean(self, line: str) -> str:
-        """Without secrets, and without what would move a terminal's cursor."""
-        redacted = self._redactor.redact_all(line)
-        return "".join(character if character.isprintable() else "?" for character in redacted)
+        return self._redactor.redact_all(in_one_line(line))
 
 
 def _end_at_once_when_asked() -> None:

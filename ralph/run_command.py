@@ -20,6 +20,7 @@ from ralph.core.events import ClockFired, Event, Notice, RunEnded
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.permission_mode import PermissionMode
 from ralph.core.redaction import Redactor
+from ralph.core.screen_text import in_one_line
 from ralph.core.session_entries import event_entry
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
@@ -87,6 +88,7 @@ class RunCommand:
             __version__,
             redact=self._redactor.redact,
             has_color="NO_COLOR" not in environment and os.isatty(2),
+            is_on_terminal=os.isatty(1),
             is_one_terminal=os.isatty(1) and os.isatty(2),
         )
         if os.isatty(2) and not options.output.is_quiet:
@@ -107,7 +109,8 @@ class RunCommand:
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
             with suppress(OSError):
-                os.write(2, f"ralph: {self._redactor.redact_all(describe_bug(error))}\n".encode())
+                bug = self._redactor.redact_all(in_one_line(describe_bug(error)))
+                os.write(2, f"ralph: {bug}\n".encode("utf-8", "replace"))
             return Outcome.INTERNAL_ERROR.exit_code()
         else:
             return code
