@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -19,7 +20,11 @@ def main() -> None:
             os.write(1, f"ralph {__version__}\n".encode())
         os._exit(0)
     _die_silently_of_ctrl_c()
-    from ralph.cli import run_cli  # noqa: PLC0415 - costs the time that --version saves
+    try:
+        from ralph.cli import run_cli  # noqa: PLC0415 - costs the time that --version saves
+    except (OSError, MemoryError, ImportError) as error:
+        _end_if_too_short(error)
+        raise
 
     code = run_cli(arguments)
     # Whoever still holds a thread (a name lookup, a reader that never reads) must not hold up the exit.
@@ -27,6 +32,21 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def _end_if_too_short(error: BaseException) -> None:
+    """Exit 75 where not even the modules can be loaded for want of memory or file descriptors: that passes."""
+    words = str(error)  # an extension module that cannot be loaded gives no number
+    if (
+        isinstance(error, MemoryError)
+        or getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+        or any(os.strerror(number) in words for number in (errno.EMFILE, errno.ENOMEM))
+    ):
+        with suppress(OSError):
+            os.write(
+                2, b"ralph: this machine has too little memory or too few file descriptors left to start\n"
+            )
+        os._exit(75)
 
 
 def _open_standard_streams() -> None:

@@ -22,7 +22,9 @@ Its rules:
    What was ignored when ralph was started (`nohup`) stays ignored, here too.
 5. To end a tree is to ask it (SIGTERM), to be patient, and to kill until nothing is left. Where the parent is gone
    patience is short: long enough for git to remove its lock, which would keep every later git out.
-6. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
+6. A machine that has no process left is tried again for a second; then the command was not started, and its output
+   says so.
+7. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
    adopted there, and only the command's process group can be reached.
 """
 
@@ -41,6 +43,11 @@ PR_SET_CHILD_SUBREAPER = 36
 _FOR_EVER_S = float("inf")
 # Where signals do not tell everything.
 _LOOK_EVERY_S = 0.005
+
+# A burst of other processes is over in a moment.
+_FORK_PAUSES_S = (0.05,) * 20
+# EX_TEMPFAIL; not one of those by which a shell says that there is no such command.
+_TRY_AGAIN = 75
 
 # How to end what is left: what to send to all of it, and how long to wait before the next step.
 _Plan = tuple[tuple[int, float], ...]
@@ -128,7 +135,10 @@ class _Supervisor:
         _expect_the_defaults()
         self._tie_to_parent()
         if not (self._is_orphaned() or signal.sigpending() & self._stop_signals):
-            self._command_pid = _start(command)
+            try:
+                self._command_pid = _start(command)
+            except OSError as error:
+                return _not_started(error)
             self._supervise()
         if self._status is None:
             return 128 + signal.SIGTERM
@@ -247,15 +257,30 @@ def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
 
 
 def _start(command: list[str]) -> int:
-    """Start the command in a session of its own. Returns its pid."""
+    """Start the command in a session of its own. Returns its pid. Raises OSError when there is no process left for it."""
     # Not posix_spawn: a Python that was built against an old glibc has no new session there.
-    pid = os.fork()
+    pid = _forked()
     if pid == 0:
         _become(command)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # or a reader of the output would wait for us
         os.dup2(nowhere, descriptor)
     return pid
+
+
+def _forked() -> int:
+    for pause_s in _FORK_PAUSES_S:
+        try:
+            return os.fork()
+        except OSError:
+            time.sleep(pause_s)
+    return os.fork()
+
+
+def _not_started(error: OSError) -> int:
+    reason = f"this machine has no process left ({error.strerror})"
+    os.write(2, f"the command was not started: {reason}. That passes: try again\n".encode())
+    return _TRY_AGAIN
 
 
 def _become(command: list[str]) -> None:
