@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from typing import TYPE_CHECKING
 
+from ralph.core.shortage import ShortageError, shortage_of
+from ralph.effects.starting import patiently, start_thread
 from ralph.ports import TIMED_OUT
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def read_prompt(
     stdin_fd: int = 0,
     is_required: bool = True,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The task's text, and notices for people. Raises PromptError; `Interrupted` when a signal came.
+    """The task's text, and notices for people. Raises PromptError, ShortageError; `Interrupted` when a signal came.
 
     `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
     """
@@ -71,6 +72,7 @@ def _read_file(path: str, directories: Sequence[str | Path], waiter: Waiter, clo
         os.set_blocking(fd, True)
         data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, f"the prompt file {path}")
     except OSError as error:
+        _raise_shortage(error)
         raise PromptError(f"cannot read the prompt file {path}: {error.strerror}") from error
     if data is None:
         raise PromptError(f"the prompt file {path} stayed silent for {FIRST_BYTE_S:g}s")
@@ -84,6 +86,7 @@ def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
     try:
         data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, "standard input")
     except OSError as error:
+        _raise_shortage(error)
         raise PromptError(f"cannot read standard input: {error.strerror}") from error
     if data is None:
         raise PromptError(
@@ -105,6 +108,7 @@ def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, 
     try:
         data = _read_to_end(waiter, clock, fd, SILENT_PIPE_S, "the end of standard input")
     except OSError as error:
+        _raise_shortage(error)
         return "", (f"standard input cannot be read ({error.strerror}): left alone",)
     if data is None:
         return "", (f"standard input is an open pipe that stayed silent for {SILENT_PIPE_S:g}s: left alone",)
@@ -114,9 +118,12 @@ def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, 
 
 
 def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, name: str) -> bytes | None:
-    """Everything up to end of file; None when not even a first byte came in time. Raises OSError."""
+    """Everything up to end of file; None when not even a first byte came in time. Raises OSError.
+
+    A ShortageError is one too, once a thread was waited for in vain.
+    """
     mailbox = waiter.mailbox()
-    threading.Thread(target=_read_chunks, args=(fd, mailbox), name="ralph-prompt", daemon=True).start()
+    patiently(lambda: start_thread(_read_chunks, fd, mailbox, name="ralph-prompt"), waiter, clock)
     data = bytearray()
     until_s: float | None = clock.now_s() + first_byte_s
     while True:
@@ -126,6 +133,8 @@ def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, nam
             return None
         if isinstance(chunk, OSError):
             raise chunk
+        if isinstance(chunk, MemoryError):
+            raise ShortageError("memory") from chunk
         if not chunk:
             return bytes(data)
         data += chunk
@@ -137,13 +146,20 @@ def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, nam
             )
 
 
+def _raise_shortage(error: OSError) -> None:
+    """Nothing is wrong with the input; what is piped in must not be left out for want of a thread."""
+    short = shortage_of(error)
+    if short is not None:
+        raise short from error
+
+
 def _read_chunks(fd: int, mailbox: Mailbox) -> None:
     """In a thread of its own. It reads on only while somebody wants more."""
     read_bytes = 0
     while read_bytes <= MOST_PROMPT_BYTES:
         try:
             chunk = os.read(fd, 65536)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             mailbox.put(error)
             return
         mailbox.put(chunk)

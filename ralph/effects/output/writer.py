@@ -161,7 +161,7 @@ class Writer:
             self._last_chance_ends_s = clock.now_s() + self._last_chance_s
         while True:
             try:
-                spool.drain(waiter, self._last_chance_ends_s)
+                spool.drain(waiter, clock, self._last_chance_ends_s)
             except Interrupted:
                 # A healthy reader needs milliseconds; the signal may be older than this wait.
                 soon_s = clock.now_s() + LAST_CHANCE_AFTER_SIGNAL_S
