@@ -44,12 +44,12 @@ def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(
     guard: PathGuard, home: Path, work: Path
 ) -> None:
     """As after a swap between the look and the open; and when the file has lost its name since."""
-    guard.refuse_read(work / "innocent", "innocent")
+    judged = guard.refuse_read(work / "innocent", "innocent")
     descriptor = os.open(home / ".ssh/id", os.O_RDONLY)
     for remove in (lambda: None, (home / ".ssh/id").unlink):
         remove()
         with pytest.raises(ToolError, match="holds SSH keys"):
-            guard.refuse_opened(descriptor, work / "innocent", "innocent")
+            guard.refuse_opened(descriptor, work / "innocent", "innocent", judged)
     os.close(descriptor)
 
 
