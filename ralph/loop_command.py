@@ -38,7 +38,7 @@ from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
 from ralph.effects.sessions.store import SessionStore
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
-from ralph.loop_ports import CheckoutError, LoopWorld
+from ralph.loop_ports import CheckoutError, LoopWorld, is_shortage
 from ralph.outer_loop import OuterLoop
 from ralph.ports import Interrupted, JournalError
 from ralph.settings import Settings, SettingsError, load_settings
@@ -93,6 +93,10 @@ class LoopCommand:
             end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
         except UsageError:
             raise
+        except OSError as error:
+            away = Outcome.API_UNAVAILABLE if is_shortage(error) else Outcome.INTERNAL_ERROR
+            why = f"{error.strerror}; try again" if is_shortage(error) else describe_bug(error)
+            end = LoopEnd(away, away.exit_code(), why)
         except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
             end = LoopEnd(Outcome.INTERNAL_ERROR, Outcome.INTERNAL_ERROR.exit_code(), describe_bug(error))
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,10 +19,19 @@ if TYPE_CHECKING:
         IterationOrder,
         IterationResult,
         SessionSeen,
+        Setback,
         Snapshot,
     )
     from ralph.core.setting_tables import LimitSettings, LoopSettings
     from ralph.ports import Clock, Waiter
+
+
+_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOBUFS})
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether this machine lacks a process, a thread, memory or an open file just now: nobody is at fault, and it passes."""
+    return error.errno in _SHORTAGES
 
 
 class CheckoutError(Exception):
@@ -29,7 +39,9 @@ class CheckoutError(Exception):
 
 
 class Checkout(Protocol):
-    """The directory that the iterations change. Every method raises `Interrupted` once what it started is gone."""
+    """The directory that the iterations change. Every method raises `Interrupted` once what it started is gone, and an
+    OSError that `is_shortage` where it could not be started.
+    """
 
     def snapshot(self) -> Snapshot:
         """Raises CheckoutError."""
@@ -57,7 +69,7 @@ class Iterations(Protocol):
         """Start one `ralph run` process and follow it to its end; nothing of it is left.
 
         A signal meanwhile is passed on to it, and told by `stopped_by`; never raises `Interrupted`. Raises OSError
-        where no process can be started.
+        where no process can be started, but for a shortage, which is a setback.
         """
         ...
 
@@ -68,7 +80,9 @@ class Iterations(Protocol):
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Run the `--until` command for at most so long. Raises `Interrupted` once it is gone."""
+        """Run the `--until` command for at most so long. Raises `Interrupted` once it is gone, and an OSError that
+        `is_shortage` where it could not be started.
+        """
         ...
 
 
@@ -101,8 +115,8 @@ class LoopVoice(Protocol):
         """The current iteration, which an earlier process has begun. `is_anew`: of it nothing was kept."""
         ...
 
-    def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
-        """For the API, before the current iteration's session goes on."""
+    def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
+        """Before the current iteration, or a step of the loop, is tried again. `number`: of such setbacks in a row."""
         ...
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:

@@ -5,6 +5,7 @@ Refuses to know what the calls are for. Which programs may run is `git_settings.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -16,7 +17,7 @@ from ralph.effects.checkout.git_settings import GitSettings, settings_before_any
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 from ralph.effects.tools.terminal_text import readable_text
-from ralph.loop_ports import CheckoutError
+from ralph.loop_ports import CheckoutError, is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +50,8 @@ _NOT_OURS = frozenset(
 _NOISE = re.compile(
     r"hint:|warning:|To |Please make sure you have the correct access|and the repository exists\.|Done$"
 )
+# What the system says of it (strerror(3) in the C locale), to git or to what starts git: nothing else tells.
+_SHORTAGE = re.compile(rb"Resource temporarily unavailable|Cannot allocate memory|Too many open files")
 _COMPLAINT = re.compile(r"fatal:|error:")
 _LINES_OF_A_COMPLAINT = 3
 _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
@@ -104,7 +107,8 @@ class GitProgram:
         is_merged: bool = False,
     ) -> GitAnswer:
         """`name`: of the command, for people. Output that is read must not have a warning in the middle: unless it is
-        merged, standard error has a file of its own. Raises CheckoutError, where it does not end, and Interrupted.
+        merged, standard error has a file of its own. Raises CheckoutError, where it does not end, Interrupted, and
+        OSError where this machine has nothing left to run it with.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
@@ -123,11 +127,17 @@ class GitProgram:
                     process, output, waiter=self._seams.waiter, clock=self._seams.clock, grace_s=_GRACE_S
                 )
                 ending = running.run(limit_s, f"git {name}")
-            except (OSError, NotFollowedError) as error:
+            except NotFollowedError as error:
+                raise OSError(errno.EAGAIN, f"git {name}: {error}") from None
+            except OSError as error:
+                if is_shortage(error):
+                    raise
                 raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
             errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
             said = output.data() if is_merged else errors.read()
         _refuse_other_ends(name, ending, limit_s)
+        if ending.status and _SHORTAGE.search(said):
+            raise OSError(errno.EAGAIN, f"git {name}: {GitAnswer(ending.status, b'', said).complaint()}")
         return GitAnswer(ending.status, output.data(), said)
 
 

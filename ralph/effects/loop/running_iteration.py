@@ -34,6 +34,8 @@ class IterationEnding:
     """0-255; 128 + n when signal n killed it."""
     stopped_by: int | None = None
     """The signal that the loop got, the first one."""
+    killed_by: int | None = None
+    """The signal that it died of; None: it ended by itself."""
     was_overdue: bool = False
     """It did not end at its time limit, and was stopped."""
     is_all_gone: bool = True
@@ -74,7 +76,8 @@ class RunningIteration:
             self._mailbox.close()
         status = -signal.SIGKILL if self._status is None else self._status
         code = status if status >= 0 else 128 - status
-        return IterationEnding(code, self._stopped_by, self._was_overdue, is_all_gone)
+        killed_by = -status if status < 0 else None
+        return IterationEnding(code, self._stopped_by, killed_by, self._was_overdue, is_all_gone)
 
     def _start_thread(self) -> None:
         following = (self._process, self._mailbox)

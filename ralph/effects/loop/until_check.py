@@ -5,6 +5,7 @@ It refuses to read anything into the output: the exit code is the verdict.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from ralph.core.loop_values import CheckResult
 from ralph.effects.loop.check_log import CheckLog
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.loop_ports import is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,19 +52,21 @@ class UntilCheck:
         self._grace_s = grace_s
 
     def run(self, limit_s: float) -> CheckResult:
-        """Raises `Interrupted` once it is gone."""
+        """Raises `Interrupted` once it is gone, and an OSError for a shortage of this machine, which is no verdict."""
         started_s = self._clock.now_s()
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         try:
             ending = self._followed(log, limit_s)
         except OSError as error:
             log.close()
+            if is_shortage(error):
+                raise
             return CheckResult(None, problem=f"could not be started: {self._why(error)}")
         except ValueError:
             log.close()
             return CheckResult(None, problem="could not be started: it holds what no command line can")
         except NotFollowedError as error:
-            return CheckResult(None, problem=str(error))
+            raise OSError(errno.EAGAIN, str(error)) from None
         tail = log.tail("" if ending.is_all_gone else _STILL_RUNS)
         problem = _problem(ending, limit_s)
         code = ending.status if problem is None else None
