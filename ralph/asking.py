@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.core.budget import SHORTEST_ANSWER
-from ralph.core.classify import FailureKind, failure_kind
+from ralph.core.classify import FailureKind, failure_kind, is_damaged
 from ralph.core.compaction import (
     MOST_SUMMARY_TOKENS,
     SUMMARIZE,
@@ -24,7 +24,7 @@ from ralph.core.compaction import (
 from ralph.core.context_size import BYTES_PER_TOKEN, is_over
 from ralph.core.conversation import assistant_message
 from ralph.core.errors import AgentError
-from ralph.core.events import ContextCompacted, Notice, ResponseDiscarded
+from ralph.core.events import ContextCompacted, Notice, ResponseDiscarded, SyntheticRetry
 from ralph.core.overflow import refused
 from ralph.core.result_room import room_for
 from ralph.core.usage import tokens_of
@@ -176,11 +176,21 @@ class Asking:
             Notice("the context is nearly full: the model is asked to sum up what was done")
         )
         try:
-            return send_with_retry(request, self._site, turn, MOST_SUMMARY_TOKENS)
+            return self._summary_past_damage(request, turn)
         except AgentError as error:
             if failure_kind(error) not in _NO_SUMMARY:
                 raise
             return None
+
+    def _summary_past_damage(self, request: Conversation, turn: int) -> Answer:
+        """A damaged one is asked for again at once, once: it belongs to no turn, and neither does its count."""
+        try:
+            return send_with_retry(request, self._site, turn, MOST_SUMMARY_TOKENS)
+        except AgentError as error:
+            if not is_damaged(error):
+                raise
+        self._site.events.emit(SyntheticRetry(turn, 1, "damaged"))
+        return send_with_retry(request, self._site, turn, MOST_SUMMARY_TOKENS)
 
     def estimate(self) -> int:
         """Tokens of the next request, at most."""

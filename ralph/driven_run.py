@@ -13,6 +13,7 @@ from ralph.core.events import RunEnded
 from ralph.core.outcome import Outcome, UsageError
 from ralph.effects.control_channel import ControlChannel, why_unusable
 from ralph.effects.sessions.journal import FileJournal
+from ralph.effects.starting import patiently
 from ralph.effects.steering import Steering
 from ralph.ports import Interrupted
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         @property
         def controls(self) -> RunControls: ...
 
+        def emit(self, event: Event) -> None: ...
         def open(self) -> PreparedRun: ...
         def ended_by(self, work: Callable[[], T]) -> T | RunEnded: ...
         def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded: ...
@@ -65,8 +67,9 @@ class DrivenRun:
         self._host = host
         self._writer = writer
         self._prepared: PreparedRun | None = None
+        self._has_worked = False
         mailbox = host.waiter.mailbox()
-        channel = ControlChannel(mailbox)
+        self._channel = channel = ControlChannel(mailbox)
         self._steering = Steering(
             mailbox,
             host.controls,
@@ -76,6 +79,7 @@ class DrivenRun:
             serving=lambda: self._prepared.roster.target.name if self._prepared else None,
             has_room=lambda: writer.has_room,
             acknowledge=channel.acknowledge,
+            emit=host.emit,
         )
         host.waiter.steering = self._steering
 
@@ -87,7 +91,7 @@ class DrivenRun:
 
         Raises UsageError when there was no message at all.
         """
-        opened = self._host.ended_by(self._host.open)
+        opened = self._host.ended_by(self._open)
         if isinstance(opened, RunEnded):
             return self._host.delivered(self._told(opened), is_told=True).exit_code
         self._prepared = opened
@@ -107,11 +111,21 @@ class DrivenRun:
             self._writer.conclude(self._host.waiter, self._host.clock)
             raise UsageError("standard input held no user message")
         self._refuse_the_rest(last)
+        if not self._has_worked:
+            self._forget_session()
         return self._host.delivered(last, is_told=True).exit_code
+
+    def _open(self) -> PreparedRun:
+        """With somebody who reads the lines: not even the first is lost for want of a thread."""
+        patiently(self._channel.start, self._host.waiter, self._host.clock)
+        return self._host.open()
 
     def _work_on(self, message: UserMessage) -> RunEnded:
         prepared = self._prepared
         assert prepared is not None  # noqa: S101 - without it no message is taken
+        if self._steering.refused_guard is not None:
+            return self._told(self._host.ended_early(Outcome.CONFIG, self._steering.refused_guard))
+        self._has_worked = True
 
         def work() -> RunEnded:
             return prepared.work(message.content)

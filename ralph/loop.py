@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from ralph.asking import Asking
 from ralph.call_rules import CallRules
-from ralph.closing import Closing, ended_by_error, ended_by_stop
+from ralph.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.core.budget import Budget
-from ralph.core.bug_report import describe_bug
-from ralph.core.classify import FailureKind, failure_kind
+from ralph.core.classify import FailureKind, failure_kind, is_damaged
 from ralph.core.controls import RunControls
 from ralph.core.conversation import text_blocks
 from ralph.core.errors import AgentError
@@ -120,7 +119,8 @@ class Run:
 
     def _fresh_rules(self) -> CallRules:
         closing = self._closing
-        return CallRules(self._toolbox.definitions, closing.finishing, closing.desk, self)
+        tools, finishing = self._toolbox.definitions, closing.finishing
+        return CallRules(tools, finishing, closing.desk, self, self._controls.why_refused)
 
     @property
     def conversation(self) -> Conversation:
@@ -155,7 +155,7 @@ class Run:
         except Interrupted as stop:
             ending = ended_by_stop(stop)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
-            ending = Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
+            ending = ended_by_exception(error)
         return self._sealed(ending, started_s)
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
@@ -260,7 +260,7 @@ class Run:
         contexts = self._asking.fresh_contexts
         while True:
             pending, self._transcript.answer = self._transcript.answer, None
-            answer = pending or self._ask()
+            answer, state = (pending, state) if pending else self._ask_past_damage(state)
             if contexts != self._asking.fresh_contexts:  # nobody knows any more what was to be gone on with
                 contexts, state = self._asking.fresh_contexts, replace(state, said="")
             self._closing.last_stop_reason = answer.stop_reason
@@ -339,7 +339,7 @@ class Run:
             return closing.stuck(rules.ended_by)
         if rules.has_use:
             self._tally.turns += 1
-            self._turn_state = replace(state, failures=0)  # calls that were cut count on
+            self._turn_state = state.renewed
             return None
         reason = "invalid_report" if rules.has_report else "refused_calls"
         if not state.may_fail:
@@ -373,6 +373,17 @@ class Run:
         self.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
 
     # --- Asking
+
+    def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
+        """One whole answer, and the turn's state behind it. A damaged one is asked for again at once, once a turn."""
+        try:
+            return self._ask(), state
+        except AgentError as error:
+            if not (is_damaged(error) and state.may_be_damaged):
+                raise
+        state = state.damaged
+        self.emit(SyntheticRetry(self._turn, state.failures, "damaged"))
+        return self._ask(), state
 
     def _ask(self) -> Answer:
         """One whole answer. It is not part of the conversation yet."""

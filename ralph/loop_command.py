@@ -18,6 +18,7 @@ from ralph.core.loop_state import LoopState
 from ralph.core.loop_values import LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.shortage import shortage_of, told_with_advice
 from ralph.effects.checkout.git import GitSeams
 from ralph.effects.checkout.git_checkout import GitCheckout
 from ralph.effects.checkout.git_pins import BrokenPinsError
@@ -37,8 +38,10 @@ from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
 from ralph.effects.sessions.store import SessionStore
+from ralph.effects.settings_files import SettingsFileError
+from ralph.effects.settings_handover import changed_since, files_of_loop, recorded_files
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
-from ralph.loop_ports import CheckoutError, LoopWorld, is_shortage
+from ralph.loop_ports import CheckoutError, LoopWorld
 from ralph.outer_loop import OuterLoop
 from ralph.ports import Interrupted, JournalError
 from ralph.settings import Settings, SettingsError, load_settings
@@ -46,6 +49,7 @@ from ralph.settings import Settings, SettingsError, load_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ralph.effects.settings_files import SettingsFile
     from ralph.loop_options import LoopOptions
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -78,6 +82,8 @@ class LoopCommand:
             redact=redactor.redact_all, has_color="NO_COLOR" not in environment and os.isatty(2)
         )
         self._directory = Path(options.plan.directory)
+        self._files: tuple[SettingsFile, ...] = ()
+        """Settings files as this loop goes by them."""
 
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
@@ -93,12 +99,11 @@ class LoopCommand:
             end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
         except UsageError:
             raise
-        except OSError as error:
-            away = Outcome.API_UNAVAILABLE if is_shortage(error) else Outcome.INTERNAL_ERROR
-            why = f"{error.strerror}; try again" if is_shortage(error) else describe_bug(error)
-            end = LoopEnd(away, away.exit_code(), why)
         except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
-            end = LoopEnd(Outcome.INTERNAL_ERROR, Outcome.INTERNAL_ERROR.exit_code(), describe_bug(error))
+            shortage = shortage_of(error)
+            outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
+            why = describe_bug(error) if shortage is None else told_with_advice(shortage)
+            end = LoopEnd(outcome, outcome.exit_code(), why)
         finally:
             restore_signals()
         self._tell_end(None, end)
@@ -111,18 +116,20 @@ class LoopCommand:
         store = self._store()
         state = self._state(store)
         self._voice.is_quiet = state.plan.is_quiet
-        settings = self._settings(state.plan)
+        plan, settings = self._settings(state.plan)
+        state = self._without_credentials(replace(state, plan=plan), settings)
         with self._locked(state.plan, settings, store.place) as (checkout, lock):
             self._warn_of_place(store, checkout)
             if self._options.goes_on:
-                state = self._state(store)  # whoever had the lock until now may have gone on with it
+                # Whoever had the lock until now may have gone on with it.
+                state = self._without_credentials(self._state(store), settings)
+                state = replace(state, plan=replace(state.plan, settings_files=plan.settings_files))
                 record = store.newest()
                 self._refuse_what_is_not_as_it_was(record, state.plan, checkout)
                 self._check_checkout(state.plan, checkout)
             else:
-                for notice in self._check_checkout(
-                    state.plan, checkout
-                ):  # once: they are true of all that follows
+                # Told once: they are true of all that follows.
+                for notice in self._check_checkout(state.plan, checkout):
                     self._voice.tell(notice)
                 record = self._new_record(store, state.plan, checkout)
             loop = OuterLoop(state, self._world(state, settings, record, checkout, lock))
@@ -166,13 +173,18 @@ class LoopCommand:
         plan = self._with_own_paths(state.plan)
         return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
 
-    def _settings(self, plan: LoopPlan) -> Settings:
-        """Those that count for the loop itself. Whether a key is there the first iteration says: its flags may tell."""
+    def _settings(self, plan: LoopPlan) -> tuple[LoopPlan, Settings]:
+        """Those that count for the loop itself, and the plan with what it has to record of them.
+
+        Whether a key is there the first iteration says: its flags may tell.
+        """
         config_file = None if plan.config_file is None else Path(plan.config_file)
+        flags = {"tools.pass_env": plan.pass_env}
         try:
-            settings = load_settings(
-                {"tools.pass_env": plan.pass_env}, self._environment, self._directory, config_file
-            )
+            plan = self._with_settings_files(plan, config_file)
+            settings = load_settings(flags, self._environment, self._directory, config_file, self._files)
+        except SettingsFileError as error:
+            raise CannotBeginError(Outcome.CONFIG, str(error)) from None
         except SettingsError as error:
             if error.so_far is None:
                 raise CannotBeginError(Outcome.CONFIG, str(error)) from None
@@ -180,7 +192,25 @@ class LoopCommand:
         self._voice.schedule = settings.loop
         self._voice.redact = self._redactor(settings).redact_all
         self._waiter.heartbeats = Heartbeats(self._voice, self._clock, settings.clocks.heartbeat_s)
-        return settings
+        return plan, settings
+
+    def _with_settings_files(self, plan: LoopPlan, config_file: Path | None) -> LoopPlan:
+        """They are read here, and not again: what an iteration could write to counts as it was when the loop began."""
+        recorded = plan.settings_files or ()
+        self._files = files_of_loop(self._environment, self._directory, config_file, recorded)
+        for path in changed_since(recorded):
+            self._voice.warn(f"{path} was changed since the loop began: what it said then counts to its end")
+        if plan.settings_files is not None:
+            return plan
+        reach = [self._directory, *map(Path, plan.added_directories)]
+        return replace(plan, settings_files=recorded_files(self._files, reach))
+
+    def _without_credentials(self, state: LoopState, settings: Settings) -> LoopState:
+        """The prompt stands in the record, and goes to every iteration."""
+        if state.plan.prompt is None:
+            return state
+        prompt = self._redactor(settings).redact(state.plan.prompt)
+        return replace(state, plan=replace(state.plan, prompt=prompt))
 
     def _redactor(self, settings: Settings) -> Redactor:
         return Redactor(known_secrets(self._environment, settings.secrets))
@@ -303,6 +333,7 @@ class LoopCommand:
                 waiter=self._waiter,
                 clock=self._clock,
                 lock=lock.descriptor,
+                settings=self._files,
             ),
             check=self._check(plan, settings, record.folder),
             stop_file=StopFileBelow(self._directory),
@@ -310,7 +341,9 @@ class LoopCommand:
             people=self._voice,
             waiter=self._waiter,
             clock=self._clock,
-            read_prompt=PromptReader(plan, warn=self._voice.warn).read,
+            read_prompt=PromptReader(
+                plan, warn=self._voice.warn, redact=self._redactor(settings).redact
+            ).read,
             own_limits=settings.limits,
             schedule=settings.loop,
         )
@@ -339,7 +372,9 @@ class LoopCommand:
         path = self._environment.get(_STEP_SUMMARY)
         if path:
             try:
-                append_text(path, self._voice.redact(words.step_summary(state, end)))
+                plan = self._options.plan
+                directories = (plan.launch_directory, plan.directory)
+                append_text(path, self._voice.redact(words.step_summary(state, end)), directories)
             except OSError as error:
                 self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
         self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)

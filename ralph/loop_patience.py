@@ -13,7 +13,7 @@ from ralph.core.backoff import GiveUp
 from ralph.core.loop_rules import outage_wait
 from ralph.core.loop_state import Phase
 from ralph.core.loop_values import Setback
-from ralph.loop_ports import is_shortage
+from ralph.core.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ralph.loop_ports import Check, Checkout, LoopWorld
 
 T = TypeVar("T")
-LACKING = "what this machine lacks (a process, a thread, memory, an open file)"
+LACKING = "what this machine lacks (a process, a thread, memory, a file descriptor)"
 
 
 class OutageLastsError(Exception):
@@ -69,8 +69,8 @@ class Patience:
         while True:
             try:
                 return act()
-            except OSError as error:
-                if self._is_over or not is_shortage(error):
+            except (OSError, MemoryError) as error:
+                if self._is_over or shortage_of(error) is None:
                     raise
             number += 1
             wait = outage_wait(number, slept_s, None, self._world.schedule, self.left_s(), away=LACKING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,21 +25,13 @@ if TYPE_CHECKING:
     from ralph.ports import Clock, Waiter
 
 
-_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOBUFS})
-
-
-def is_shortage(error: OSError) -> bool:
-    """Whether this machine lacks a process, a thread, memory or an open file just now: nobody is at fault, and it passes."""
-    return error.errno in _SHORTAGES
-
-
 class CheckoutError(Exception):
     """One line: what git, or the file system, would not do, and why."""
 
 
 class Checkout(Protocol):
-    """The directory that the iterations change. Every method raises `Interrupted` once what it started is gone, and an
-    OSError that `is_shortage` where it could not be started.
+    """The directory that the iterations change. Every method raises `Interrupted` once what it started is gone, and a
+    ShortageError, or what has one as its cause, where it could not be started.
     """
 
     def snapshot(self) -> Snapshot:
@@ -80,8 +71,8 @@ class Iterations(Protocol):
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Run the `--until` command for at most so long. Raises `Interrupted` once it is gone, and an OSError that
-        `is_shortage` where it could not be started.
+        """Run the `--until` command for at most so long. Raises `Interrupted` once it is gone, and a
+        ShortageError where it could not be started.
         """
         ...
 

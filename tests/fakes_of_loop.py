@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from ralph.core.loop_values import (
 )
 from ralph.core.outcome import Outcome
 from ralph.core.setting_tables import LimitSettings, LoopSettings
+from ralph.core.shortage import ShortageError
 from ralph.loop_ports import CheckoutError, LoopWorld
 from ralph.outer_loop import OuterLoop
 from tests.fakes import EPOCH, FakeClock, FakeWaiter
@@ -65,7 +65,7 @@ class Shortages:
     def meet(self, step: str) -> None:
         if self.left.get(step, 0) > 0:
             self.left[step] -= 1
-            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+            raise ShortageError("process")
 
 
 class FakeCheckout:

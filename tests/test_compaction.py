@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ralph.core.compaction import MOST_SUMMARY_TOKENS
-from ralph.core.errors import HttpError, StreamParse
+from ralph.core.errors import AgentError, HttpError, Json, StreamParse
 from ralph.core.events import (
     AnswerAccepted,
     ContextCompacted,
@@ -18,6 +18,7 @@ from ralph.core.events import (
     ResponseDiscarded,
     RetryRecovered,
     RetryScheduled,
+    SyntheticRetry,
 )
 from ralph.core.notices import LIMIT_LIFTED, final_turn
 from ralph.core.outcome import Outcome
@@ -104,6 +105,23 @@ def test_a_summary_call_is_short_and_its_retries_are_ordinary_ones() -> None:
     assert (world.ended.retries, world.ended.outcome) == (2, Outcome.COMPLETED)
     [recovered] = world.events.of(RetryRecovered)
     assert recovered.retries == 2
+
+
+@pytest.mark.parametrize("damaged", [Json("x"), StreamParse("odd")], ids=str)
+def test_a_damaged_summary_is_asked_for_once_more_and_belongs_to_no_turn(damaged: AgentError) -> None:
+    server = SmallServer([works(1), works(2), damaged, DONE], summaries=[damaged, answer(text(SUMMARY))])
+    world = World(server)
+    assert (world.ended.outcome, world.ended.retries) == (Outcome.COMPLETED, 0)
+    assert len({request.body for request in server.summary_calls}) == 1, "identical bytes"
+    assert (len(server.summary_calls), world.compactions[0].source) == (2, "model")
+    assert [event.reason for event in world.events.of(SyntheticRetry)] == ["damaged", "damaged"]
+
+
+def test_summaries_that_all_come_damaged_leave_the_other_ways_to_make_room() -> None:
+    server = SmallServer([works(1), works(2), DONE], summaries=[Json("x")] * 4)
+    world = World(server)
+    assert (world.ended.outcome, world.compactions[0].source) == (Outcome.COMPLETED, "cut")
+    assert len(server.summary_calls) == 4
 
 
 def test_a_summary_call_goes_on_from_the_cached_prefix() -> None:

@@ -100,7 +100,7 @@ def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
         (answer(text("ok"), stop_reason="brand_new"), Outcome.COMPLETED),
         (HttpError(400, None, ""), Outcome.API_REJECTED),
         (HttpError(401, None, ""), Outcome.AUTH),
-        (StreamParse("odd"), Outcome.API_REJECTED),
+        (StreamParse("odd", "invalid_request_error"), Outcome.API_REJECTED),
         (SignalReceived(2), Outcome.INTERRUPTED),
         (TimeIsUp("over"), Outcome.TIMED_OUT),
     ],

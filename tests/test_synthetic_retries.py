@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.core.errors import HttpError
+from ralph.core.backoff import RetryPolicy, off, standard
+from ralph.core.errors import AgentError, HttpError, Json, StreamParse
 from ralph.core.events import AnswerAccepted, ResponseDiscarded, SyntheticRetry, UserMessageCommitted
 from ralph.core.next_step import FAILURES
 from ralph.core.outcome import Outcome
@@ -56,9 +57,8 @@ def test_a_useless_answer_is_dropped_and_asked_for_again_with_a_notice(name: str
 
 
 def test_every_reason_is_one_of_the_named() -> None:
-    assert {reason for _, reason, _, _ in USELESS.values()} | {"invalid_report", "refused_calls"} == set(
-        FAILURES
-    )
+    others = {"invalid_report", "refused_calls", "damaged"}
+    assert {reason for _, reason, _, _ in USELESS.values()} | others == set(FAILURES)
 
 
 @pytest.mark.parametrize("useless", [EMPTY, THINKING], ids=["empty", "thinking"])
@@ -153,6 +153,54 @@ def test_what_is_wanted_instead_depends_on_how_the_task_ends() -> None:
     assert "final_report" not in plain.last_words(1)[-1]
     assert "call final_report" in reporting.last_words(1)[-1]
     assert "as text" not in reporting.last_words(1)[-1]
+
+
+DAMAGED = [Json("x"), StreamParse("odd")]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED, ids=str)
+def test_a_damaged_answer_is_asked_for_once_more_a_turn_and_a_second_ends_the_run(
+    damaged: AgentError,
+) -> None:
+    once = Played(damaged, answer(call("a")), damaged, DONE)
+    assert once.ended.exit_code == 0
+    assert retries(once) == [(1, 1, "damaged"), (2, 1, "damaged")]
+    assert once.client.bodies[0] == once.client.bodies[1]
+    twice = Played(damaged, damaged, DONE)
+    assert (twice.ended.outcome, twice.calls_made) == (Outcome.API_REJECTED, 2)
+    between = Played(damaged, EMPTY, damaged, DONE)
+    assert (between.ended.outcome, between.calls_made) == (Outcome.API_REJECTED, 3)
+
+
+def test_a_damaged_answer_counts_within_the_three() -> None:
+    before = Played(Json("x"), EMPTY, EMPTY, EMPTY, DONE)
+    assert (before.ended.exit_code, before.calls_made) == (4, 4)
+    assert "empty, 3 times in a row" in before.ended.errors[0]
+    after = Played(EMPTY, EMPTY, EMPTY, Json("x"), DONE)
+    assert (after.ended.exit_code, after.calls_made) == (69, 4)
+
+
+def test_a_damaged_answer_does_not_make_a_turn_forget_what_was_told_or_cut() -> None:
+    told = Played(EMPTY, Json("x"), DONE)
+    assert told.client.bodies[1] == told.client.bodies[2]
+    cut = Played(answer(text("Half, "), stop_reason="max_tokens"), Json("x"), answer(text("whole.")))
+    assert cut.ended.result == "Half, whole."
+
+
+def test_calls_of_no_use_do_not_give_a_turn_a_second_damaged_answer() -> None:
+    played = Played(Json("x"), BAD_REPORT, Json("x"), answer(report()), form=PLAIN_FORM)
+    assert (played.ended.outcome, played.calls_made) == (Outcome.API_REJECTED, 3)
+
+
+@pytest.mark.parametrize("policy", [off(), standard()])
+def test_another_target_is_asked_before_a_damaged_one_is_asked_again(policy: RetryPolicy) -> None:
+    played = Played(Json("x"), DONE, models=("a", "b"), policy=policy)
+    assert (played.ended.exit_code, retries(played)) == (0, [])
+    both = Played(Json("x"), Json("y"), DONE, models=("a", "b"), policy=policy)
+    assert (both.ended.exit_code, [one.model for one in both.attempts]) == (0, ["a", "b", "a"])
+    assert retries(both) == [(1, 1, "damaged")]
+    every = Played(*[Json("x")] * 4, DONE, models=("a", "b"), policy=policy)
+    assert (every.ended.outcome, every.calls_made) == (Outcome.API_REJECTED, 4)
 
 
 def test_half_an_answer_is_not_lost_by_what_follows_it() -> None:

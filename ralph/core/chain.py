@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ralph.core.backoff import Wait
-from ralph.core.classify import failure_kind
+from ralph.core.classify import failure_kind, is_damaged
 from ralph.core.errors import AgentError, HttpError, StreamTransient
 from ralph.core.events import (
     AttemptEnded,
@@ -60,10 +60,14 @@ class Chain:
     """How long each target's answer may get, fixed by its first request: retries send identical bytes."""
     round_errors: list[tuple[Route, AgentError]] = field(default_factory=list)
     """Of this round, in order."""
+    damaged: tuple[Route, AgentError] | None = None
+    """The last answer that made no sense: the one failure that may be asked about once more when nothing else helps."""
 
     def saw(self, route: Route, error: AgentError) -> None:
         self.last_error = error
         self.round_errors.append((route, error))
+        if is_damaged(error):
+            self.damaged = (route, error)
 
     def waited(self, wait: Wait) -> None:
         """A round begins."""
@@ -140,8 +144,10 @@ class Chain:
 
         The roster's route is then the one that it came from.
         """
-        errors = self.round_errors[-1:] if decision is CANNOT_HELP else self.round_errors
-        route, error = self._telling(errors)
+        if decision is CANNOT_HELP:
+            route, error = self.damaged or self.round_errors[-1]
+        else:
+            route, error = self._telling(self.round_errors)
         roster.state = replace(roster.state, route=route)
         return error
 

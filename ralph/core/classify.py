@@ -49,16 +49,15 @@ PERMANENT_KINDS = frozenset(
 )
 """Asking again cannot mend these."""
 
-TRANSIENT_CAUSES = frozenset(
+PERMANENT_CAUSES = frozenset(
     {
-        NetworkCause.TIMEOUT,
-        NetworkCause.REFUSED,
-        NetworkCause.RESET,
-        NetworkCause.UNREACHABLE,
-        NetworkCause.PROTOCOL_GARBAGE,
-        NetworkCause.DNS_TEMPORARY,
+        NetworkCause.DNS_UNKNOWN_HOST,
+        NetworkCause.CERTIFICATE,
+        NetworkCause.BAD_URL,
+        NetworkCause.UNSENDABLE,
     }
 )
+"""What somebody has to mend. Every other one is weather, what nobody has thought of included."""
 
 # The last one is OpenAI's: a 429 that no waiting mends.
 SPEND_LIMIT_CODES = frozenset(
@@ -119,12 +118,23 @@ def classify_error(error: AgentError) -> ErrorClass:
         case StreamTransient():
             transient = True
         case Api(cause=cause):
-            transient = cause in TRANSIENT_CAUSES
+            transient = cause not in PERMANENT_CAUSES
         case StreamParse() | Json():
             transient = False
         case _:
             raise TypeError(f"not one of the five errors: {error!r}")
     return ErrorClass.TRANSIENT if transient else ErrorClass.PERMANENT
+
+
+def is_damaged(error: AgentError) -> bool:
+    """The server answered, and what came makes no sense: no error of its own, and no word on the request."""
+    match error:
+        case Json():
+            return True
+        case StreamParse():
+            return error.error_type is None and error.error_code is None and error.status is None
+        case _:
+            return False
 
 
 def failure_kind(error: AgentError) -> FailureKind:
@@ -182,6 +192,11 @@ def outcome_of(error: AgentError) -> Outcome:
 def is_low_credit(error: AgentError) -> bool:
     """Low credit comes as a plain 400 with nothing but its text to tell it."""
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
+
+
+def is_shortage(error: AgentError) -> bool:
+    """The machine lacks something: no server has to do with it, and none would fare better."""
+    return isinstance(error, Api) and error.cause is NetworkCause.SHORTAGE
 
 
 def is_bad_key(error: AgentError) -> bool:

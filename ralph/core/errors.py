@@ -28,8 +28,12 @@ class NetworkCause(enum.Enum):
     PROTOCOL_GARBAGE = "not an HTTP answer"
     DNS_TEMPORARY = "name lookup failed for now"
     DNS_UNKNOWN_HOST = "unknown host"
+    TLS = "TLS handshake failed"
+    NOT_PERMITTED = "connecting not permitted"
+    SHORTAGE = "shortage"
     CERTIFICATE = "certificate not trusted"
     BAD_URL = "bad URL"
+    UNSENDABLE = "request that HTTP cannot carry"
     OTHER = "connection failed"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ralph.core.classify import FailureKind, failure_kind, is_low_credit
 from ralph.core.errors import Api, HttpError, NetworkCause, StreamParse
+from ralph.core.shortage import ADVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,12 @@ _NETWORK_HINTS = {
         "own config file, to its certificate."
     ),
     NetworkCause.BAD_URL: "Check --base-url and ANTHROPIC_BASE_URL: {endpoint} cannot be used.",
-    NetworkCause.OTHER: "If {endpoint} speaks plain HTTP, its URL must begin with http://.",
+    NetworkCause.TLS: "If {endpoint} speaks plain HTTP, its URL must begin with http://.",
+    NetworkCause.NOT_PERMITTED: (
+        "This machine does not let ralph connect to {endpoint}: a firewall, a container's rules or a sandbox may be "
+        "the reason."
+    ),
+    NetworkCause.SHORTAGE: f"The machine lacks something just now: {ADVICE}.",
 }
 
 

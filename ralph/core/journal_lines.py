@@ -1,7 +1,8 @@
 """A journal's lines: JSON with a number and a checksum, written whole or not at all. Pure: bytes in, records out.
 
 What is torn at the end is told apart from what is damaged: a write that was cut short leaves the beginning of a
-line, anything else was changed by somebody. Damage is an error, never a guess.
+line, anything else was changed by somebody. NUL bytes are what a power cut or a snapshot leaves of data that was written
+and announced: damage, at the end too. Damage is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ FORMAT = 3
 
 _CHECKSUM = b',"crc":"'
 _CHECKSUM_TAIL = b'"}'
+
+
+_NUL = b"\0"
+"""JSON has no such byte: it is written as an escape."""
+_HOLDS_NULS = (
+    "holds NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
+    "have run that it does not tell of"
+)
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
@@ -58,12 +67,15 @@ def line_of(record: Record) -> bytes:
 def read_lines(data: bytes) -> Reading:
     """Every record, in order. Raises JournalDamage for the first line that is not as it was written."""
     *lines, tail = data.split(b"\n")
-    if _is_whole(tail[:-1]):  # and one byte more, where no write would have ended
-        raise JournalDamage(len(lines) + 1, "has something else for its line break")
     lacks_break = _is_whole(tail)
     if lacks_break:
         lines, tail = [*lines, tail], b""
-    return Reading(tuple(_read(line, seq) for seq, line in enumerate(lines)), tail, lacks_break)
+    records = tuple(_read(line, seq) for seq, line in enumerate(lines))
+    if _NUL in tail:
+        raise JournalDamage(len(lines) + 1, _HOLDS_NULS)
+    if _is_whole(tail[:-1]):  # and one byte more, where no write would have ended
+        raise JournalDamage(len(lines) + 1, "has something else for its line break")
+    return Reading(records, tail, lacks_break)
 
 
 def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
@@ -72,7 +84,7 @@ def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None
     For people who look, never for going on: a torn end is what a journal has while it is written, and is no damage.
     """
     *lines, tail = data.split(b"\n")
-    if _is_whole(tail) or _is_whole(tail[:-1]):
+    if _NUL in tail or _is_whole(tail) or _is_whole(tail[:-1]):
         lines.append(tail)
     records: list[Record] = []
     for seq, line in enumerate(lines):
@@ -85,7 +97,7 @@ def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None
 
 def _read(line: bytes, seq: int) -> Record:
     if not _is_whole(line):
-        raise JournalDamage(seq + 1, "does not match its checksum")
+        raise JournalDamage(seq + 1, _HOLDS_NULS if _NUL in line else "does not match its checksum")
     try:
         fields = json.loads(line)
         del fields["crc"]

@@ -31,6 +31,16 @@ class LoopLimits:
 
 
 @dataclass(frozen=True)
+class RecordedFile:
+    """A file as it was when the loop began."""
+
+    path: str
+    """Absolute."""
+    text: str | None
+    """None: it was not there."""
+
+
+@dataclass(frozen=True)
 class LoopPlan:
     """What the command line asked for. Recorded, so that `--continue` needs nothing said again."""
 
@@ -48,6 +58,9 @@ class LoopPlan:
     """Where `run_arguments` say that sessions are, absolute; None: the user's state directory."""
     config_file: str | None = None
     """Where `run_arguments` name a settings file: absolute."""
+    settings_files: tuple[RecordedFile, ...] | None = None
+    """Settings files that an iteration could write to, and what they said before the first one: that counts to the end
+    of the loop. None: not recorded yet."""
     metrics_file: str | None = None
     """Where `run_arguments` want metrics: absolute."""
     added_directories: tuple[str, ...] = ()

@@ -21,9 +21,10 @@ MOST_PAUSES = 10
 MOST_SYNTHETIC_RETRIES = 3
 """Answers of one turn that are asked for again because they are no use."""
 
-FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls")
+FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls", "damaged")
 """Why an answer is no use: it says nothing, it only thinks, it lacks the report that is required; or, with results
-that tell the model so, its report did not fit, or all its calls were refused in the final turn."""
+that tell the model so, its report did not fit, or all its calls were refused in the final turn; or it came damaged,
+which is no word of the model's and is not told to it."""
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 _PAUSES = frozenset({"pause_turn", "compaction"})
@@ -43,11 +44,28 @@ class TurnState:
     """Answers that were no use."""
     has_spoken: bool = False
     """One of those held more than nothing and thinking."""
+    was_damaged: bool = False
+    """One of those came damaged."""
 
     @property
     def may_fail(self) -> bool:
         """Whether one more answer that is no use is asked for again."""
         return self.failures < MOST_SYNTHETIC_RETRIES
+
+    @property
+    def may_be_damaged(self) -> bool:
+        """Whether a damaged answer is asked for again: once a turn."""
+        return self.may_fail and not self.was_damaged
+
+    @property
+    def damaged(self) -> TurnState:
+        """Behind an answer that came damaged."""
+        return replace(self, failures=self.failures + 1, was_damaged=True)
+
+    @property
+    def renewed(self) -> TurnState:
+        """For the next turn, which has its own failures; calls that were cut count on."""
+        return replace(self, failures=0, was_damaged=False)
 
     @property
     def failed(self) -> TurnState:
@@ -123,7 +141,7 @@ def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -
             longer = replace(state, said=said, continuations=state.continuations + 1)
             return (replace(longer, said=""), RunTools()) if answer.calls else (longer, Continue())
         case stop if answer.calls:
-            fresh = TurnState(failures=state.failures, has_spoken=state.has_spoken)
+            fresh = replace(state, said="", continuations=0, pauses=0)
             return fresh, RunTools(_odd_stop_with_calls(stop))
         case stop if stop in _PAUSES and state.pauses == MOST_PAUSES:
             return end(Outcome.NO_PROGRESS, f"the server paused {MOST_PAUSES + 1} times in a row")
@@ -150,7 +168,7 @@ def _odd_stop_with_calls(stop: str) -> str | None:
 def _no_use(state: TurnState, reason: str) -> tuple[TurnState, Step]:
     if state.may_fail:
         return replace(state, failures=state.failures + 1), AskAgain(reason)
-    times = f"{MOST_SYNTHETIC_RETRIES + 1} times in a row"
+    times = f"{state.failures + 1 - state.was_damaged} times in a row"
     if state.has_spoken:
         return state, GiveUp("no_report", f"the model gave no final report, {times}")
     return state, GiveUp(reason, f"the model's last answer was empty, {times}")

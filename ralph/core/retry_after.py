@@ -20,8 +20,10 @@ def server_wish_s(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds from `now` (aware) that the server asks to be left alone, 0 or more; None when it says nothing.
 
     `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or
-    an HTTP date). Only when both are absent the largest of the rate-limit reset headers counts.
+    an HTTP date). Only when both are absent the largest of the rate-limit reset headers counts. A moment is measured
+    by the server's own clock where the answer has a `date`: `now` may be hours away from it.
     """
+    now = _http_date(headers.get("date", "")) or now
     if "retry-after-ms" in headers or "retry-after" in headers:
         milliseconds = _number(headers.get("retry-after-ms", ""))
         if milliseconds is not None:
@@ -50,11 +52,17 @@ def _delay_or_date(value: str, now: datetime) -> float | None:
     seconds = _number(value)
     if seconds is not None:
         return _bounded(seconds)
+    moment = _http_date(value)
+    return None if moment is None else _until(moment, now)
+
+
+def _http_date(value: str) -> datetime | None:
+    """Aware. None: it is no date."""
     try:
         moment = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return _until(moment, now)
+    return _aware(moment)
 
 
 def _reset(value: str, now: datetime, unit_s: float) -> float | None:
@@ -76,11 +84,14 @@ def _rfc3339(value: str, now: datetime) -> float | None:
 
 def _until(moment: datetime, now: datetime) -> float | None:
     """A moment that has passed is a wish for 0 seconds: ask again at once."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     try:
-        return _bounded(max(0.0, (aware - now).total_seconds()))
+        return _bounded(max(0.0, (_aware(moment) - now).total_seconds()))
     except OverflowError:
         return None
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _number(value: str) -> float | None:

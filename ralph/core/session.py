@@ -98,6 +98,8 @@ class Session:
     """The model's, of what came before this context."""
     meter: ContextMeter = field(default_factory=ContextMeter)
     """What servers have counted in this context."""
+    answered: frozenset[str] = frozenset()
+    """Base URLs of the endpoints that have answered, with an error at least."""
     seen: Mapping[str, str] = field(default_factory=dict)
     """By path, the content that the model saw last, as `ToolOutput.seen` says it."""
 
@@ -167,6 +169,7 @@ class _Replay:
         self._is_afresh = False
         self._summary = ""
         self._meter = ContextMeter()
+        self._answered: set[str] = set()
 
     def take(self, kind: str, fields: Mapping[str, Any]) -> None:
         if not self._opening and kind != "session":
@@ -185,6 +188,7 @@ class _Replay:
             "tool_intent": self._take_intent,
             "tool_result": self._take_result,
             "compacted": self._start_afresh,
+            "event": self._note_event,
             "ended": self._end,
         }.get(kind)
         if take is not None:
@@ -211,6 +215,7 @@ class _Replay:
             cooling=self._cooling,
             queued=self._queued,
             writable=self._writable,
+            answered=frozenset(self._answered),
             seen=self._seen,
             tasks=tuple(self._tasks),
             changed_files=tuple(self._changed_files),
@@ -277,11 +282,21 @@ class _Replay:
         change = fields.get("change")
         self._intents[fields["id"]] = FileChange(**change) if change else None
 
+    def _note_event(self, fields: Mapping[str, Any]) -> None:
+        event = fields["event"]
+        if event.get("subtype") == "attempt" and not _is_unanswered(event):
+            self._note_answered(self._shapes.get(event["target"]))
+
+    def _note_answered(self, shape: RequestShape | None) -> None:
+        if shape is not None and shape.endpoint is not None:
+            self._answered.add(shape.endpoint)
+
     def _end(self, fields: Mapping[str, Any]) -> None:
         self._ended = fields
 
     def _take_answer(self, fields: Mapping[str, Any]) -> None:
         message = fields["message"]
+        self._note_answered(self._shape)
         committed = assistant_message(message["content"], self._shape.author if self._shape else None)
         self._count(tokens_of(message["usage"]), committed.size if committed is not None else 0)
         if committed is not None:
@@ -341,6 +356,11 @@ class _Replay:
         self._answer = None
         self._results = {}
         self._intents = {}
+
+
+def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
+    """Not even a status came. A clock that fires may have done so before or after one: then nothing is known."""
+    return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
 
 
 def _opening_of(fields: Mapping[str, Any], old: Sequence[Block]) -> tuple[Block, ...]:

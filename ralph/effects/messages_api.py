@@ -14,8 +14,10 @@ import httpx
 
 from ralph.core.clocks import ClockLimits, ResponseClocks
 from ralph.core.errors import Api, NetworkCause
+from ralph.core.shortage import ShortageError
 from ralph.effects.exchange import Wire
 from ralph.effects.model_description import DESCRIPTION_S, receive_description
+from ralph.effects.network_causes import shortage_error
 from ralph.effects.reception import Reception
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
     from ralph.core.model_description import ModelDescription
+    from ralph.effects.exchange import Exchange
     from ralph.ports import Clock, Events, Waiter
 
 API_VERSION = "2026-10-21"
@@ -45,7 +48,10 @@ class Endpoint:
 
 
 class MessagesApi:
-    """A `Client` for one endpoint. `redact` cleans every text that leaves this module inside an error."""
+    """A `Client` for one endpoint. `redact` cleans every text that leaves this module inside an error.
+
+    `answered` names hosts that are known to be there, because they have answered before; clients share it.
+    """
 
     def __init__(
         self,
@@ -57,7 +63,9 @@ class MessagesApi:
         clock: Clock,
         events: Events,
         redact: Callable[[str], str],
+        answered: set[str] | None = None,
     ) -> None:
+        self._answered = set() if answered is None else answered
         self._endpoint = endpoint
         self._wire = Wire(http, waiter)
         self._limits = limits
@@ -74,20 +82,27 @@ class MessagesApi:
             "content-length": str(sum(map(len, body))),
         }
         request = self._request("POST", "/v1/messages", own, connect_s=self._limits.connect_s, body=body)
+        try:
+            return self._receive(self._wire.start(request))
+        except (ShortageError, MemoryError) as error:
+            raise shortage_error(error) from error
+
+    def _receive(self, exchange: Exchange) -> Answer:
         reception = Reception(
-            self._wire.start(request),
+            exchange,
             ResponseClocks(self._limits, self._clock.now_s()),
             self._clock,
             events=self._events,
             redact=self._redact,
             host=self._endpoint.host,
+            answered=self._answered,
         )
         try:
             answer = reception.receive()
         except BaseException:
-            reception.exchange.abort()
+            exchange.abort()
             raise
-        reception.exchange.leave()
+        exchange.leave()
         return answer
 
     def describe_model(self, model: str, *, within_s: float = DESCRIPTION_S) -> ModelDescription | None:
@@ -99,9 +114,11 @@ class MessagesApi:
         except (Api, ValueError):
             return None
         waiting_for = f"what {self._endpoint.host} says of its model"
-        return receive_description(
-            self._wire.start(request), self._clock, until_s=until_s, waiting_for=waiting_for
-        )
+        try:
+            exchange = self._wire.start(request)
+        except ShortageError:
+            return None
+        return receive_description(exchange, self._clock, until_s=until_s, waiting_for=waiting_for)
 
     def close(self) -> None:
         self._wire.close()

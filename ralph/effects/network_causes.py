@@ -14,21 +14,44 @@ from typing import TYPE_CHECKING
 import httpx
 
 from ralph.core.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
+from ralph.core.shortage import ShortageError, causes_of, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+# The name does not exist, or has no address. Every other answer of a resolver is about the resolver.
+_NO_SUCH_HOST = frozenset(
+    {
+        socket.EAI_NONAME,
+        *(getattr(socket, name, socket.EAI_NONAME) for name in ("EAI_NODATA", "EAI_ADDRFAMILY")),
+    }
+)
 _PROXY_STATUS = re.compile(r"^(\d{3})\b")
 
 
-def error_before_answer(error: Exception, host: str, redact: Callable[[str], str]) -> AgentError:
-    """What a failure before the headers were read means. `redact` cleans the library's sentence."""
+def error_before_answer(
+    error: Exception, host: str, redact: Callable[[str], str], *, has_answered: bool = False
+) -> AgentError:
+    """What a failure before the headers were read means. `redact` cleans the library's sentence.
+
+    `has_answered`: the host is there, whatever a resolver says now.
+    """
     detail = redact(str(error))
     if isinstance(error, httpx.ProxyError) and (refused := _PROXY_STATUS.match(str(error))):
         # The library keeps a proxy's refusal of CONNECT in its message alone.
         return HttpError(int(refused[1]), None, "", message=f"the proxy refused the connection: {detail}")
-    return Api(network_cause(error), detail, host)
+    cause = network_cause(error)
+    if cause is NetworkCause.SHORTAGE:
+        return shortage_error(error)
+    if cause is NetworkCause.DNS_UNKNOWN_HOST and has_answered:
+        cause = NetworkCause.DNS_TEMPORARY
+    return Api(cause, detail, host)
+
+
+def shortage_error(error: BaseException) -> Api:
+    """The machine is short of something: no host has to do with it."""
+    return Api(NetworkCause.SHORTAGE, str(shortage_of(error) or ShortageError("memory")))
 
 
 def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> AgentError:
@@ -45,10 +68,14 @@ def network_cause(error: BaseException) -> NetworkCause:
         return NetworkCause.TIMEOUT
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return NetworkCause.BAD_URL
-    for cause in _chain(error):
+    for cause in causes_of(error):
         found = _os_cause(cause)
         if found is not None:
             return found
+    if shortage_of(error) is not None:
+        return NetworkCause.SHORTAGE
+    if isinstance(error, httpx.LocalProtocolError):
+        return NetworkCause.UNSENDABLE
     if isinstance(error, httpx.RemoteProtocolError):
         return NetworkCause.PROTOCOL_GARBAGE
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
@@ -62,11 +89,17 @@ def _os_cause(cause: BaseException) -> NetworkCause | None:
             return NetworkCause.CERTIFICATE
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
             return NetworkCause.RESET
-        case ssl.SSLError():
-            return NetworkCause.OTHER
+        case ssl.SSLError():  # an alert of the other side, or no TLS at all
+            return NetworkCause.TLS
+        case socket.gaierror() if cause.errno == socket.EAI_MEMORY:
+            return NetworkCause.SHORTAGE
         case socket.gaierror():
-            temporary = cause.errno == socket.EAI_AGAIN
-            return NetworkCause.DNS_TEMPORARY if temporary else NetworkCause.DNS_UNKNOWN_HOST
+            is_unknown = cause.errno in _NO_SUCH_HOST
+            return NetworkCause.DNS_UNKNOWN_HOST if is_unknown else NetworkCause.DNS_TEMPORARY
+        case UnicodeError() if not isinstance(cause, UnicodeDecodeError):  # a name that no host can have
+            return NetworkCause.BAD_URL
+        case PermissionError():
+            return NetworkCause.NOT_PERMITTED
         case TimeoutError():
             return NetworkCause.TIMEOUT
         case ConnectionRefusedError():
@@ -77,10 +110,3 @@ def _os_cause(cause: BaseException) -> NetworkCause | None:
             return NetworkCause.UNREACHABLE
         case _:
             return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__

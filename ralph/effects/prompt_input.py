@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from typing import TYPE_CHECKING
 
+from ralph.core.shortage import ShortageError, shortage_of
+from ralph.effects.starting import patiently, start_thread
 from ralph.ports import TIMED_OUT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from ralph.ports import Clock, Mailbox, Waiter
 
 # With a prompt given, a pipe that says nothing for this long has nothing to add.
@@ -31,14 +35,15 @@ def read_prompt(
     argument: str | None,
     file: str | None,
     *,
+    directories: Sequence[str | Path],
     waiter: Waiter,
     clock: Clock,
     stdin_fd: int = 0,
     is_required: bool = True,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The task's text, and notices for people. Raises PromptError; `Interrupted` when a signal came.
+    """The task's text, and notices for people. Raises PromptError, ShortageError; `Interrupted` when a signal came.
 
-    Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
+    `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
@@ -48,7 +53,7 @@ def read_prompt(
     if "-" in (argument, file):
         argument, file = None, None
     if file is not None:
-        argument = _read_file(file, waiter, clock)
+        argument = _read_file(file, directories, waiter, clock)
     if argument is None:
         return _required_stdin(waiter, clock, stdin_fd), ()
     if not argument.strip():
@@ -57,14 +62,17 @@ def read_prompt(
     return (f"{argument.rstrip()}\n\n{piped}" if piped.strip() else argument), notices
 
 
-def _read_file(path: str, waiter: Waiter, clock: Clock) -> str:
+def _read_file(path: str, directories: Sequence[str | Path], waiter: Waiter, clock: Clock) -> str:
     """Read like standard input: a FIFO or a device must neither hang the run nor fill its memory."""
+    from ralph.effects.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
+
     try:
         # Non-blocking only for the opening of a FIFO that nobody writes to yet.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_named_file(path, directories)
         os.set_blocking(fd, True)
         data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, f"the prompt file {path}")
     except OSError as error:
+        _raise_shortage(error)
         raise PromptError(f"cannot read the prompt file {path}: {error.strerror}") from error
     if data is None:
         raise PromptError(f"the prompt file {path} stayed silent for {FIRST_BYTE_S:g}s")
@@ -74,9 +82,11 @@ def _read_file(path: str, waiter: Waiter, clock: Clock) -> str:
 def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
     if not _is_open(fd) or os.isatty(fd):
         raise PromptError("no prompt: give it as an argument, with --prompt-file, or on standard input")
+    _refuse_kernel_file(fd)
     try:
         data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, "standard input")
     except OSError as error:
+        _raise_shortage(error)
         raise PromptError(f"cannot read standard input: {error.strerror}") from error
     if data is None:
         raise PromptError(
@@ -92,11 +102,13 @@ def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, 
     """Data that was piped in beside the prompt, and what to say about it."""
     if not _may_add(fd):
         return "", ()
+    _refuse_kernel_file(fd)
     if _is_half_read(fd):
         return "", ("standard input is a file that somebody has begun to read: left alone",)
     try:
         data = _read_to_end(waiter, clock, fd, SILENT_PIPE_S, "the end of standard input")
     except OSError as error:
+        _raise_shortage(error)
         return "", (f"standard input cannot be read ({error.strerror}): left alone",)
     if data is None:
         return "", (f"standard input is an open pipe that stayed silent for {SILENT_PIPE_S:g}s: left alone",)
@@ -106,9 +118,12 @@ def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, 
 
 
 def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, name: str) -> bytes | None:
-    """Everything up to end of file; None when not even a first byte came in time. Raises OSError."""
+    """Everything up to end of file; None when not even a first byte came in time. Raises OSError.
+
+    A ShortageError is one too, once a thread was waited for in vain.
+    """
     mailbox = waiter.mailbox()
-    threading.Thread(target=_read_chunks, args=(fd, mailbox), name="ralph-prompt", daemon=True).start()
+    patiently(lambda: start_thread(_read_chunks, fd, mailbox, name="ralph-prompt"), waiter, clock)
     data = bytearray()
     until_s: float | None = clock.now_s() + first_byte_s
     while True:
@@ -118,6 +133,8 @@ def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, nam
             return None
         if isinstance(chunk, OSError):
             raise chunk
+        if isinstance(chunk, MemoryError):
+            raise ShortageError("memory") from chunk
         if not chunk:
             return bytes(data)
         data += chunk
@@ -129,13 +146,20 @@ def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, nam
             )
 
 
+def _raise_shortage(error: OSError) -> None:
+    """Nothing is wrong with the input; what is piped in must not be left out for want of a thread."""
+    short = shortage_of(error)
+    if short is not None:
+        raise short from error
+
+
 def _read_chunks(fd: int, mailbox: Mailbox) -> None:
     """In a thread of its own. It reads on only while somebody wants more."""
     read_bytes = 0
     while read_bytes <= MOST_PROMPT_BYTES:
         try:
             chunk = os.read(fd, 65536)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             mailbox.put(error)
             return
         mailbox.put(chunk)
@@ -154,6 +178,18 @@ def _is_open(fd: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _refuse_kernel_file(fd: int) -> None:
+    """`ralph < PROMPT.md`, where that is a link to /proc/self/environ: a shell follows any link."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return
+    from ralph.effects.named_file import refuse_kernel_file  # noqa: PLC0415 - few prompts are redirected files
+
+    try:
+        refuse_kernel_file(fd, "/dev/stdin")
+    except OSError as error:
+        raise PromptError(f"standard input is not read: {error.strerror}") from error
 
 
 def _may_add(fd: int) -> bool:

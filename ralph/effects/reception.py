@@ -54,13 +54,16 @@ class Reception:
         events: Events,
         redact: Callable[[str], str],
         host: str,
+        answered: set[str],
     ) -> None:
+        """`answered`: the hosts that have answered before in this session; it grows by this one when it does."""
         self.exchange = exchange
         self._clocks = clocks
         self._clock = clock
         self._events = events
         self._redact = redact
         self._host = host
+        self._answered = answered
         self._catch_up = CatchUp()
         self._bytes = StreamBytes()
         self._bytes_since_event = 0
@@ -98,8 +101,11 @@ class Reception:
                     self._host,
                 )
             if isinstance(item, Failed):
-                raise error_before_answer(item.error, self._host, self._redact) from item.error
+                has_answered = self._host in self._answered
+                error = error_before_answer(item.error, self._host, self._redact, has_answered=has_answered)
+                raise error from item.error
             if isinstance(item, Head):
+                self._answered.add(self._host)
                 return item
             if isinstance(item, Connected):
                 self._clocks.connected(self._clock.now_s())

@@ -60,9 +60,16 @@ class Ralph:
     cwd: Path
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def user_file(self) -> Path:
+        """The user's own settings, which a test may write."""
+        path = Path(self.environment["HOME"], ".config", "ralph", "config.toml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
     def retry_quickly(self) -> None:
         """Four retries without the waits of the standard schedule."""
-        (self.cwd / "ralph.toml").write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
+        self.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
 
     def start(self, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         popen.setdefault("stdin", subprocess.DEVNULL)
@@ -83,7 +90,7 @@ class Ralph:
             process.kill()
             process.communicate()
             raise
-        return Finished(process.returncode, stdout.decode(), stderr.decode())
+        return Finished(process.returncode, stdout.decode(), (stderr or b"").decode())
 
     def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> tuple[Finished, float]:
         """Send the signal; what came, and the seconds it took to end."""

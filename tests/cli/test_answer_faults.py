@@ -18,15 +18,51 @@ from tests.effects.messages_api.harness import (
     tool_block,
 )
 
+GARBLED = http_answer(sse(START) + f'data: {{"type": "oops {KEY}\n\n'.encode())
 
-def test_a12_json_that_does_not_parse_is_shown_redacted_and_not_asked_again_exits_69(
+
+@pytest.mark.parametrize("retry", ["standard", "off"])
+def test_a12_one_damaged_answer_a_turn_is_asked_for_again_at_once_exits_0(ralph, answer_with, retry) -> None:
+    """Whatever the retry policy: in a night of a thousand answers one line breaks."""
+    server = answer_with(GARBLED, stream(APPEND), GARBLED, stream(DONE))
+    ran = ralph("hi", "--retry", retry, "--output-format", "stream-json", "--metrics-file", "run.prom")
+    assert (ran.code, len(server.requests)) == (0, 4), ran.stderr
+    first, again, *_ = server.requests
+    assert first == again, "nothing is told to the model, who has done nothing wrong"
+    told = [entry for entry in ran.objects if entry.get("subtype") == "synthetic_retry"]
+    assert [(one["turn"], one["number"], one["reason"]) for one in told] == [
+        (1, 1, "damaged"),
+        (2, 1, "damaged"),
+    ]
+    assert ran.stderr.count("[turn] Synthetic retry 1/3: the answer came damaged") == 2
+    assert "[retry]" not in ran.stderr
+    assert (ran.result["num_turns"], ran.result["retries"], ran.result["waited_s"]) == (2, 0, 0)
+    assert effects(ralph) == ["line"]
+    metrics = (ralph.cwd / "run.prom").read_text()
+    assert 'ralph_synthetic_retries_total{reason="damaged"} 2.0' in metrics
+    assert ralph("sessions", "show").stdout.count("[turn] Synthetic retry 1/3") == 2, "the journal has it"
+
+
+def test_a12_a_second_damaged_answer_of_a_turn_ends_the_run_and_is_shown_redacted_exits_69(
     ralph, answer_with
 ) -> None:
-    server = answer_with(http_answer(sse(START) + f'data: {{"type": "oops {KEY}\n\n'.encode()))
+    server = answer_with(stream(APPEND), GARBLED)
     ran = ralph("hi")
-    assert (ran.code, len(server.requests)) == (69, 1)
+    assert (ran.code, len(server.requests)) == (69, 3)
     assert "undecodable JSON in the stream" in ran.last_line
     assert "oops [redacted]" in ran.last_line
+    assert KEY not in ran.stderr
+
+
+def test_a12_what_comes_between_two_damaged_answers_is_retried_as_ever_exits_0_or_75(
+    ralph, answer_with
+) -> None:
+    ralph.retry_quickly()
+    busy = http_answer(b"", status="529 Overloaded")
+    server = answer_with(busy, GARBLED, *[busy] * 4, stream(DONE))
+    assert (ralph("hi").code, len(server.requests)) == (0, 7), "a fresh budget of retries"
+    server = answer_with(GARBLED, busy)
+    assert (ralph("hi").code, len(server.requests)) == (75, 6)
 
 
 # Each kind of count once, and in each form of output one that is no number and one that is.
@@ -61,10 +97,22 @@ def test_a12_deep_json_is_read_or_refused_and_never_a_crash_exits_0_or_69(ralph,
     assert len(ran.objects) > 1
 
 
-def test_a13_a_captive_portal_is_shown_by_type_title_and_text_exits_69(ralph, serve) -> None:
-    page = "<html><title>Please log in</title><body>Hotel Wi-Fi</body></html>"
-    code, requests, stderr = run_with(ralph, serve, Fault(status=200, body=page, content_type="text/html"))
-    assert (code, requests) == (69, 1)
+PORTAL = Fault(
+    status=200,
+    body="<html><title>Please log in</title><body>Hotel Wi-Fi</body></html>",
+    content_type="text/html",
+)
+
+
+def test_a13_a_captive_portal_that_is_gone_when_asked_again_is_survived_exits_0(ralph, serve) -> None:
+    code, requests, stderr = run_with(ralph, serve, PORTAL, HELLO)
+    assert (code, requests) == (0, 2)
+    assert "Please log in" in stderr
+
+
+def test_a13_a_captive_portal_is_asked_twice_and_shown_by_type_title_and_text_exits_69(ralph, serve) -> None:
+    code, requests, stderr = run_with(ralph, serve, PORTAL, PORTAL)
+    assert (code, requests) == (69, 2)
     for shown in ("Please log in", "text/html", "Hotel Wi-Fi"):
         assert shown in stderr
 
@@ -90,9 +138,10 @@ def test_a15_a_rejection_sent_with_200_is_not_asked_again_exits_77(ralph, serve)
     assert (code, requests) == (77, 1)
 
 
-def test_a15_json_of_some_other_kind_is_shown_and_not_asked_again_exits_69(ralph, serve) -> None:
-    code, requests, stderr = run_with(ralph, serve, Fault(status=200, body={"hello": "world"}))
-    assert (code, requests) == (69, 1)
+def test_a15_json_of_some_other_kind_is_asked_twice_and_shown_exits_69(ralph, serve) -> None:
+    other = Fault(status=200, body={"hello": "world"})
+    code, requests, stderr = run_with(ralph, serve, other, other)
+    assert (code, requests) == (69, 2)
     assert '{"hello": "world"}' in stderr
 
 
@@ -123,6 +172,13 @@ def test_a16_a_billing_error_inside_the_stream_is_not_asked_again_exits_77(ralph
     assert effects(ralph) == []
 
 
+def test_a16_a_rejection_inside_the_stream_is_no_damage_and_not_asked_again_exits_69(ralph, serve) -> None:
+    refused = Step(APPEND, Fault(error_event=ErrorEvent("invalid_request_error", "No.", after_events=5)))
+    code, requests, stderr = run_with(ralph, serve, refused, HELLO)
+    assert (code, requests) == (69, 1)
+    assert "Synthetic retry" not in stderr
+
+
 BROKEN_PROTOCOLS = {
     "second message_start": (sse(START, *text_block(0, "a"), START, *end()), "second message_start"),
     "index that jumps": (sse(START, *text_block(1, "a"), *end()), "index 1, expected 0"),
@@ -131,12 +187,13 @@ BROKEN_PROTOCOLS = {
 
 
 @pytest.mark.parametrize(("body", "says"), BROKEN_PROTOCOLS.values(), ids=BROKEN_PROTOCOLS.keys())
-def test_a21_events_of_two_answers_or_out_of_order_are_refused_exits_69(
+def test_a21_events_of_two_answers_or_out_of_order_are_asked_for_once_more_exits_0_or_69(
     ralph, answer_with, body, says
 ) -> None:
-    server = answer_with(http_answer(body))
+    server = answer_with(http_answer(body), stream(DONE), http_answer(body))
+    assert (ralph("hi").code, len(server.requests)) == (0, 2)
     ran = ralph("hi")
-    assert (ran.code, len(server.requests)) == (69, 1)
+    assert (ran.code, len(server.requests)) == (69, 4)
     assert says in ran.last_line
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Turn, as_events
 from tests.certificates import make_certificate
+from tests.cli.failing_network import FailingNetwork
 from tests.cli.faulty import APPEND, DONE, HELLO, effects, linux_only, peak_mb, run_with, stream
 from tests.effects.messages_api.harness import (
     RawServer,
@@ -42,6 +43,78 @@ def test_a2_a_host_that_cannot_exist_is_named_and_not_asked_again_exits_69(ralph
 
 
 @pytest.fixture
+def network(ralph, tmp_path) -> FailingNetwork:
+    return FailingNetwork(ralph, tmp_path)
+
+
+def at_gateway(ralph, server: RawServer) -> None:
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://gateway.test:{server.port}"
+
+
+def test_a2_a_host_that_has_answered_in_this_session_is_waited_for_exits_0(
+    ralph, answer_with, network
+) -> None:
+    """In the middle of a run, and by a later run that goes on with the session."""
+    ralph.retry_quickly()
+
+    def answer_and_go(sock: socket.socket) -> None:
+        network.will_fail("lookup", 3)
+        sock.sendall(stream(APPEND))
+
+    server = answer_with(answer_and_go, stream(DONE))
+    at_gateway(ralph, server)
+    ran = ralph("hi")
+    assert (ran.code, network.failures_left) == (0, 0), ran.stderr
+    assert ran.stderr.count("[error] name lookup failed for now (gateway.test:") == 3
+    assert effects(ralph) == ["line"]
+    network.will_fail("lookup", 2)
+    ran = ralph("-c", "more")
+    assert (ran.code, network.failures_left) == (0, 0), ran.stderr
+    assert "[retry] Recovered after 2 retries" in ran.stderr
+
+
+def test_a2_a_host_that_has_only_refused_requests_is_there_too_exits_75(ralph, answer_with, network) -> None:
+    ralph.retry_quickly()
+    server = answer_with(http_answer(b"", status="529 Overloaded"))
+    at_gateway(ralph, server)
+    assert ralph("hi").code == 75
+    network.will_fail("lookup", 9)
+    ran = ralph("-c")
+    assert (ran.code, network.failures_left) == (75, 4)
+
+
+def test_a2_a_host_that_has_never_answered_is_not_asked_again_exits_69(ralph, answer_with, network) -> None:
+    ralph.retry_quickly()
+    server = answer_with(stream(DONE))
+    at_gateway(ralph, server)
+    assert ralph("hi").code == 0
+    network.will_fail("lookup", 9)
+    ran = ralph("hi")  # another session
+    assert (ran.code, network.failures_left) == (69, 8)
+    assert "unknown host (gateway.test:" in ran.last_line
+    assert "whether this machine is online" in ran.stderr
+
+
+def test_a2_the_default_endpoint_is_there_whatever_a_resolver_says_exits_75(ralph, network) -> None:
+    ralph.retry_quickly()
+    network.will_fail("lookup", 9)
+    ran = ralph("hi")
+    assert (ran.code, network.failures_left) == (75, 4)
+    assert "name lookup failed for now (api.anthropic.com)" in ran.last_line
+
+
+def test_a1_a_connect_that_is_not_permitted_for_a_while_is_asked_again_exits_0(
+    ralph, answer_with, network
+) -> None:
+    ralph.retry_quickly()
+    answer_with(stream(DONE))
+    network.will_fail("connect", 2)
+    ran = ralph("hi")
+    assert (ran.code, network.failures_left) == (0, 0), ran.stderr
+    assert ran.stderr.count("[error] connecting not permitted (127.0.0.1:") == 2
+
+
+@pytest.fixture
 def tls_server(tmp_path, ralph) -> Iterator[Path]:
     """A server with a certificate that nobody signed; the certificate."""
     certificate = make_certificate(tmp_path, names="DNS:localhost")
@@ -67,6 +140,23 @@ def test_a3_a_certificate_that_nobody_signed_is_refused_and_the_way_out_named_ex
     assert "certificate not trusted" in ran.last_line
     assert "SSL_CERT_FILE" in ran.stderr
     assert "[retry]" not in ran.stderr
+
+
+HANDSHAKE_FAILURE = b"\x15\x03\x03\x00\x02\x02\x28"
+
+
+def test_a3_a_tls_alert_at_the_handshake_is_asked_again_exits_75(ralph) -> None:
+    ralph.retry_quickly()
+
+    def refuse(sock: socket.socket) -> None:
+        sock.recv(65536)
+        sock.sendall(HANDSHAKE_FAILURE)
+
+    server = RawServer(refuse)
+    ran = ralph("hi", "--base-url", f"https://127.0.0.1:{server.port}")
+    server.close()
+    assert (ran.code, server.connections) == (75, 5)
+    assert ran.stderr.count("[error] TLS handshake failed") == 5
 
 
 def test_a3_with_its_certificate_in_a_ca_file_the_server_is_trusted_exits_0(ralph, tls_server) -> None:

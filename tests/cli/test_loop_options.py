@@ -19,7 +19,7 @@ from typer.main import get_command
 import ralph.loop_command
 import ralph.loop_status
 from ralph.cli import app, run_cli
-from ralph.cli_passed_on import _spellings
+from ralph.cli_lists import spellings
 from ralph.core.loop_values import LoopLimits, LoopPlan
 from ralph.core.passed_on import UnknownOptionError, split_arguments
 from ralph.loop_options import LoopOptions
@@ -91,7 +91,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
     )
     assert asked == [LoopOptions(plan)]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
-    assert unset == ["prompt_file"]
+    assert unset == ["prompt_file", "settings_files"]
 
 
 PASSED_ON = {
@@ -109,9 +109,14 @@ PASSED_ON = {
         ["-p", "--dangerously-skip-permissions", "--output-format=stream-json", "--verbose"],
     ),
     "paths stay as typed": (
-        ["--add-dir", ".", "x", "--metrics-file=m.prom"],
-        ["--add-dir", ".", "--metrics-file=m.prom"],
+        ["x", "--session-dir", ".", "--metrics-file=m.prom"],
+        ["--session-dir", ".", "--metrics-file=m.prom"],
     ),
+    "lists, a word at a time": (
+        ["x", "--add-dir", ".", "..", "--tools", "Read,Bash", "Grep", "-q"],
+        ["--add-dir=.", "--add-dir=..", "--tools=Read,Bash", "--tools=Grep", "-q"],
+    ),
+    "prompt behind a list": (["--add-dir", ".", "--", "x"], ["--add-dir=."]),
     "prompt behind --": (["--quiet", "--", "--model"], ["--quiet"]),
     "text is the input format anyway": (["--input-format", "text", "x"], ["--input-format", "text"]),
 }
@@ -140,13 +145,15 @@ REFUSED = {
     "no number of turns": (["--max-turns", "many"], "'many'"),
     "no turns": (["--max-turns", "0"], "--max-turns must be a whole number of at least 1, not 0"),
     "value for a flag": (["--quiet=yes"], "--quiet"),
-    "unknown tool": (["--allowed-tools", "Launch"], "no tool is called 'Launch'"),
+    "unknown tool": (["--allowed-tools=Launch"], "no tool is called 'Launch'"),
+    "mode that needs rules": (["--permission-mode", "dontAsk"], "--permission-mode dontAsk needs allow rules"),
+    "the loop's own way to hand settings on": (["--settings-fd", "0"], "--settings-fd is not for a loop"),
     "no URL": (["--base-url", "ftp://x"], "--base-url"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b"], "--system-prompt"),
     "no system prompt file": (["--append-system-prompt-file", "gone"], "cannot read gone"),
     "no schema": (["--json-schema", "gone.json"], "gone.json"),
     "partial without stream": (["--include-partial-messages"], "needs --output-format stream-json"),
-    "nothing to add": (["--add-dir", "gone"], "gone does not exist"),
+    "nothing to add": (["--add-dir=gone"], "gone does not exist"),
     "metrics nowhere": (["--metrics-file", "gone/x"], "--metrics-file"),
     "no check": (["--until", " "], "--until: is empty"),
     "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until"),
@@ -270,7 +277,7 @@ WORDS = st.one_of(
 def test_both_parsers_together_read_what_one_that_knows_all_would_read(words) -> None:
     whole = _parsed([*OF_RUN, *OF_LOOP], words)  # of two with one name, the later is asked
     try:
-        split = split_arguments(words, _spellings(OF_LOOP), _spellings(OF_RUN))
+        split = split_arguments(words, spellings(OF_LOOP), spellings(OF_RUN))
     except UnknownOptionError:
         assert whole is None
         return

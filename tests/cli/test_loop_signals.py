@@ -89,7 +89,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_iteration_once(ralph, iterations) -> N
 
 
 def test_a_signal_in_a_wait_for_the_api_ends_it_at_once_and_the_wait_is_recorded(ralph, iterations) -> None:
-    (ralph.cwd / "ralph.toml").write_text(
+    ralph.user_file.write_text(
         "[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\nmax_retries = 1\n[loop]\noutage_waits_s = [60]\n"
     )
     iterations([Step(fault=Fault(status=529))] * 9)

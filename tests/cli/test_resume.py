@@ -326,6 +326,44 @@ def test_p3_a_flipped_bit_is_damage_and_nothing_is_touched_exits_74(whole_run, t
         assert [*path.parent.iterdir()] == [path]
 
 
+def test_p3_a_tail_of_nul_bytes_is_damage_and_no_command_runs_again_exits_74(recorded, tmp_path) -> None:
+    """A power cut, a snapshot: the file has its length, and its last blocks nothing."""
+    ralph, journal = recorded("Bash")
+    before = effects(ralph)
+    intent = journal.index(b'{"seq":', journal.index(b'"kind":"assistant"'))
+    half = journal.index(b'"kind":"tool_result"')
+    tails = [
+        journal + bytes(4096),
+        journal[:half] + bytes(len(journal) - half),
+        journal[:intent] + bytes(len(journal) - intent),
+        journal[:intent] + bytes(100) + journal[intent + 100 :],
+    ]
+    for data, (ran, path) in zip(tails, resumed(ralph, tmp_path, tails), strict=True):
+        assert ran.code == 74
+        where = f"the journal {path} is damaged: line {data[: data.index(0)].count(10) + 1} holds NUL bytes"
+        assert where in ran.last_line
+        assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}` tells" in ran.last_line
+        assert (path.read_bytes(), [*path.parent.iterdir()]) == (data, [path])
+        shown = ralph("sessions", "show", ID, "--session-dir", str(path.parents[1]))
+        assert (shown.code, "> go" in shown.stdout, "NUL bytes" in shown.stdout) == (74, True, True)
+    assert effects(ralph) == before
+
+
+def test_p3_a_session_with_nul_bytes_is_not_passed_over_for_an_older_one_exits_74(ralph, serve) -> None:
+    server = serve(Turn("Done."), Turn("Done."))
+    assert ralph("older").code == 0
+    assert ralph("go", "--session-id", ID).code == 0
+    path = journal_of(ralph)
+    whole = path.read_bytes()
+    prompt = whole.index(b'"kind":"user"')
+    for kept in (whole.rindex(b"\n", 0, prompt) + 1, prompt + 20):
+        path.write_bytes(whole[:kept] + bytes(len(whole) - kept))
+        ran = ralph("-c", "on")
+        assert ran.code == 74
+        assert "holds NUL bytes" in ran.last_line
+    assert len(server.requests) == 2
+
+
 def test_p3_what_was_torn_before_is_never_overwritten_exits_0(ralph, serve) -> None:
     serve(Fault(status=529), Fault(status=529), Turn("Done."))
     assert ralph("go", "--session-id", ID, "--retry", "off").code == 75

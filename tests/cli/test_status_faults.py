@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,11 +38,24 @@ def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serv
     assert "[retry] Using retry-after: 0.25s" in ran.stderr
 
 
+@pytest.mark.parametrize("skew_s", [-3600, 3600])
+def test_a17_a_date_is_measured_by_the_servers_own_clock_exits_0(ralph, serve, skew_s) -> None:
+    there = datetime.now(UTC) + timedelta(seconds=skew_s)
+    headers = {
+        "date": format_datetime(there, usegmt=True),
+        "retry-after": format_datetime(there + timedelta(seconds=1), usegmt=True),
+    }
+    serve(Fault(status=429, headers=headers), HELLO)
+    ran = ralph("hi")
+    assert ran.code == 0
+    assert "[retry] Using retry-after: 1s" in ran.stderr
+
+
 @pytest.mark.parametrize("wish", ["soon", "nan", "-5", "inf", "9" * 35])
 def test_a17_a_wish_that_is_no_time_is_not_believed_exits_124(ralph, serve, wish) -> None:
     server = serve(Fault(status=429, headers={"retry-after": wish}), HELLO)
     # Whatever the wait is, it does not fit; and however slow the machine, there is time for the request.
-    (ralph.cwd / "ralph.toml").write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 21\nmax_delay_s = 0\n")
+    ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 21\nmax_delay_s = 0\n")
     ran = ralph("hi", "--max-time", "20")
     assert (ran.code, len(server.requests)) == (124, 1)
     waits = "leaves no time to wait " + ("1e+10s" if wish[0] == "9" else "21s")

@@ -130,6 +130,27 @@ def test_a13_a_page_instead_of_a_stream_moves_on_to_the_next_target_exits_0(ralp
     assert "Please log in" in ran.stderr
 
 
+def test_a12_where_all_targets_answer_with_damage_the_first_is_asked_once_more_exits_0(
+    ralph, serve, answer_with
+) -> None:
+    garbled = http_answer(sse() + b"data: {oops\n\n")
+    first = answer_with(garbled, stream(DONE))
+    second = answer_with(garbled)
+    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
+    assert (ran.code, len(first.requests), len(second.requests)) == (0, 2, 1)
+    assert [one["reason"] for one in of(ran, "synthetic_retry")] == ["damaged"]
+
+
+def test_a12_a_damaged_answer_is_asked_for_again_where_the_other_target_cannot_help_exits_0(
+    ralph, serve, answer_with
+) -> None:
+    """What that one says of itself is not how the run ends."""
+    first = answer_with(http_answer(sse() + b"data: {oops\n\n"), stream(DONE))
+    second = serve(Step(fault=Fault(status=401), repeat="forever"))
+    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
+    assert (ran.code, len(first.requests), len(second.requests)) == (0, 2, 1)
+
+
 @pytest.mark.parametrize("status", [301, 307])
 def test_a13_a_redirect_moves_on_to_the_next_target_and_is_not_followed_exits_0(ralph, serve, status) -> None:
     elsewhere = serve(HELLO)

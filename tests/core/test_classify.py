@@ -98,7 +98,11 @@ CAUSES = {
     NetworkCause.DNS_UNKNOWN_HOST: P,
     NetworkCause.CERTIFICATE: P,
     NetworkCause.BAD_URL: P,
-    NetworkCause.OTHER: P,
+    NetworkCause.UNSENDABLE: P,
+    NetworkCause.TLS: T,
+    NetworkCause.NOT_PERMITTED: T,
+    NetworkCause.SHORTAGE: T,
+    NetworkCause.OTHER: T,
 }
 
 

@@ -66,6 +66,19 @@ def test_p3_one_flipped_bit_anywhere_is_damage_and_never_a_guess(position) -> No
             read_lines(bytes(changed))
 
 
+@pytest.mark.parametrize("nuls", [1, 2, 4096])
+def test_p3_a_tail_of_nul_bytes_is_damage_wherever_it_begins(nuls) -> None:
+    for length in range(len(JOURNAL) + 1):
+        whole = JOURNAL[:length].count(b"\n")
+        for rest in (b"", JOURNAL[length + nuls :]):
+            data = JOURNAL[:length] + bytes(nuls) + rest
+            with pytest.raises(JournalDamage, match="NUL bytes") as caught:
+                read_lines(data)
+            assert caught.value.line == whole + 1
+            records, damage = readable_part(data)
+            assert (records, damage and damage.line) == (RECORDS[:whole], whole + 1)
+
+
 def test_p3_a_line_that_is_missing_or_comes_twice_is_damage() -> None:
     with pytest.raises(JournalDamage, match="line 1 is out of order"):
         read_lines(LINES[1])

@@ -164,7 +164,8 @@ def test_the_page_of_turns_names_each_guard_and_each_reason_of_a_final_turn() ->
 
 def test_each_failed_answer_that_is_dropped_has_a_notice_and_each_final_turn_a_reason() -> None:
     with_results_of_their_own = {"invalid_report", "refused_calls"}
-    assert set(notices.WHAT_WAS_NO_USE) == set(FAILURES) - with_results_of_their_own
+    no_word_of_the_models = {"damaged"}
+    assert set(notices.WHAT_WAS_NO_USE) == set(FAILURES) - with_results_of_their_own - no_word_of_the_models
     assert set(notices.WHY_FINAL) == set(FORCES)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -62,8 +62,35 @@ def test_a_limit_of_the_api_counts_only_when_it_is_exhausted() -> None:
     assert server_wish_s(headers, NOW) == 20
 
 
+IN_30_S = {
+    "date": {"retry-after": "Sat, 21 Nov 2026 12:00:30 GMT"},
+    "reset": {
+        "anthropic-ratelimit-requests-remaining": "0",
+        "anthropic-ratelimit-requests-reset": "2026-11-21T12:00:30Z",
+    },
+    "unix": {"x-ratelimit-reset": str(int(NOW.timestamp()) + 30)},
+}
+HERE = [NOW + timedelta(seconds=skew_s) for skew_s in (-1e9, -3600, -0.4, 0, 0.4, 3600, 1e9)]
+
+
+@pytest.mark.parametrize("here", HERE, ids=str)
+@pytest.mark.parametrize("form", IN_30_S)
+def test_a_moment_is_measured_by_the_servers_clock_whatever_ours_says(form: str, here: datetime) -> None:
+    headers = {**IN_30_S[form], "date": "Sat, 21 Nov 2026 12:00:00 GMT"}
+    assert server_wish_s(headers, here) == 30
+
+
+@pytest.mark.parametrize("date", ["", "now", "Sat, 99 Nov 2026 12:00:00 GMT", "1763726400"])
+def test_without_a_date_that_can_be_read_our_own_clock_measures(date: str) -> None:
+    assert server_wish_s({**IN_30_S["date"], "date": date}, NOW - timedelta(seconds=10)) == 40
+
+
+def test_a_servers_clock_does_not_touch_a_number_of_seconds() -> None:
+    assert server_wish_s({"retry-after": "7", "date": "Thu, 01 Jan 1970 00:00:00 GMT"}, NOW) == 7
+
+
 NAMES = st.sampled_from(
-    ["retry-after", "retry-after-ms", "x-ratelimit-reset", "x-ratelimit-reset-ms"]
+    ["retry-after", "retry-after-ms", "x-ratelimit-reset", "x-ratelimit-reset-ms", "date"]
     + [f"anthropic-ratelimit-tokens-{part}" for part in ("remaining", "reset")]
 )
 

@@ -12,6 +12,7 @@ import pytest
 
 from ralph.core.classify import ErrorClass, classify_error
 from ralph.core.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
+from ralph.core.shortage import ShortageError
 from ralph.effects.network_causes import error_before_answer, error_inside_answer, network_cause
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ BARE = {
     **dict.fromkeys(BAD_URLS, Cause.BAD_URL),
     **dict.fromkeys(["ReadError", "WriteError", "CloseError"], Cause.RESET),
     "RemoteProtocolError": Cause.PROTOCOL_GARBAGE,
+    "LocalProtocolError": Cause.UNSENDABLE,
 }
 """What the class alone says; every other one is OTHER."""
 
@@ -57,11 +59,22 @@ CAUSES = [
     (OSError(errno.EHOSTDOWN, ""), Cause.UNREACHABLE, T),
     (socket.gaierror(socket.EAI_AGAIN, ""), Cause.DNS_TEMPORARY, T),
     (socket.gaierror(socket.EAI_NONAME, ""), Cause.DNS_UNKNOWN_HOST, P),
-    (socket.gaierror(socket.EAI_FAIL, ""), Cause.DNS_UNKNOWN_HOST, P),
+    (socket.gaierror(socket.EAI_NODATA, ""), Cause.DNS_UNKNOWN_HOST, P),
+    (socket.gaierror(socket.EAI_FAIL, ""), Cause.DNS_TEMPORARY, T),
+    (socket.gaierror(socket.EAI_MEMORY, ""), Cause.SHORTAGE, T),
+    (UnicodeError("label too long"), Cause.BAD_URL, P),
+    (OSError(errno.EACCES, ""), Cause.NOT_PERMITTED, T),
+    (OSError(errno.EPERM, ""), Cause.NOT_PERMITTED, T),
+    (OSError(errno.EMFILE, ""), Cause.SHORTAGE, T),
+    (OSError(errno.ENFILE, ""), Cause.SHORTAGE, T),
+    (OSError(errno.ENOMEM, ""), Cause.SHORTAGE, T),
+    (MemoryError(), Cause.SHORTAGE, T),
+    (ShortageError("thread"), Cause.SHORTAGE, T),
+    (OSError(errno.EADDRNOTAVAIL, ""), None, T),
     (ssl.SSLCertVerificationError(), Cause.CERTIFICATE, P),
     (ssl.SSLEOFError(), Cause.RESET, T),
     (ssl.SSLZeroReturnError(), Cause.RESET, T),
-    (ssl.SSLError(), Cause.OTHER, P),
+    (ssl.SSLError(1, "[SSL: TLSV1_ALERT_INTERNAL_ERROR] alert"), Cause.TLS, T),
 ]
 
 
@@ -94,7 +107,7 @@ def test_without_a_cause_the_class_decides(kind) -> None:
     assert isinstance(error, Api)
     assert (error.cause, error.host) == (cause, "h:1")
     assert error.detail == error.detail.upper(), "the sentence was not redacted"
-    assert classify_error(error) is (P if cause in {Cause.OTHER, Cause.BAD_URL} else T)
+    assert classify_error(error) is (P if cause in {Cause.BAD_URL, Cause.UNSENDABLE} else T)
 
 
 @pytest.mark.parametrize(("cause", "expected", "error_class"), CAUSES, ids=lambda value: repr(value)[:40])
@@ -103,8 +116,8 @@ def test_the_cause_below_decides_unless_the_class_says_enough(kind, cause, expec
     by_class = BARE[kind.__name__] if kind.__name__ in TIMEOUTS | BAD_URLS else None
     for as_context in (False, True):
         error = raised(kind, cause, as_context=as_context)
-        assert network_cause(error) is (by_class or expected)
-    if by_class is None:
+        assert network_cause(error) is (by_class or expected or BARE.get(kind.__name__, Cause.OTHER))
+    if by_class is None and expected is not None:
         assert classify_error(error_before_answer(error, "h", str)) is error_class
 
 
@@ -113,9 +126,23 @@ def test_the_cause_is_found_however_deep_it_lies() -> None:
     assert network_cause(raised(httpx.ConnectError, middle, as_context=True)) is Cause.REFUSED
 
 
-def test_an_exception_that_is_none_of_httpx_is_permanent() -> None:
-    for error in (UnicodeError("label too long"), RuntimeError(), OSError(errno.EMFILE, "")):
+def test_an_exception_that_is_none_of_httpx_is_weather() -> None:
+    for error in (RuntimeError(), OSError(errno.EINVAL, ""), UnicodeDecodeError("ascii", b"", 0, 1, "")):
         assert network_cause(error) is Cause.OTHER
+        assert classify_error(error_before_answer(error, "h", str)) is T
+
+
+UNKNOWN = [socket.EAI_NONAME, socket.EAI_NODATA]
+
+
+@pytest.mark.parametrize("code", UNKNOWN)
+def test_a_host_that_has_answered_before_is_there_whatever_a_resolver_says(code) -> None:
+    error = raised(httpx.ConnectError, socket.gaierror(code, ""))
+    for has_answered, error_class in ((False, P), (True, T)):
+        told = error_before_answer(error, "h", str, has_answered=has_answered)
+        assert classify_error(told) is error_class
+    untrusted = raised(httpx.ConnectError, ssl.SSLCertVerificationError())
+    assert classify_error(error_before_answer(untrusted, "h", str, has_answered=True)) is P
 
 
 @pytest.mark.parametrize("words", ["407 Proxy Authentication Required", "502 Bad Gateway", "503 "])

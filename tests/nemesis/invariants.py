@@ -35,6 +35,7 @@ def violations(plan: SessionPlan, seen: Observed) -> list[str]:
             *_effects(plan, seen, lines),
             *_requests(plan, seen, lines),
             *(f"left behind: {what}" for what in seen.left),
+            *(f"a guess: {what}" for what in seen.guesses),
         ]
     except Exception as error:  # noqa: BLE001 - what cannot even be read is a breach like any other
         return [f"what it left cannot be read: {error!r}"]

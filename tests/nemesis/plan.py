@@ -10,6 +10,7 @@ from typing import Literal
 from tests.nemesis.task import Task, draw_task
 
 Moment = Literal["time", "records", "write"]
+Torn = Literal["", "part", "whole", "nul"]
 
 MOST_KILLS = 8
 _KILL_AGAIN = 0.72
@@ -25,9 +26,9 @@ class Kill:
     """Of the usual duration (up to 1.5); or of the records that are still to be written (up to 1)."""
     delay_s: float
     """After so many records; with `write`: after the next intent of a Write or an Edit."""
-    torn: Literal["", "part", "whole"]
-    """What is written behind the journal afterwards, as a power cut may leave it: a part of a record, or a whole
-    one without its line break."""
+    torn: Torn
+    """What is written behind the journal afterwards, as a power cut may leave it: a part of a record, a whole one
+    without its line break, or NUL bytes, which the next process has to refuse."""
 
 
 @dataclass(frozen=True)
@@ -62,5 +63,5 @@ def _kill(draw: Random) -> Kill:
     delays_s = (
         (0.0, 0.0, 0.0, 0.001) if by == "write" else (0.0, draw.uniform(0, 0.004), draw.uniform(0, 0.04))
     )
-    torn: Literal["", "part", "whole"] = draw.choice(("", "", "", "part", "whole"))
+    torn: Torn = draw.choice(("", "", "", "part", "whole", "nul"))
     return Kill(by, share, draw.choice(delays_s), torn)

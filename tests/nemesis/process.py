@@ -32,7 +32,8 @@ USUAL_RECORDS = 34
 """About as many has a whole session."""
 _REPOSITORY = Path(__file__).parents[2]
 _POLL_S = 0.0003
-_COMPLETED, _NOTHING_TO_RESUME = 0, 2
+_COMPLETED, _NOTHING_TO_RESUME, _DAMAGED = 0, 2, 74
+_NULS = 512
 
 
 class StoppedError(Exception):
@@ -64,6 +65,8 @@ class Observed:
     """What was cut off the last session's journal, in order."""
     left: list[str] = field(default_factory=list)
     """Processes that should be gone."""
+    guesses: list[str] = field(default_factory=list)
+    """What processes did with a journal that ended in NUL bytes, other than to refuse it."""
 
     @property
     def kills(self) -> int:
@@ -140,9 +143,22 @@ class _Lives:
         if is_killed and kill and path and journal.endswith(b"\n"):
             added = _torn(kill, journal)
             path.write_bytes(journal + added)
+            if kill.torn == "nul":
+                self._look_for_guess(session_id, path, journal)
         exit_code = None if is_killed else process.returncode
         place = place_of(readable_lines(journal)) if is_killed else ""
         return Life(session_id, exit_code, place, journal, added, out.read_text(), err.read_text())
+
+    def _look_for_guess(self, session_id: str, path: Path, journal: bytes) -> None:
+        """Nothing can go on from it; so it is as it was for the next process."""
+        damaged = journal + bytes(_NULS)
+        path.write_bytes(damaged)
+        out, err = self.seen.room / "stdout-nul", self.seen.room / "stderr-nul"
+        with self._process(["--resume", session_id], out, err) as process:
+            code = process.wait(LONGEST_LIFE_S)
+        if (code, path.read_bytes()) != (_DAMAGED, damaged):
+            self.seen.guesses.append(f"NUL bytes behind {len(journal)} bytes: exit {code}, {err.read_text()}")
+        path.write_bytes(journal)
 
     @contextmanager
     def _process(self, words: list[str], out: Path, err: Path) -> Iterator[subprocess.Popen[bytes]]:

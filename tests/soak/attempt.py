@@ -14,6 +14,8 @@ class Fate(enum.Enum):
     ACCEPTED = "accepted"
     TRANSIENT = "transient"
     PERMANENT = "permanent"
+    DAMAGED = "damaged"
+    """Asked for once more in its turn, at once and with retries of its own; the second ends the run."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Attempt:
     clock: str | None = None
     """The clock that has to fire."""
     exit_code: int = 0
-    """Of a permanent failure."""
+    """Of a permanent failure, and of a second damaged answer."""
     is_recorded: bool = True
     """False: the connection ends before the request was read."""
     ends_connection: bool = False

@@ -37,14 +37,15 @@ class Expected:
 def expect(plan: RunPlan) -> Expected:
     whole = committed(plan)
     last = plan.turns[-1].attempts[-1]
-    exit_code = {Fate.ACCEPTED: 0, Fate.TRANSIENT: UNAVAILABLE, Fate.PERMANENT: last.exit_code}[last.fate]
+    exit_code = {Fate.ACCEPTED: 0, Fate.TRANSIENT: UNAVAILABLE}.get(last.fate, last.exit_code)
+    story = [entry for turn in plan.turns for entry in _told(turn, plan.base_delay_s)]
     effects = [turn.answer for turn in whole if turn.answer is not None]
     return Expected(
         exit_code,
-        [entry for turn in plan.turns for entry in _told(turn, plan.base_delay_s)],
+        story,
         _text(last) if last.fate is Fate.ACCEPTED else None,
         num_turns=len(whole),
-        retries=sum(len(turn.attempts) - 1 for turn in plan.turns),
+        retries=sum(entry[0] == "api_retry" for entry in story),
         lines=[line for answer in effects for line in answer.lines],
         files={name for answer in effects for name in answer.files},
         recorded=list(_recorded(plan)),
@@ -52,7 +53,8 @@ def expect(plan: RunPlan) -> Expected:
 
 
 def _told(turn: PlannedTurn, base_delay_s: float) -> Iterator[Entry]:
-    for retries, attempt in enumerate(turn.attempts):
+    retries, was_damaged = 0, False
+    for attempt in turn.attempts:
         if attempt.clock is not None:
             yield ("clock_fired", attempt.clock)
         if attempt.fate is Fate.ACCEPTED:
@@ -68,9 +70,14 @@ def _told(turn: PlannedTurn, base_delay_s: float) -> Iterator[Entry]:
         if attempt.fate is Fate.TRANSIENT and retries < MAX_RETRIES:
             wait_s = max(base_delay_s * 2**retries, attempt.wish_s)
             wait_ms = round(wait_s * 1000)
-            yield ("api_retry", retries + 1, MAX_RETRIES, wait_ms, attempt.status, attempt.failure_kind)
-        elif retries:
+            retries += 1
+            yield ("api_retry", retries, MAX_RETRIES, wait_ms, attempt.status, attempt.failure_kind)
+            continue
+        if retries:
             yield ("retry_exhausted", retries)
+        if attempt.fate is Fate.DAMAGED and not was_damaged:
+            retries, was_damaged = 0, True
+            yield ("synthetic_retry",)
 
 
 def _text(attempt: Attempt) -> str:

@@ -1,4 +1,7 @@
-"""Attempts that end the run at once: asking again cannot help. The exit codes are README's, written by hand."""
+"""Attempts that end the run: at once, where asking again cannot help; the second time, where an answer came damaged.
+
+The exit codes are README's, written by hand.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,10 @@ def _final(fault: str, detail: str, step: Playable, exit_code: int, message_id: 
     return Attempt(fault, detail, step, Fate.PERMANENT, exit_code=exit_code, message_id=message_id)
 
 
+def _damaged(fault: str, detail: str, step: Playable, message_id: str = "") -> Attempt:
+    return Attempt(fault, detail, step, Fate.DAMAGED, exit_code=_REJECTED, message_id=message_id)
+
+
 def _status(draw: Random, _answer: ModelAnswer) -> Attempt:
     status = draw.choice([*_STATUS_EXITS])
     return _final("final status", str(status), Fault(status=status), _STATUS_EXITS[status])
@@ -60,19 +67,19 @@ def _redirect(draw: Random, _answer: ModelAnswer) -> Attempt:
 
 
 def _captive_portal(_draw: Random, _answer: ModelAnswer) -> Attempt:
-    return _final("captive portal", "", Fault(status=200, body=_PORTAL), _REJECTED)
+    return _damaged("captive portal", "", Fault(status=200, body=_PORTAL))
 
 
 def _malformed_json(draw: Random, answer: ModelAnswer) -> Attempt:
     at = draw.randint(1, len(answer.events))
     step = Step(answer.turn, Fault(malformed_json_at_event=at))
-    return _final("malformed JSON", f"event {at}", step, _REJECTED, answer.id_after(at - 1))
+    return _damaged("malformed JSON", f"event {at}", step, answer.id_after(at - 1))
 
 
 def _second_message_start(_draw: Random, answer: ModelAnswer) -> Attempt:
     start = encode_event(answer.events[answer.start_event - 1])
     step = Fault(body=start + answer.body, content_type="text/event-stream")
-    return _final("second message_start", "", step, _REJECTED, answer.message_id)
+    return _damaged("second message_start", "", step, answer.message_id)
 
 
 def _error_event(draw: Random, answer: ModelAnswer) -> Attempt:
@@ -89,13 +96,15 @@ def _error_object(draw: Random, _answer: ModelAnswer) -> Attempt:
     return _final("200 with a final error object", error_type, step, _TYPE_EXITS[error_type])
 
 
+DAMAGED: tuple[tuple[int, Maker], ...] = (
+    (1, _captive_portal),
+    (3, _malformed_json),
+    (2, _second_message_start),
+)
 FINAL: tuple[tuple[int, Maker], ...] = (
     (4, _status),
     (1, _status_the_server_does_not_want_again),
     (1, _redirect),
-    (1, _captive_portal),
-    (3, _malformed_json),
-    (2, _second_message_start),
     (3, _error_event),
     (1, _error_object),
 )

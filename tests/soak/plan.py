@@ -10,7 +10,7 @@ from ralph.mock_api import Scenario
 from tests.soak.accepted_answers import SHAPES
 from tests.soak.answers import final_answer, working_answer
 from tests.soak.attempt import Fate
-from tests.soak.permanent_faults import FINAL
+from tests.soak.permanent_faults import DAMAGED, FINAL
 from tests.soak.stalls import STALLS
 from tests.soak.transient_faults import QUICK, at_accept
 
@@ -23,17 +23,21 @@ if TYPE_CHECKING:
     Maker = Callable[[Random, ModelAnswer], Attempt]
 
 MAX_RETRIES = 4
+_BEFORE = 10
+"""Numbers the attempts before a damaged answer, which is followed by others of the same turn."""
 DISCARDED = "discarded-"
 """Stands in everything that an answer says and does which must not count."""
 
 # How often a turn has 0, 1, ... faults before its whole answer.
 _FAULTS_PER_TURN = (42, 28, 15, 9, 6)
+# How likely a turn has one damaged answer besides.
+_DAMAGED_SHARE = 0.08
 
 
 @dataclass(frozen=True)
 class PlannedTurn:
     attempts: tuple[Attempt, ...]
-    """All but the last one are transient. The last is accepted, or the run ends with it."""
+    """All but the last one are transient, one perhaps is damaged. The last is accepted, or the run ends with it."""
     answer: ModelAnswer | None
     """What is committed; None when the run ends here without an answer."""
 
@@ -95,15 +99,26 @@ class _Chains:
         label = f"{self._run_label}-t{index}"
         answer = final_answer(self._draw, label) if is_last else working_answer(self._draw, label)
         faults = [self._fault(index, attempt) for attempt in range(count)]
+        if self._draw.random() < _DAMAGED_SHARE:
+            faults = [*self._faults_to_damage(index), *faults]
         return PlannedTurn((*faults, self._attempt(SHAPES, answer)), answer)
 
     def failing_turn(self, index: int) -> PlannedTurn:
-        """The last of its run: one failure more than there are retries, or a permanent one after some."""
+        """The last of its run: one failure more than there are retries, or a final one after some."""
         if self._draw.random() < 0.5:
             count = MAX_RETRIES + 1
             return PlannedTurn(tuple(self._fault(index, attempt) for attempt in range(count)), None)
+        is_damaged = self._draw.random() < 0.4
+        before = self._faults_to_damage(index) if is_damaged else []
         faults = [self._fault(index, attempt) for attempt in range(self._draw.randint(0, MAX_RETRIES))]
-        return PlannedTurn((*faults, self._attempt(FINAL, self._never_whole(index, len(faults)))), None)
+        last = self._attempt(DAMAGED if is_damaged else FINAL, self._never_whole(index, len(faults)))
+        return PlannedTurn((*before, *faults, last), None)
+
+    def _faults_to_damage(self, index: int) -> list[Attempt]:
+        """Some transient ones, then one damaged answer."""
+        count = self._draw.randint(0, MAX_RETRIES)
+        faults = [self._fault(index, _BEFORE + attempt) for attempt in range(count)]
+        return [*faults, self._attempt(DAMAGED, self._never_whole(index, _BEFORE + count))]
 
     def _fault(self, index: int, attempt: int) -> Attempt:
         slow = self.has_stalls and self._draw.random() < 0.08

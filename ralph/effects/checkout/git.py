@@ -5,7 +5,6 @@ Refuses to know what the calls are for. Which programs may run is `git_settings.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import tempfile
@@ -13,11 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ralph.core.redaction import MARK, Redactor
+from ralph.core.shortage import ShortageError, shortage_of
 from ralph.effects.checkout.git_settings import GitSettings, settings_before_any, settings_from
+from ralph.effects.launcher import TRY_AGAIN
+from ralph.effects.own_programs import own_program, trusted_directories
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 from ralph.effects.tools.terminal_text import readable_text
-from ralph.loop_ports import CheckoutError, is_shortage
+from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +33,6 @@ _GRACE_S = 2.0
 _MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
 _MOST_ERROR_BYTES = 64 * 1024
 _MOST_COMPLAINT_CHARS = 500
-_NOT_FOUND = 127
 
 # They would lead git to another checkout, index or meaning of a path than that of the directory: `git rev-parse
 # --local-env-vars`, and those of paths.
@@ -50,8 +51,11 @@ _NOT_OURS = frozenset(
 _NOISE = re.compile(
     r"hint:|warning:|To |Please make sure you have the correct access|and the repository exists\.|Done$"
 )
-# What the system says of it (strerror(3) in the C locale), to git or to what starts git: nothing else tells.
-_SHORTAGE = re.compile(rb"Resource temporarily unavailable|Cannot allocate memory|Too many open files")
+# What git says of it ends with strerror(3) in the C locale: nothing else tells.
+_SHORTAGE = re.compile(
+    rb": (?:(?P<process>Resource temporarily unavailable)|(?P<memory>Cannot allocate memory)|Too many open files)$",
+    re.MULTILINE,
+)
 _COMPLAINT = re.compile(r"fatal:|error:")
 _LINES_OF_A_COMPLAINT = 3
 _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
@@ -108,15 +112,20 @@ class GitProgram:
     ) -> GitAnswer:
         """`name`: of the command, for people. Output that is read must not have a warning in the middle: unless it is
         merged, standard error has a file of its own. Raises CheckoutError, where it does not end, Interrupted, and
-        OSError where this machine has nothing left to run it with.
+        ShortageError where this machine has nothing left to run it with.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
             source.seek(0)
             output = _Output()
+            program = own_program("git", environment["PATH"], self._directory)
+            if program is None:
+                raise CheckoutError(
+                    "this is a git checkout, but there is no git program on PATH outside of it; install git"
+                )
             try:
                 process = SupervisedCommand(
-                    ["git", "--no-pager", *arguments],
+                    [program, "--no-pager", *arguments],
                     cwd=self._directory,
                     environment=environment,
                     grace_s=_GRACE_S,
@@ -128,16 +137,15 @@ class GitProgram:
                 )
                 ending = running.run(limit_s, f"git {name}")
             except NotFollowedError as error:
-                raise OSError(errno.EAGAIN, f"git {name}: {error}") from None
+                raise ShortageError("thread") from error
             except OSError as error:
-                if is_shortage(error):
+                if shortage_of(error) is not None:
                     raise
                 raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
             errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
             said = output.data() if is_merged else errors.read()
         _refuse_other_ends(name, ending, limit_s)
-        if ending.status and _SHORTAGE.search(said):
-            raise OSError(errno.EAGAIN, f"git {name}: {GitAnswer(ending.status, b'', said).complaint()}")
+        _refuse_shortage(ending.status, b"" if is_merged else said)
         return GitAnswer(ending.status, output.data(), said)
 
 
@@ -216,10 +224,13 @@ def top_above(directory: Path) -> Path | None:
     return next((place for place in (start, *start.parents) if os.path.lexists(place / ".git")), None)
 
 
-def environment_for_git(base: Mapping[str, str]) -> dict[str, str]:
-    """Of any call of ours. `base`: without credentials."""
+def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
+    """Of any call of ours about the checkout `top`. `base`: without credentials."""
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
+    search_path = trusted_directories(ours.get("PATH", os.defpath), top)
     return environment_for_commands(ours) | {
+        # Git looks its helpers, ssh and a shell up there.
+        "PATH": os.pathsep.join(search_path),
         # A missing object is an error and no reason to ask a remote: that would run its `uploadpack`.
         "GIT_NO_LAZY_FETCH": "1",
         # Its messages are read here.
@@ -228,7 +239,7 @@ def environment_for_git(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
-    return environment_for_git(base) | {
+    return environment_for_git(base, top) | {
         # Not what `core.worktree` says, and no repository further above when this one is damaged.
         "GIT_WORK_TREE": str(top),
         "GIT_CEILING_DIRECTORIES": str(top.parent),
@@ -249,8 +260,15 @@ def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
             )
         case Ended.WITHOUT_SUPERVISOR:
             raise CheckoutError(f"git {command} was killed")
-        case Ended.BY_ITSELF if ending.status == _NOT_FOUND:
-            raise CheckoutError("this is a git checkout, but there is no git program on PATH; install git")
+
+
+def _refuse_shortage(status: int, said: bytes) -> None:
+    """`said`: by git itself; what a remote says is nothing that is waited for here. Raises ShortageError."""
+    found = _SHORTAGE.search(said) if status else None
+    if status == TRY_AGAIN:
+        raise ShortageError("process")
+    if found is not None:
+        raise ShortageError(found.lastgroup or "file descriptor")
 
 
 def _without_credentials(text: str) -> str:

@@ -72,7 +72,7 @@ class RemoteGit:
         """`top`: of the checkout; where a remote is a relative path, it starts there."""
         self._top = top
         self._program = GitProgram(top, seams)
-        self._base = environment_for_git(seams.environment)
+        self._base = environment_for_git(seams.environment, top)
         self._settings = settings
         self._source = source
 

@@ -16,24 +16,26 @@ from typing import TYPE_CHECKING
 from ralph.core.loop_rules import is_counted
 from ralph.core.loop_values import IterationResult, Setback
 from ralph.core.outcome import Outcome
+from ralph.core.shortage import ShortageError, shortage_of
 from ralph.effects.loop import tether
 from ralph.effects.loop.record import write_private
 from ralph.effects.loop.run_results import NoResultError, outcome_of, result_written
 from ralph.effects.loop.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
 from ralph.effects.loop.sessions_seen import session_seen
+from ralph.effects.own_programs import own_python
 from ralph.effects.processes import OwnedProcess
-from ralph.loop_ports import is_shortage
+from ralph.effects.settings_handover import handed_over
+from ralph.own_process import core_limit_at_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.core.loop_values import IterationOrder, LoopPlan, SessionSeen
     from ralph.effects.loop.running_iteration import IterationEnding
+    from ralph.effects.settings_files import SettingsFile
     from ralph.ports import Clock, Waiter
 
 PROMPT_FILE = "prompt.md"
-RALPH = (sys.executable, "-P", "-m", "ralph")
-"""-P: a package of that name in the checkout is not it."""
 # By which people and services ask a run to stop: whoever sends them to it means it.
 _STOP_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 # The least that `ralph run` takes as a limit; less would be none at all.
@@ -54,19 +56,24 @@ class RalphIterations:
         environment: Mapping[str, str],
         waiter: Waiter,
         clock: Clock,
+        settings: Sequence[SettingsFile],
         lock: int | None = None,
-        program: tuple[str, ...] = RALPH,
+        program: tuple[str, ...] | None = None,
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`folder`: the loop's own, for the prompt. `lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`."""
+        """`folder`: the loop's own, for the prompt. `settings`: the files that each iteration's settings come from, as they
+        were read. `lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`; None:
+        this ralph.
+        """
         self._plan = plan
         self._folder = folder
         self._environment = environment
         self._waiter = waiter
         self._clock = clock
         self._lock = lock
-        self._program = program
+        self._settings = settings
+        self._program = _this_ralph() if program is None else program
         self._stops_within_s = stops_within_s
         self._overtime_s = overtime_s
 
@@ -76,29 +83,31 @@ class RalphIterations:
         try:
             result = self._ran(order)
         except OSError as error:
-            if not is_shortage(error):
+            shortage = shortage_of(error)
+            if shortage is None:
                 raise
-            result = self._not_started(order.session_id, error)
+            result = self._not_started(order.session_id, shortage)
         return replace(result, duration_s=self._clock.now_s() - started_s)
 
     def _ran(self, order: IterationOrder) -> IterationResult:
         # New for each: the result of an earlier process cannot be taken for this one's.
         with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
             result_file = Path(place, "result.json")
-            ending = self._followed(order, result_file)
+            with handed_over(self._settings) as settings:
+                ending = self._followed(order, result_file, settings)
             result = self._result(order, ending, result_file)
         return replace(result, stopped_by=ending.stopped_by)
 
     def seen(self, session_id: str) -> SessionSeen | None:
         return session_seen(session_id, self._environment, self._plan.session_directory)
 
-    def _followed(self, order: IterationOrder, result_file: Path) -> IterationEnding:
-        arguments = [*self._program, *self._arguments(order, result_file)]
+    def _followed(self, order: IterationOrder, result_file: Path, settings: int) -> IterationEnding:
+        arguments = [*self._program, *self._arguments(order, result_file), "--settings-fd", str(settings)]
         process = OwnedProcess(
             [*(sys.executable, "-I", "-S", tether.__file__), str(os.getpid()), *arguments],
             cwd=Path(self._plan.launch_directory),
             environment=self._environment,
-            kept_descriptors=() if self._lock is None else (self._lock,),
+            kept_descriptors=(settings,) if self._lock is None else (settings, self._lock),
         )
         running = RunningIteration(
             process,
@@ -146,12 +155,12 @@ class RalphIterations:
             result = replace(result, reason="; ".join(filter(None, (result.reason, left))))
         return result
 
-    def _not_started(self, session_id: str, error: OSError) -> IterationResult:
+    def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
         """Or not followed: then it was stopped as soon as it had begun."""
         seen = self.seen(session_id)
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         away = Outcome.API_UNAVAILABLE
-        reason = f"no process could be started for it: {error.strerror}"
+        reason = f"it could not be started: {shortage}"
         return IterationResult(
             away.exit_code(), away, turns, cost_usd, reason=reason, setback=Setback.SHORTAGE
         )
@@ -181,6 +190,11 @@ def _was_killed(ending: IterationEnding) -> bool:
     """By somebody else than the loop, and not by a signal that asks for a stop."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
+
+
+def _this_ralph() -> tuple[str, ...]:
+    """What an earlier iteration has written into the checkout cannot stand in for any part of it."""
+    return tuple(own_python(f"from ralph.__main__ import main; main({core_limit_at_start()})"))
 
 
 def _signal_name(number: int) -> str:

@@ -5,16 +5,17 @@ It refuses to read anything into the output: the exit code is the verdict.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_values import CheckResult
+from ralph.core.shortage import ShortageError, shortage_of
+from ralph.effects.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.effects.loop.check_log import CheckLog
+from ralph.effects.own_programs import own_program
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
+from ralph.effects.repository import repository_top
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
-from ralph.loop_ports import is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,21 +53,23 @@ class UntilCheck:
         self._grace_s = grace_s
 
     def run(self, limit_s: float) -> CheckResult:
-        """Raises `Interrupted` once it is gone, and an OSError for a shortage of this machine, which is no verdict."""
+        """Raises `Interrupted` once it is gone, and a ShortageError, which is no verdict."""
         started_s = self._clock.now_s()
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         try:
             ending = self._followed(log, limit_s)
         except OSError as error:
             log.close()
-            if is_shortage(error):
+            if shortage_of(error) is not None:
                 raise
             return CheckResult(None, problem=f"could not be started: {self._why(error)}")
         except ValueError:
             log.close()
             return CheckResult(None, problem="could not be started: it holds what no command line can")
         except NotFollowedError as error:
-            raise OSError(errno.EAGAIN, str(error)) from None
+            raise ShortageError("thread") from error
+        if ending.status == TRY_AGAIN and log.tail().startswith(NOT_STARTED):
+            raise ShortageError("process")
         tail = log.tail("" if ending.is_all_gone else _STILL_RUNS)
         problem = _problem(ending, limit_s)
         code = ending.status if problem is None else None
@@ -78,7 +81,8 @@ class UntilCheck:
         return error.strerror or type(error).__name__
 
     def _followed(self, log: CheckLog, limit_s: float) -> Ending:
-        shell = shutil.which("bash", path=self._environment.get("PATH", os.defpath)) or "/bin/sh"
+        work = repository_top(self._directory) or self._directory
+        shell = own_program("bash", self._environment.get("PATH", os.defpath), work) or "/bin/sh"
         process = SupervisedCommand(
             [shell, "-c", self._command],
             cwd=self._directory,

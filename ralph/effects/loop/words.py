@@ -14,6 +14,7 @@ from ralph.core.loop_state import Phase
 from ralph.core.loop_values import Setback
 from ralph.core.outcome import Outcome
 from ralph.core.resume_command import shell_word
+from ralph.core.screen_text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _SETBACKS = {
     Setback.OUTAGE: ("the API is unavailable", "outage"),
     Setback.SHORTAGE: (
-        "this machine has no process, thread, memory or open file left to go on with",
+        "this machine has no process, thread, memory or file descriptor left",
         "shortage",
     ),
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
@@ -93,7 +94,11 @@ def waiting_line(
     what, counts = _SETBACKS[setback]
     own = "" if schedule.outage_waits_s == PATIENT_SCHEDULE_S else ", by the schedule loop.outage_waits_s"
     why = "as the server asks" if wait.from_server else f"{counts} {number} in a row{own}"
-    then = "it is tried again" if current is None else f"session {current.session_id[:8]} goes on"
+    then = "it is tried again"
+    if current is not None:  # what was killed or not started may have no session yet
+        is_outage = setback is Setback.OUTAGE
+        who = f"session {current.session_id[:8]}" if is_outage else f"iteration {current.number}"
+        then = f"{who} goes on"
     return (
         f"{what}: waiting {time_text(wait.seconds)} ({why}), until {until.astimezone():%H:%M:%S}, then {then}"
     )
@@ -290,5 +295,5 @@ def _number(number: int, state: LoopState) -> str:
 
 def _cell(text: str) -> str:
     """What a model or a program said must not end its cell, its row or its table."""
-    shown = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+    shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

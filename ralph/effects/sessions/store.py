@@ -170,6 +170,8 @@ def _has_message(path: Path) -> bool:
         with path.open("rb") as file:
             begins_line = True
             while piece := file.readline(_PIECE_BYTES):
+                if b"\0" in piece:  # damage; opening it will say so
+                    return True
                 if begins_line and _MESSAGE.match(piece):
                     return _is_whole(piece, file)
                 begins_line = piece.endswith(b"\n")
@@ -181,10 +183,12 @@ def _has_message(path: Path) -> bool:
 
 
 def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
-    """A line that a kill cut off is no record."""
+    """A line that a kill cut off is no record. One that holds NUL bytes is passed over by nobody either."""
     end = beginning
     while not end.endswith(b"\n") and (piece := file.readline(_PIECE_BYTES)):
         end = end[-2:] + piece
+        if b"\0" in end:
+            return True
     return end.endswith((b'"}\n', b'"}'))
 
 

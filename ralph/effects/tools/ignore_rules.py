@@ -86,20 +86,28 @@ def _nothing() -> None:
     """The step of a walk that nobody leaves."""
 
 
-def walk(top: str | None, on_unreadable: OnUnreadable, on_step: OnStep = _nothing) -> Iterator[str]:
+def walk(
+    top: str | None,
+    on_unreadable: OnUnreadable,
+    on_step: OnStep = _nothing,
+    *,
+    hidden: frozenset[str] = frozenset(),
+) -> Iterator[str]:
     """Regular files below the working directory, relative, in the order of their paths.
 
-    `top` is the top of the repository, None outside of one: rules from there down to here count.
+    `top` is the top of the repository, None outside of one: rules from there down to here count. `hidden`: relative
+    paths of what is passed over, with everything beneath it.
     """
-    return _Walk(on_unreadable, on_step).run(top)
+    return _Walk(on_unreadable, on_step, hidden).run(top)
 
 
 class _Walk:
     """With a stack of its own: a tree may be deeper than the interpreter's."""
 
-    def __init__(self, on_unreadable: OnUnreadable, on_step: OnStep) -> None:
+    def __init__(self, on_unreadable: OnUnreadable, on_step: OnStep, hidden: frozenset[str]) -> None:
         self._on_unreadable = on_unreadable
         self._on_step = on_step
+        self._hidden = hidden
         self._count = 0
 
     def run(self, top: str | None) -> Iterator[str]:
@@ -112,7 +120,9 @@ class _Walk:
                 continue
             self._step()
             parts = [*level.parts, found.name]
-            if found.name == _REPOSITORY or _is_ignored(parts, level.files, is_directory=found.is_directory):
+            if found.name == _REPOSITORY or (self._hidden and "/".join(parts) in self._hidden):
+                continue
+            if _is_ignored(parts, level.files, is_directory=found.is_directory):
                 continue
             if found.is_directory:
                 levels.append(self._level(parts, level.files))

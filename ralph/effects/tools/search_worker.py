@@ -34,7 +34,7 @@ def main(task_json: str) -> int:
     signal.setitimer(signal.ITIMER_REAL, task["limit_s"] + _MARGIN_S)
     try:
         if task["output_mode"] == "files":
-            for path in walk(task["top"], _report):
+            for path in walk(task["top"], _report, hidden=frozenset(task["hidden"])):
                 _put(b"./" + os.fsencode(path) + b"\0")
         else:
             _search(task)
@@ -63,7 +63,7 @@ def _paths(task: dict[str, Any]) -> Iterator[str]:
         yield task["target"]
         return
     glob = GlobPattern(task["glob"]) if task["glob"] is not None else None
-    for path in walk(task["top"], _report):
+    for path in walk(task["top"], _report, hidden=frozenset(task["hidden"])):
         if glob is None or glob.matches(path):
             yield "./" + path
 

@@ -60,7 +60,8 @@ def test_many_endpoints_take_no_longer_than_one(stuck_lookup) -> None:
         (socket.gaierror(socket.EAI_NONAME, "unknown"), "unknown host at name lookup"),
         (socket.gaierror(socket.EAI_AGAIN, "later"), "name lookup failed for now at name lookup"),
         (OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH)), "network unreachable at name lookup"),
-        (UnicodeError("label too long"), "connection failed at name lookup"),
+        (UnicodeError("label too long"), "bad URL at name lookup"),
+        (OSError(errno.EINVAL, "odd"), "connection failed at name lookup"),
     ],
 )
 def test_every_failure_has_its_cause_and_something_to_do(monkeypatch, error: Exception, says: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.loop_values import IterationOrder, LoopPlan
 from ralph.effects.clock import SystemClock
-from ralph.effects.loop.iterations import RALPH, RalphIterations
+from ralph.effects.loop.iterations import RalphIterations
 from ralph.effects.waiter import InboxWaiter
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Iterating:
         prompt: str | None = "Do it.",
         budget_usd: float | None = None,
         time_s: float | None = None,
-        program: tuple[str, ...] = RALPH,
+        program: tuple[str, ...] | None = None,
         **options: Any,
     ) -> IterationResult:
         order = IterationOrder(SESSION_ID, prompt, budget_usd, time_s)
@@ -74,6 +74,7 @@ class Iterating:
             environment=self.environment,
             waiter=self.waiter,
             clock=SystemClock(),
+            settings=(),
             **options,
         )
 

@@ -78,10 +78,11 @@ def test_a3_an_expired_certificate_is_permanent(tls_server, rig, tmp_path) -> No
     assert "expired" in error.detail
 
 
-def test_a3_https_to_a_plain_port_is_permanent(serve, rig) -> None:
+def test_a3_https_to_a_plain_port_is_transient(serve, rig) -> None:
+    """As garbage for a status line is: whoever stands between may be gone in a minute."""
     error = failure(rig(f"https://127.0.0.1:{serve().port}"))
-    assert error.cause is NetworkCause.OTHER
-    assert classify_error(error) is ErrorClass.PERMANENT
+    assert error.cause is NetworkCause.TLS
+    assert classify_error(error) is ErrorClass.TRANSIENT
 
 
 @pytest.mark.parametrize("end_it", [reset, socket.socket.close])

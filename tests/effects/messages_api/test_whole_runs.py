@@ -159,10 +159,10 @@ TRANSIENT = [
     Fault(body="", content_type="text/event-stream"),
     Fault(stall_after_events=2),
 ]
+DAMAGED = [Fault(body="<title>Log in</title>", content_type="text/html"), Fault(malformed_json_at_event=2)]
 PERMANENT = [
     *(Fault(status=status) for status in (400, 401, 403, 404, 413)),
-    Fault(body="<title>Log in</title>", content_type="text/html"),
-    Fault(malformed_json_at_event=2),
+    *DAMAGED,
     Fault(status=307, headers={"location": "http://127.0.0.1:1/"}),
 ]
 WISHES = {"0": 0.0, "7.5": 7.5, "900": 900.0}
@@ -204,7 +204,9 @@ def test_a25_any_mix_of_faults_costs_exactly_the_requests_and_waits_of_the_polic
         failed = len(of_chain) < len(faults)
         recovered += bool(of_chain) and not failed
         exhausted += bool(of_chain) and failed
-        if failed:
+        if failed and faults[len(of_chain)] in DAMAGED:
+            requests += 1  # asked once more, and answered
+        elif failed:
             break
     else:
         requests += 1
