@@ -21,7 +21,7 @@ QUICK = "[loop]\noutage_waits_s = [0.3]\n"
 SHORT = (
     "this machine has no process, thread, memory or file descriptor left: waiting 0.3s (shortage 1 in a row"
 )
-CHECK = "test -e done && exit 0; test -p gate || exit 1; echo > ready; read x < gate; rm gate; exit 1"
+CHECK = "test -e done && exit 0; test -e ready && exit 1; echo > ready; read x < gate; exit 1"
 
 
 def short_after_the_first_check(ralph: Ralph, scarcity: Scarcity, *options: str) -> subprocess.Popen[bytes]:
