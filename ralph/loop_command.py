@@ -18,6 +18,7 @@ from ralph.core.loop_state import LoopState
 from ralph.core.loop_values import LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.shortage import shortage_of, told_with_advice
 from ralph.effects.checkout.git import GitSeams
 from ralph.effects.checkout.git_checkout import GitCheckout
 from ralph.effects.checkout.git_pins import BrokenPinsError
@@ -99,7 +100,10 @@ class LoopCommand:
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
-            end = LoopEnd(Outcome.INTERNAL_ERROR, Outcome.INTERNAL_ERROR.exit_code(), describe_bug(error))
+            shortage = shortage_of(error)
+            outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
+            why = describe_bug(error) if shortage is None else told_with_advice(shortage)
+            end = LoopEnd(outcome, outcome.exit_code(), why)
         finally:
             restore_signals()
         self._tell_end(None, end)

@@ -1,33 +1,36 @@
-"""One iteration of the outer loop, to its result: begun or taken up, and through every outage on the way.
+"""One iteration of the outer loop, to its result: begun or taken up, and through every setback on the way.
 
 It refuses to judge the result: what follows from it is `outer_loop.py`'s.
 """
 
 from __future__ import annotations
 
-import math
 import uuid
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ralph.core.backoff import GiveUp
 from ralph.core.loop_prompt import iteration_prompt
-from ralph.core.loop_rules import Share, is_counted, outage_wait, share
+from ralph.core.loop_rules import Share, is_counted, outage_wait, share, wait_after_kill
 from ralph.core.loop_state import Phase, begun, snapshot_before
-from ralph.core.loop_values import IterationOrder, IterationResult, LoopEnd, Snapshot
+from ralph.core.loop_values import IterationOrder, IterationResult, LoopEnd, Setback, Snapshot
 from ralph.core.outcome import Outcome
+from ralph.loop_patience import LACKING
 
 if TYPE_CHECKING:
     from ralph.core.backoff import Wait
+    from ralph.core.loop_state import CurrentIteration
     from ralph.loop_book import LoopBook
+    from ralph.loop_patience import Patience
     from ralph.loop_ports import LoopWorld
 
 
 class Iteration:
-    def __init__(self, book: LoopBook, world: LoopWorld) -> None:
+    def __init__(self, book: LoopBook, world: LoopWorld, patience: Patience) -> None:
         self._book = book
         self._world = world
+        self._patience = patience
         self._prompt: str | None = None
         """None: its session is resumed."""
         self.before = Snapshot("")
@@ -59,20 +62,14 @@ class Iteration:
         if seen is not None and seen.ended is not None and seen.ended.outcome is Outcome.API_REJECTED:
             seen = None  # what was refused once would be refused again
         self._world.people.taken_up(self._book.state, is_anew=seen is None)
-        fresh = replace(current, outages=0, slept_s=0.0, waits_until=None, phase=Phase.WORKING)
+        fresh = replace(current, outages=0, slept_s=0.0, kills=0, waits_until=None, phase=Phase.WORKING)
         if seen is not None:
-            self._sleep(self._rest_of_wait_s())
+            self._patience.sleep(self._rest_of_wait_s())
             spent = self._with_earlier(IterationResult(0, Outcome.COMPLETED, seen.turns, seen.cost_usd))
             fresh = replace(fresh, turns=spent.turns, cost_usd=spent.cost_usd)
         else:
             self._prompt = self._composed_prompt()
-            # A journal without a message may have the old one.
-            fresh = replace(
-                fresh,
-                session_id=str(uuid.uuid4()),
-                earlier_turns=current.turns,
-                earlier_cost_usd=current.cost_usd,
-            )
+            fresh = _with_another_session(fresh)
         self._book.save(current=fresh)
 
     def _rest_of_wait_s(self) -> float:
@@ -83,24 +80,52 @@ class Iteration:
         until = datetime.fromisoformat(state.current.waits_until)
         was_s = (until - datetime.fromisoformat(self._book.taken_over_at)).total_seconds()
         rest_s = (until - self._world.clock.utc_now()).total_seconds()
-        limit_s = state.plan.limits.max_time_s
-        left_s = math.inf if limit_s is None else limit_s - self._book.elapsed_s()
-        return min(was_s, rest_s, left_s)
+        return min(was_s, rest_s, self._patience.left_s())
 
     def run(self) -> IterationResult | LoopEnd:
-        """Until it ends by something else than an API that is away. Raises OSError and `Interrupted`."""
+        """Until it ends by something else than a setback. Raises OSError and `Interrupted`."""
         while True:
             self.granted = share(self._book.state, self._world.own_limits, self._book.elapsed_s())
             result = self._with_earlier(self._unseen_end() or self._world.iterations.run(self._order()))
             self._book.save_current(turns=result.turns, cost_usd=result.cost_usd)
-            if result.outcome is not Outcome.API_UNAVAILABLE or result.stopped_by is not None:
+            setback = result.has_to_wait_for
+            if setback is None:
                 return result
-            wait = self._outage(result)
+            if setback is Setback.KILL and (ended := unseen_end(self._book, self._world)) is not None:
+                return self._with_earlier(ended)
+            wait, number = self._counted(result, setback)
             if isinstance(wait, GiveUp):
                 return LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), wait.reason)
-            self._wait(wait)
-            if self._world.iterations.seen(self._book.current.session_id) is not None:
-                self._prompt = None
+            self._patience.wait(wait, setback, number)
+            self._take_up_again(wait)
+
+    def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
+        """What follows from one setback more, and how many of its kind there were in a row.
+
+        A kill does not make an outage shorter: both in turn must come to an end.
+        """
+        current, schedule, left_s = self._book.current, self._world.schedule, self._patience.left_s()
+        if setback is Setback.KILL:
+            self._book.save_current(kills=current.kills + 1)
+            number = current.kills + 1
+            reason = f"iteration {current.number} {result.reason}"
+            return wait_after_kill(number, reason, schedule, left_s), number
+        self._book.save_current(outages=current.outages + 1, kills=0)
+        number, away = current.outages + 1, LACKING if setback is Setback.SHORTAGE else "the API"
+        wish_s = result.retry_after_s
+        return outage_wait(number, current.slept_s, wish_s, schedule, left_s, away=away), number
+
+    def _take_up_again(self, wait: Wait) -> None:
+        """Its session is resumed; where there is none yet it begins afresh."""
+        current = self._book.current
+        is_begun = self._world.iterations.seen(current.session_id) is not None
+        fresh = replace(current, slept_s=current.slept_s + wait.seconds)
+        if is_begun:
+            self._prompt = None
+        else:
+            self._prompt = self._composed_prompt()
+            fresh = _with_another_session(fresh)
+        self._book.save(current=fresh)
 
     def _with_earlier(self, result: IterationResult) -> IterationResult:
         """What the iteration took, and not its last session alone."""
@@ -128,23 +153,15 @@ class Iteration:
             current.session_id, self._prompt, granted.budget_usd, granted.time_s, waiting_for
         )
 
-    def _outage(self, result: IterationResult) -> Wait | GiveUp:
-        self._book.save_current(outages=self._book.current.outages + 1)
-        limit_s = self._book.state.plan.limits.max_time_s
-        left_s = math.inf if limit_s is None else limit_s - self._book.elapsed_s()
-        return outage_wait(self._book.current, result.retry_after_s, self._world.schedule, left_s)
 
-    def _wait(self, wait: Wait) -> None:
-        until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
-        self._world.people.waits(self._book.state, wait, until)
-        self._book.save_current(phase=Phase.WAITING, waits_until=until.isoformat())
-        self._sleep(wait.seconds)
-        slept_s = self._book.current.slept_s + wait.seconds
-        self._book.save_current(phase=Phase.WORKING, waits_until=None, slept_s=slept_s)
-
-    def _sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            self._world.waiter.sleep(seconds, waiting_for="the API")
+def _with_another_session(current: CurrentIteration) -> CurrentIteration:
+    """A journal without a message may have the old one's id. What that one took still counts."""
+    return replace(
+        current,
+        session_id=str(uuid.uuid4()),
+        earlier_turns=current.turns,
+        earlier_cost_usd=current.cost_usd,
+    )
 
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         IterationOrder,
         IterationResult,
         SessionSeen,
+        Setback,
         Snapshot,
     )
     from ralph.core.setting_tables import LimitSettings, LoopSettings
@@ -29,7 +30,9 @@ class CheckoutError(Exception):
 
 
 class Checkout(Protocol):
-    """The directory that the iterations change. Every method raises `Interrupted` once what it started is gone."""
+    """The directory that the iterations change. Every method raises `Interrupted` once what it started is gone, and a
+    ShortageError, or what has one as its cause, where it could not be started.
+    """
 
     def snapshot(self) -> Snapshot:
         """Raises CheckoutError."""
@@ -57,7 +60,7 @@ class Iterations(Protocol):
         """Start one `ralph run` process and follow it to its end; nothing of it is left.
 
         A signal meanwhile is passed on to it, and told by `stopped_by`; never raises `Interrupted`. Raises OSError
-        where no process can be started.
+        where no process can be started, but for a shortage, which is a setback.
         """
         ...
 
@@ -68,7 +71,9 @@ class Iterations(Protocol):
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Run the `--until` command for at most so long. Raises `Interrupted` once it is gone."""
+        """Run the `--until` command for at most so long. Raises `Interrupted` once it is gone, and a
+        ShortageError where it could not be started.
+        """
         ...
 
 
@@ -101,8 +106,8 @@ class LoopVoice(Protocol):
         """The current iteration, which an earlier process has begun. `is_anew`: of it nothing was kept."""
         ...
 
-    def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
-        """For the API, before the current iteration's session goes on."""
+    def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
+        """Before the current iteration, or a step of the loop, is tried again. `number`: of such setbacks in a row."""
         ...
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:

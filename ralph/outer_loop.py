@@ -6,6 +6,7 @@ step is recorded before it is begun, so that a loop that was killed goes on wher
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_rules import (
@@ -20,6 +21,7 @@ from ralph.core.loop_values import IterationResult, LoopEnd
 from ralph.core.outcome import Outcome
 from ralph.loop_book import LoopBook
 from ralph.loop_iteration import Iteration, unseen_end
+from ralph.loop_patience import OutageLastsError, Patience, PatientCheck, PatientCheckout
 from ralph.loop_ports import CheckoutError
 from ralph.ports import Interrupted
 
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 
 class OuterLoop:
     def __init__(self, state: LoopState, world: LoopWorld) -> None:
-        self._world = world
         self._book = LoopBook(state, world.record, world.people, world.clock)
+        self._patience = Patience(self._book, world)
+        check = None if world.check is None else PatientCheck(world.check, self._patience)
+        self._world = replace(world, checkout=PatientCheckout(world.checkout, self._patience), check=check)
 
     @property
     def state(self) -> LoopState:
@@ -43,8 +47,11 @@ class OuterLoop:
             end = self._work()
         except Interrupted as stop:
             end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
+        except OutageLastsError as outage:
+            end = LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), str(outage))
         except (CheckoutError, OSError) as error:
             end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
+        self._patience.end()
         self._record_end(end)
         return end
 
@@ -56,7 +63,7 @@ class OuterLoop:
         return end
 
     def _iterate(self) -> LoopEnd | None:
-        iteration = Iteration(self._book, self._world)
+        iteration = Iteration(self._book, self._world, self._patience)
         if self.state.current is None:
             iteration.begin()
         else:

@@ -15,10 +15,12 @@ from ralph.core.loop_values import (
     LoopLimits,
     LoopPlan,
     SessionSeen,
+    Setback,
     Snapshot,
 )
 from ralph.core.outcome import Outcome
 from ralph.core.setting_tables import LimitSettings, LoopSettings
+from ralph.core.shortage import ShortageError
 from ralph.loop_ports import CheckoutError, LoopWorld
 from ralph.outer_loop import OuterLoop
 from tests.fakes import EPOCH, FakeClock, FakeWaiter
@@ -49,10 +51,26 @@ class Played:
     seconds: float = 60.0
     stops: bool = False
     """It creates the stop file."""
+    has_session: bool = True
+    ended_as: IterationResult | None = None
+    """What its session says of its end; None: what the process says."""
+
+
+@dataclass
+class Shortages:
+    """Steps that find no process, and how often."""
+
+    left: dict[str, int] = field(default_factory=dict)
+
+    def meet(self, step: str) -> None:
+        if self.left.get(step, 0) > 0:
+            self.left[step] -= 1
+            raise ShortageError("process")
 
 
 class FakeCheckout:
-    def __init__(self) -> None:
+    def __init__(self, shortages: Shortages) -> None:
+        self._shortages = shortages
         self.version = 0
         self.branch: str | None = "main"
         self.uncommitted = 0
@@ -62,12 +80,15 @@ class FakeCheckout:
         self.to_push = 0
 
     def snapshot(self) -> Snapshot:
+        self._shortages.meet("snapshot")
         return Snapshot(digest=str(self.version), head="head", branch=self.branch)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        self._shortages.meet("changes")
         return Changes(files=("a.py",) if before.digest != after.digest else ())
 
     def commit(self, message: str) -> bool:
+        self._shortages.meet("commit")
         if self.commit_problem is not None:
             raise CheckoutError(self.commit_problem)
         was, self.uncommitted = self.uncommitted, 0
@@ -77,6 +98,7 @@ class FakeCheckout:
         return bool(was)
 
     def push(self) -> int:
+        self._shortages.meet("push")
         problem = self.push_problems.pop(0) if self.push_problems else None
         if problem is not None:
             raise CheckoutError(problem)
@@ -111,7 +133,10 @@ class FakeIterations:
             self._checkout.uncommitted += 1
         self.has_stop_file = self.has_stop_file or played.stops
         result = played.result
-        self.sessions[order.session_id] = SessionSeen(result.turns, result.cost_usd, result)
+        if played.has_session:
+            self.sessions[order.session_id] = SessionSeen(
+                result.turns, result.cost_usd, played.ended_as or result
+            )
         return result
 
     def seen(self, session_id: str) -> SessionSeen | None:
@@ -127,13 +152,15 @@ class FakeIterations:
 class FakeCheck:
     """Passes or fails as scripted; the last verdict stands for ever."""
 
-    def __init__(self, verdicts: Iterable[int], clock: FakeClock) -> None:
+    def __init__(self, verdicts: Iterable[int], clock: FakeClock, shortages: Shortages) -> None:
         self._verdicts = list(verdicts)
+        self._shortages = shortages
         self.limits_s: list[float] = []
         self.takes_s = 0.0
         self._clock = clock
 
     def run(self, limit_s: float) -> CheckResult:
+        self._shortages.meet("check")
         self.limits_s.append(limit_s)
         self._clock.seconds += self.takes_s
         code = self._verdicts.pop(0) if len(self._verdicts) > 1 else self._verdicts[0]
@@ -154,6 +181,8 @@ class FakeRecord:
 class FakeVoice:
     said: list[str] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
+    setbacks: list[tuple[Setback, int]] = field(default_factory=list)
+    """With how many of their kind there were in a row."""
 
     def checked_first(self, result: CheckResult) -> None:
         self.said.append(f"first check {result.words}")
@@ -165,8 +194,9 @@ class FakeVoice:
     def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
         self.said.append("anew" if is_anew else "goes on")
 
-    def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
+    def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
         self.waits_s.append(wait.seconds)
+        self.setbacks.append((setback, number))
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
         self.said.append(f"{before} -> {after}")
@@ -205,9 +235,10 @@ class LoopRig:
 
     def __post_init__(self) -> None:
         self.clock = FakeClock()
-        self.checkout = FakeCheckout()
+        self.shortages = Shortages()
+        self.checkout = FakeCheckout(self.shortages)
         self.iterations = FakeIterations(self.script, self.checkout, self.clock)
-        self.check = None if self.verdicts is None else FakeCheck(self.verdicts, self.clock)
+        self.check = None if self.verdicts is None else FakeCheck(self.verdicts, self.clock, self.shortages)
         self.record = FakeRecord()
         self.voice = FakeVoice()
         self.waiter = FakeWaiter(self.clock, self.interrupt_at_s)

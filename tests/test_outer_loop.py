@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.core.loop_state import LoopState, Phase
-from ralph.core.loop_values import IterationOrder, IterationResult, LoopLimits, SessionSeen
+from ralph.core.loop_values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.core.outcome import Outcome
 from ralph.core.setting_tables import LimitSettings, LoopSettings
 from tests.fakes import EPOCH
@@ -202,7 +202,7 @@ def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
     rig = LoopRig([Played(away)], limits=LoopLimits(max_time_s=1800))
     end = rig.play()
     assert (end.exit_code, rig.waiter.sleeps) == (75, [])
-    assert "asked again in 3600s" in end.reason
+    assert "tried again in 3600s" in end.reason
 
 
 def test_the_schedule_and_its_budget_are_settings() -> None:
@@ -217,6 +217,104 @@ def test_what_an_outage_cost_counts_once() -> None:
     rig.play()
     assert [order.budget_usd for order in rig.iterations.orders] == [10.0, 9.8]
     assert rig.state.spent_usd == 0.7
+
+
+# --- kills and shortages
+
+KILLED = ended(
+    Outcome.INTERRUPTED, exit_code=137, reason="was killed by SIGKILL", setback=Setback.KILL, cost_usd=0.2
+)
+SHORT = ended(Outcome.API_UNAVAILABLE, setback=Setback.SHORTAGE, turns=0, cost_usd=0.0)
+
+
+def test_a_killed_iteration_is_resumed_and_stays_one_that_counts_its_cost() -> None:
+    rig = LoopRig([Played(KILLED), Played(KILLED), Played(DONE)], limits=LoopLimits(1, 10.0))
+    assert rig.play().exit_code == 0
+    first, *again = rig.iterations.orders
+    assert first.prompt is not None
+    assert [(order.session_id, order.prompt) for order in again] == [(first.session_id, None)] * 2
+    assert [order.budget_usd for order in rig.iterations.orders] == [10.0, 9.8, 9.8]
+    [record] = rig.state.iterations
+    assert (record.number, record.outcome, record.cost_usd) == (1, Outcome.COMPLETED, 0.5)
+    assert rig.waiter.sleeps == [5, 10]
+    assert rig.voice.setbacks == [(Setback.KILL, 1), (Setback.KILL, 2)]
+
+
+def test_the_third_kill_in_a_row_ends_the_loop_with_75_and_says_why_and_it_can_be_resumed() -> None:
+    rig = LoopRig([Played(KILLED)] * 3, limits=iterations(1))
+    end = rig.play()
+    assert (end.outcome, end.exit_code) == (Outcome.API_UNAVAILABLE, 75)
+    assert end.reason == "iteration 1 was killed by SIGKILL, 3 times in a row"
+    assert len(rig.iterations.orders) == 3
+    assert rig.state.current is not None
+    again = LoopRig([Played(KILLED), Played(KILLED), Played(DONE)], limits=iterations(1))
+    again.iterations.sessions.update(rig.iterations.sessions)
+    assert again.play(rig.state).exit_code == 0, "what a person resumes begins to count anew"
+
+
+def test_an_end_by_itself_between_two_kills_ends_their_row() -> None:
+    rig = LoopRig([Played(one) for one in (KILLED, KILLED, AWAY, KILLED, KILLED, DONE)], limits=iterations(1))
+    assert rig.play().exit_code == 0
+    assert [number for _, number in rig.voice.setbacks] == [1, 2, 1, 1, 2]
+
+
+def test_kills_and_outages_in_turn_come_to_an_end() -> None:
+    rig = LoopRig(
+        [Played(KILLED), Played(AWAY)] * 40, limits=iterations(1), schedule=LoopSettings((1.0,), 5.0)
+    )
+    assert rig.play().exit_code == 75
+    assert len(rig.iterations.orders) < 20
+
+
+def test_a_killed_iteration_that_had_come_to_its_end_is_counted_and_not_run_again() -> None:
+    rig = LoopRig([Played(KILLED, ended_as=DONE), Played(DONE)], limits=iterations(1))
+    assert rig.play().exit_code == 0
+    assert (len(rig.iterations.orders), rig.waiter.sleeps) == (1, [])
+    assert rig.state.iterations[0].outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("first", [KILLED, SHORT, AWAY])
+def test_without_a_session_it_begins_afresh_under_another_id_and_stays_one(first: IterationResult) -> None:
+    rig = LoopRig([Played(first, has_session=False), Played(DONE)], limits=iterations(1))
+    assert rig.play().exit_code == 0
+    one, other = rig.iterations.orders
+    assert one.prompt == other.prompt is not None
+    assert one.session_id != other.session_id
+    [record] = rig.state.iterations
+    assert (record.number, record.session_id) == (1, other.session_id)
+    assert record.cost_usd == pytest.approx(0.5 + (first.cost_usd or 0.0))
+
+
+def test_a_kill_that_leaves_no_time_for_another_try_ends_it() -> None:
+    rig = LoopRig([Played(KILLED, seconds=58)], limits=LoopLimits(max_time_s=60))
+    end = rig.play()
+    assert (end.exit_code, rig.waiter.sleeps) == (75, [])
+    assert end.reason == "iteration 1 was killed by SIGKILL, and --max-time leaves no time for another try"
+
+
+def test_a_signal_to_the_loop_is_no_kill() -> None:
+    stopped = ended(Outcome.INTERRUPTED, exit_code=137, stopped_by=15, setback=Setback.KILL)
+    rig = LoopRig([Played(stopped)])
+    assert (rig.play().exit_code, len(rig.iterations.orders)) == (143, 1)
+
+
+@pytest.mark.parametrize("step", ["snapshot", "changes", "commit", "push", "check"])
+def test_a_step_without_a_process_for_it_is_tried_again_and_spends_no_iteration(step: str) -> None:
+    rig = LoopRig(verdicts=[1, 0], limits=iterations(3), options={"commits": True, "pushes": True})
+    rig.shortages.left[step] = 2
+    assert rig.play().exit_code == 0
+    assert rig.waiter.sleeps == [5, 10]
+    assert rig.voice.setbacks == [(Setback.SHORTAGE, 1), (Setback.SHORTAGE, 2)]
+    assert (len(rig.state.iterations), len(rig.iterations.orders)) == (1, 1)
+
+
+def test_a_shortage_that_lasts_ends_the_loop_with_75_and_its_end_waits_no_more() -> None:
+    rig = LoopRig(limits=iterations(1), schedule=LoopSettings((1.0,), 3.0), options={"commits": True})
+    rig.shortages.left["snapshot"] = 99
+    end = rig.play()
+    assert (end.exit_code, rig.waiter.sleeps) == (75, [1.0, 1.0, 1.0])
+    assert end.reason.startswith("what this machine lacks (a process, a thread, ")
+    assert rig.state.ended == end
 
 
 # --- budgets

@@ -15,7 +15,7 @@ from ralph.core.loop_values import IterationResult, LoopEnd
 from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
-    from ralph.core.loop_state import CurrentIteration, LoopState
+    from ralph.core.loop_state import LoopState
     from ralph.core.loop_values import LoopLimits
     from ralph.core.setting_tables import LimitSettings, LoopSettings
 
@@ -24,6 +24,9 @@ MOST_IDLE = 3
 
 SHORTEST_WAIT_S = 1.0
 """Whatever a server names: less than this is no wait."""
+
+MOST_KILLS = 2
+"""In a row, from which an iteration is taken up again."""
 
 CHECK_GRACE_S = 10.0
 """A check is given so much more than the last one took, though the loop's time is over: done is done."""
@@ -122,28 +125,50 @@ def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
 
 
 def outage_wait(
-    current: CurrentIteration, wish_s: float | None, schedule: LoopSettings, time_left_s: float = math.inf
+    number: int,
+    slept_s: float,
+    wish_s: float | None,
+    schedule: LoopSettings,
+    time_left_s: float = math.inf,
+    *,
+    away: str = "the API",
 ) -> Wait | GiveUp:
-    """After one exit 75 more. `current` counts it already, and what was slept before.
+    """After the outage of this `number` in a row, from 1, and `slept_s` of waiting for those before it.
 
     A time that the server named is waited; once that did not help, the schedule is the least.
     """
-    scheduled_s = schedule.outage_waits_s[min(current.outages, len(schedule.outage_waits_s)) - 1]
+    scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
-    if wish_s is not None and (current.outages == 1 or wish_s > scheduled_s):
+    if wish_s is not None and (number == 1 or wish_s > scheduled_s):
         wait = Wait(max(wish_s, SHORTEST_WAIT_S), from_server=True)
-    left_s = schedule.outage_budget_s - current.slept_s
+    left_s = schedule.outage_budget_s - slept_s
     if wait.seconds > left_s and wait.from_server:
         asked = f"the server asks for {wait.seconds:.0f}s, and {left_s:.0f}s are left of the"
         return GiveUp(f"{asked} {schedule.outage_budget_s:g}s that outages are waited for", is_early=True)
     if wait.seconds > left_s:
-        return GiveUp(f"the API did not come back in {schedule.outage_budget_s:g}s of waiting")
+        return GiveUp(f"{away} did not come back in {schedule.outage_budget_s:g}s of waiting")
     if wait.seconds >= time_left_s:
         return GiveUp(
-            f"the API should be asked again in {wait.seconds:.0f}s, and --max-time leaves {time_left_s:.0f}s",
+            f"{away} should be tried again in {wait.seconds:.0f}s, and --max-time leaves {time_left_s:.0f}s",
             is_early=True,
         )
     return wait
+
+
+def wait_after_kill(
+    number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
+) -> Wait | GiveUp:
+    """After the kill of this `number` in a row, from 1. What took the memory may be gone in a moment."""
+    if number > MOST_KILLS:
+        return GiveUp(f"{reason}, {number} times in a row")
+    wait = Wait(_scheduled_s(number, schedule))
+    if wait.seconds >= time_left_s:
+        return GiveUp(f"{reason}, and --max-time leaves no time for another try", is_early=True)
+    return wait
+
+
+def _scheduled_s(number: int, schedule: LoopSettings) -> float:
+    return schedule.outage_waits_s[min(number, len(schedule.outage_waits_s)) - 1]
 
 
 def check_limit_s(state: LoopState, elapsed_s: float) -> float:

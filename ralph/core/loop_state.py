@@ -87,6 +87,8 @@ class CurrentIteration:
     """Ends by exit 75 in a row."""
     slept_s: float = 0.0
     """What they were waited for."""
+    kills: int = 0
+    """Of it, by somebody else, in a row."""
     waits_until: str | None = None
     """ISO 8601, UTC; None: nothing is waited for."""
     turns: int = 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
-from ralph.core.outcome import Outcome  # noqa: TC001 - `annotated_json` reads the annotations
+from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,6 +135,17 @@ class CheckResult:
         return "passed" if self.passed else f"failed (exit {self.exit_code})"
 
 
+class Setback(enum.Enum):
+    """Why an iteration, or a step of the loop, has to wait and is taken up again. None of them is an iteration."""
+
+    OUTAGE = enum.auto()
+    """It ended with exit 75."""
+    SHORTAGE = enum.auto()
+    """This machine had no process, thread, memory or open file left for it."""
+    KILL = enum.auto()
+    """Somebody else killed it: the system for its memory, a person."""
+
+
 @dataclass(frozen=True)
 class IterationOrder:
     """One `ralph run` process to start."""
@@ -169,6 +181,15 @@ class IterationResult:
     duration_s: float = 0.0
     stopped_by: int | None = None
     """The signal that the loop got, and passed on, while it ran."""
+    setback: Setback | None = None
+    """Why it could not come to an end of its own, where the exit code does not tell."""
+
+    @property
+    def has_to_wait_for(self) -> Setback | None:
+        """None: it came to an end of its own, or was stopped by who runs the loop."""
+        if self.stopped_by is not None:
+            return None
+        return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
 
 
 @dataclass(frozen=True)

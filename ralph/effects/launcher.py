@@ -55,7 +55,8 @@ _LOOK_EVERY_S = 0.005
 # A burst of other processes is over in a moment.
 _FORK_PAUSES_S = (0.05,) * 20
 # EX_TEMPFAIL; not one of those by which a shell says that there is no such command.
-_TRY_AGAIN = 75
+TRY_AGAIN = 75
+NOT_STARTED = "the command was not started: "
 
 # How to end what is left: what to send to all of it, and how long to wait before the next step.
 _Plan = tuple[tuple[int, float], ...]
@@ -388,8 +389,8 @@ def _forked() -> int:
 
 def _not_started(error: OSError) -> int:
     reason = f"this machine has no process left ({error.strerror})"
-    os.write(2, f"the command was not started: {reason}. That passes: try again\n".encode())
-    return _TRY_AGAIN
+    os.write(2, f"{NOT_STARTED}{reason}. That passes: try again\n".encode())
+    return TRY_AGAIN
 
 
 def _become(command: list[str], core_limit: int) -> None:

@@ -120,7 +120,7 @@ def test_a_wait_for_the_api_that_a_kill_broke_off_is_waited_to_its_end_exits_0(
     wait_until(lambda: is_loop_waiting(ralph))
     until_s = time.monotonic() + 1
     told = ralph_here("loop", "--status").stdout
-    assert "waiting for the API until " in told
+    assert "waiting until " in told
     kill(ralph, process)
     ran = ralph("loop", "--continue")
     assert ran.code == 0
@@ -150,22 +150,58 @@ def test_while_an_iteration_that_lost_its_loop_still_ends_no_other_loop_begins_e
     assert "the last loop here stopped in iteration 1; this is a new one" in loop_lines(ran)[0]
 
 
-def test_an_iteration_that_was_killed_alone_ends_the_loop_and_its_session_goes_on_later(
+def kill_iteration(ralph, number: signal.Signals = signal.SIGKILL) -> None:
+    """As the system does for want of memory, once its command runs."""
+    started = ralph.cwd / "started"
+    wait_until(lambda: started.exists() and started.read_text() != "")
+    started.unlink()
+    os.kill(iteration_of_loop(ralph), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_an_iteration_that_was_killed_alone_is_resumed_twice_and_counts_once_with_all_it_cost_exits_0(
+    ralph, iterations, number
+) -> None:
+    """Its command is not repeated: that is the model's to decide, who is told that it was interrupted."""
+    ralph.user_file.write_text(QUICK)
+    server = iterations([HANGING_WORK, HANGING_WORK, WORK, NOW])
+    process = ralph.start("loop", "go", "--until", "test -e log", "--max-iterations", "1")
+    for _ in range(2):
+        kill_iteration(ralph, number)
+    ran = ralph.finish(process)
+    assert ran.code == 0, ran.stderr
+    assert processes_of(ralph) == []
+    [counted] = loop_record(ralph)["iterations"]
+    assert (counted["number"], counted["exit_code"]) == (1, 0)
+    assert counted["cost_usd"] == pytest.approx(4 * ANSWER_USD)
+    assert server.request_count == 4
+    assert (ralph.cwd / "log").read_text() == "1\n"
+    waits = [line for line in loop_lines(ran) if "was killed, for its memory perhaps: waiting 1.0s" in line]
+    assert [kill in line for kill, line in zip(("(kill 1 in", "(kill 2 in"), waits, strict=True)] == [
+        True,
+        True,
+    ]
+    assert waits[0].endswith("then iteration 1 goes on")
+
+
+def test_the_third_kill_in_a_row_ends_the_loop_which_says_why_and_can_be_resumed_exits_75(
     ralph, iterations
 ) -> None:
-    iterations([HANGING_WORK, WORK, NOW])
+    ralph.user_file.write_text(QUICK)
+    iterations([HANGING_WORK, HANGING_WORK, HANGING_WORK, WORK, NOW])
     process = ralph.start("loop", "go", "--until", "test -e log")
-    wait_until((ralph.cwd / "started").exists)
-    os.kill(iteration_of_loop(ralph), signal.SIGKILL)
+    for _ in range(3):
+        kill_iteration(ralph)
     ran = ralph.finish(process)
-    assert ran.code == 137
-    assert (
-        "iteration 1 ended with exit 137: it was ended by SIGKILL and left no result" in loop_lines(ran)[-1]
+    assert ran.code == 75
+    assert loop_lines(ran)[-1].startswith(
+        "api_unavailable (exit 75): iteration 1 was killed by SIGKILL, 3 times in a row; 0 iterations, "
     )
+    assert "go on with: ralph loop --continue" in loop_lines(ran)
     assert processes_of(ralph) == []
     assert ralph("loop", "--continue").code == 0
     [counted] = loop_record(ralph)["iterations"]
-    assert counted["cost_usd"] == pytest.approx(3 * ANSWER_USD)
+    assert counted["cost_usd"] == pytest.approx(5 * ANSWER_USD)
 
 
 def iteration_of_loop(ralph) -> int:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ralph.core.redaction import MARK, Redactor
+from ralph.core.shortage import ShortageError, shortage_of
 from ralph.effects.checkout.git_settings import GitSettings, settings_before_any, settings_from
+from ralph.effects.launcher import TRY_AGAIN
 from ralph.effects.own_programs import own_program, trusted_directories
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
@@ -48,6 +50,11 @@ _NOT_OURS = frozenset(
 )
 _NOISE = re.compile(
     r"hint:|warning:|To |Please make sure you have the correct access|and the repository exists\.|Done$"
+)
+# What git says of it ends with strerror(3) in the C locale: nothing else tells.
+_SHORTAGE = re.compile(
+    rb": (?:(?P<process>Resource temporarily unavailable)|(?P<memory>Cannot allocate memory)|Too many open files)$",
+    re.MULTILINE,
 )
 _COMPLAINT = re.compile(r"fatal:|error:")
 _LINES_OF_A_COMPLAINT = 3
@@ -104,7 +111,8 @@ class GitProgram:
         is_merged: bool = False,
     ) -> GitAnswer:
         """`name`: of the command, for people. Output that is read must not have a warning in the middle: unless it is
-        merged, standard error has a file of its own. Raises CheckoutError, where it does not end, and Interrupted.
+        merged, standard error has a file of its own. Raises CheckoutError, where it does not end, Interrupted, and
+        ShortageError where this machine has nothing left to run it with.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
@@ -128,11 +136,16 @@ class GitProgram:
                     process, output, waiter=self._seams.waiter, clock=self._seams.clock, grace_s=_GRACE_S
                 )
                 ending = running.run(limit_s, f"git {name}")
-            except (OSError, NotFollowedError) as error:
+            except NotFollowedError as error:
+                raise ShortageError("thread") from error
+            except OSError as error:
+                if shortage_of(error) is not None:
+                    raise
                 raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
             errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
             said = output.data() if is_merged else errors.read()
         _refuse_other_ends(name, ending, limit_s)
+        _refuse_shortage(ending.status, b"" if is_merged else said)
         return GitAnswer(ending.status, output.data(), said)
 
 
@@ -247,6 +260,15 @@ def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
             )
         case Ended.WITHOUT_SUPERVISOR:
             raise CheckoutError(f"git {command} was killed")
+
+
+def _refuse_shortage(status: int, said: bytes) -> None:
+    """`said`: by git itself; what a remote says is nothing that is waited for here. Raises ShortageError."""
+    found = _SHORTAGE.search(said) if status else None
+    if status == TRY_AGAIN:
+        raise ShortageError("process")
+    if found is not None:
+        raise ShortageError(found.lastgroup or "file descriptor")
 
 
 def _without_credentials(text: str) -> str:

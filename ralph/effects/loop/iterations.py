@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_rules import is_counted
-from ralph.core.loop_values import IterationResult
+from ralph.core.loop_values import IterationResult, Setback
 from ralph.core.outcome import Outcome
+from ralph.core.shortage import ShortageError, shortage_of
 from ralph.effects.loop import tether
 from ralph.effects.loop.record import write_private
 from ralph.effects.loop.run_results import NoResultError, outcome_of, result_written
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from ralph.ports import Clock, Waiter
 
 PROMPT_FILE = "prompt.md"
+# By which people and services ask a run to stop: whoever sends them to it means it.
+_STOP_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 # The least that `ralph run` takes as a limit; less would be none at all.
 _LEAST_USD = 0.000001
 _LEAST_S = 0.001
@@ -77,13 +80,23 @@ class RalphIterations:
     def run(self, order: IterationOrder) -> IterationResult:
         """Raises OSError where no process can be started; never `Interrupted`."""
         started_s = self._clock.now_s()
+        try:
+            result = self._ran(order)
+        except OSError as error:
+            shortage = shortage_of(error)
+            if shortage is None:
+                raise
+            result = self._not_started(order.session_id, shortage)
+        return replace(result, duration_s=self._clock.now_s() - started_s)
+
+    def _ran(self, order: IterationOrder) -> IterationResult:
         # New for each: the result of an earlier process cannot be taken for this one's.
         with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
             result_file = Path(place, "result.json")
             with handed_over(self._settings) as settings:
                 ending = self._followed(order, result_file, settings)
             result = self._result(order, ending, result_file)
-        return replace(result, duration_s=self._clock.now_s() - started_s, stopped_by=ending.stopped_by)
+        return replace(result, stopped_by=ending.stopped_by)
 
     def seen(self, session_id: str) -> SessionSeen | None:
         return session_seen(session_id, self._environment, self._plan.session_directory)
@@ -134,10 +147,23 @@ class RalphIterations:
             why = f"it went on for {self._overtime_s:g} s after its time limit, and was stopped"
             timed_out = Outcome.TIMED_OUT
             result = replace(result, exit_code=timed_out.exit_code(), outcome=timed_out, reason=why)
+        if _was_killed(ending):
+            why = f"was killed by {_signal_name(ending.exit_code - 128)}"
+            result = replace(result, setback=Setback.KILL, reason=why)
         if not ending.is_all_gone:
             left = "something it started could not be stopped and still runs"
             result = replace(result, reason="; ".join(filter(None, (result.reason, left))))
         return result
+
+    def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
+        """Or not followed: then it was stopped as soon as it had begun."""
+        seen = self.seen(session_id)
+        turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
+        away = Outcome.API_UNAVAILABLE
+        reason = f"it could not be started: {shortage}"
+        return IterationResult(
+            away.exit_code(), away, turns, cost_usd, reason=reason, setback=Setback.SHORTAGE
+        )
 
     def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
         """What it did and spent stands in its session, as far as it got."""
@@ -153,7 +179,17 @@ class RalphIterations:
             problem = f"it ended with exit {exit_code}, and {problem.removeprefix('it ')}"
             outcome = Outcome.INTERNAL_ERROR
             exit_code = outcome.exit_code()
-        return IterationResult(exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem)
+        # Every run that begins leaves a result, but where the machine has nothing left for it.
+        setback = Setback.SHORTAGE if outcome is Outcome.API_UNAVAILABLE else None
+        return IterationResult(
+            exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem, setback=setback
+        )
+
+
+def _was_killed(ending: IterationEnding) -> bool:
+    """By somebody else than the loop, and not by a signal that asks for a stop."""
+    is_by_us = ending.stopped_by is not None or ending.was_overdue
+    return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
 
 
 def _this_ralph() -> tuple[str, ...]:

@@ -7,13 +7,13 @@ too could not end when the loop is killed meanwhile, and would keep the checkout
 
 from __future__ import annotations
 
-import errno
 import math
 import signal
 from dataclasses import dataclass
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from ralph.core.shortage import ShortageError
+from ralph.effects.starting import start_thread
 from ralph.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class IterationEnding:
     """0-255; 128 + n when signal n killed it."""
     stopped_by: int | None = None
     """The signal that the loop got, the first one."""
+    killed_by: int | None = None
+    """The signal that it died of; None: it ended by itself."""
     was_overdue: bool = False
     """It did not end at its time limit, and was stopped."""
     is_all_gone: bool = True
@@ -63,7 +65,7 @@ class RunningIteration:
         self._killed_at_s = math.inf
 
     def run(self, limit_s: float | None, waiting_for: str) -> IterationEnding:
-        """`limit_s`: what the process was told (None: nothing). Raises OSError where no thread can follow it."""
+        """`limit_s`: what the process was told (None: nothing). Raises ShortageError where no thread can follow it."""
         if limit_s is not None:
             self._overdue_at_s = self._clock.now_s() + limit_s + self._overtime_s
         try:
@@ -74,16 +76,17 @@ class RunningIteration:
             self._mailbox.close()
         status = -signal.SIGKILL if self._status is None else self._status
         code = status if status >= 0 else 128 - status
-        return IterationEnding(code, self._stopped_by, self._was_overdue, is_all_gone)
+        killed_by = -status if status < 0 else None
+        return IterationEnding(code, self._stopped_by, killed_by, self._was_overdue, is_all_gone)
 
     def _start_thread(self) -> None:
         following = (self._process, self._mailbox)
         try:
-            Thread(target=_await_end, args=following, daemon=True, name="iteration end").start()
-        except RuntimeError:
+            start_thread(_await_end, *following, name="iteration end")
+        except ShortageError:
             self._process.kill_what_is_left()
             self._process.wait_for_end()
-            raise OSError(errno.EAGAIN, "no thread is left to follow the iteration") from None
+            raise
 
     def _wait_for_end(self, waiting_for: str) -> None:
         while self._status is None:

@@ -9,10 +9,14 @@ The kernel means the parent's *thread* that started this: it has to be the main 
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 
+# Nothing is wrong with the command: this machine has nothing left to start it with. EX_TEMPFAIL of sysexits.h.
+_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+_TRY_AGAIN = 75
 # linux/prctl.h. What `launcher.py` has of this cannot be imported: there is no path to ralph here.
 _PR_SET_PDEATHSIG = 1
 
@@ -27,6 +31,8 @@ def main(arguments: list[str]) -> int:
         os.execvp(command[0], command)  # noqa: S606 - what it is was decided by who asked
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        if error.errno in _SHORTAGES:
+            return _TRY_AGAIN
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 

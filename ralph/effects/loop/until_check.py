@@ -9,6 +9,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_values import CheckResult
+from ralph.core.shortage import ShortageError, shortage_of
+from ralph.effects.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.effects.loop.check_log import CheckLog
 from ralph.effects.own_programs import own_program
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
@@ -51,19 +53,23 @@ class UntilCheck:
         self._grace_s = grace_s
 
     def run(self, limit_s: float) -> CheckResult:
-        """Raises `Interrupted` once it is gone."""
+        """Raises `Interrupted` once it is gone, and a ShortageError, which is no verdict."""
         started_s = self._clock.now_s()
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         try:
             ending = self._followed(log, limit_s)
         except OSError as error:
             log.close()
+            if shortage_of(error) is not None:
+                raise
             return CheckResult(None, problem=f"could not be started: {self._why(error)}")
         except ValueError:
             log.close()
             return CheckResult(None, problem="could not be started: it holds what no command line can")
         except NotFollowedError as error:
-            return CheckResult(None, problem=str(error))
+            raise ShortageError("thread") from error
+        if ending.status == TRY_AGAIN and log.tail().startswith(NOT_STARTED):
+            raise ShortageError("process")
         tail = log.tail("" if ending.is_all_gone else _STILL_RUNS)
         problem = _problem(ending, limit_s)
         code = ending.status if problem is None else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ralph.core.events import Event
     from ralph.core.loop_rules import Share
     from ralph.core.loop_state import LoopState
-    from ralph.core.loop_values import CheckResult, IterationResult
+    from ralph.core.loop_values import CheckResult, IterationResult, Setback
     from ralph.loop_ports import LoopVoice
 
 _YELLOW, _GREEN, _RED, _DIM = 33, 32, 31, 2
@@ -53,8 +53,8 @@ class StandardErrorVoice:
     def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
         self.tell(words.taken_up_line(state, is_anew=is_anew))
 
-    def waits(self, state: LoopState, wait: Wait, until: datetime) -> None:
-        self.warn(words.waiting_line(state, wait, until, self.schedule))
+    def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
+        self.warn(words.waiting_line(state, wait, until, setback, number, schedule=self.schedule))
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
         self.warn(words.branch_line(state, before, after))

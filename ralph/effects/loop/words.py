@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ralph.core.backoff import PATIENT_SCHEDULE_S
 from ralph.core.loop_prompt import names_of
 from ralph.core.loop_state import Phase
+from ralph.core.loop_values import Setback
 from ralph.core.outcome import Outcome
 from ralph.core.resume_command import shell_word
 from ralph.core.screen_text import in_one_line
@@ -25,11 +26,19 @@ if TYPE_CHECKING:
     from ralph.core.loop_values import IterationResult, LoopEnd
     from ralph.core.setting_tables import LoopSettings
 
+_SETBACKS = {
+    Setback.OUTAGE: ("the API is unavailable", "outage"),
+    Setback.SHORTAGE: (
+        "this machine has no process, thread, memory or file descriptor left",
+        "shortage",
+    ),
+    Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
+}
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _MOST_NAME_CHARS = 80
 _DOING = {
     Phase.WORKING: "the model works",
-    Phase.WAITING: "waiting for the API",
+    Phase.WAITING: "waiting",
     Phase.SAVING: "committing and pushing",
     Phase.CHECKING: "running the check",
 }
@@ -58,12 +67,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def schedule_text(outages: int, schedule: LoopSettings) -> str:
-    """Where a wait comes from, when no server named it."""
-    own = "" if schedule.outage_waits_s == PATIENT_SCHEDULE_S else ", by the schedule loop.outage_waits_s"
-    return f"outage {outages} in a row{own}"
-
-
 def beginning_line(state: LoopState, granted: Share) -> str:
     current = state.current
     assert current is not None  # noqa: S101 - it is said when one begins
@@ -83,13 +86,21 @@ def taken_up_line(state: LoopState, *, is_anew: bool) -> str:
     return f"iteration {_number(current.number, state)}, session {current.session_id[:8]}, {how}"
 
 
-def waiting_line(state: LoopState, wait: Wait, until: datetime, schedule: LoopSettings) -> str:
+def waiting_line(
+    state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int, *, schedule: LoopSettings
+) -> str:
+    """`number`: of such setbacks in a row."""
     current = state.current
-    assert current is not None  # noqa: S101 - its session is what waits
-    why = "as the server asks" if wait.from_server else schedule_text(current.outages, schedule)
+    what, counts = _SETBACKS[setback]
+    own = "" if schedule.outage_waits_s == PATIENT_SCHEDULE_S else ", by the schedule loop.outage_waits_s"
+    why = "as the server asks" if wait.from_server else f"{counts} {number} in a row{own}"
+    then = "it is tried again"
+    if current is not None:  # what was killed or not started may have no session yet
+        is_outage = setback is Setback.OUTAGE
+        who = f"session {current.session_id[:8]}" if is_outage else f"iteration {current.number}"
+        then = f"{who} goes on"
     return (
-        f"the API is unavailable: waiting {time_text(wait.seconds)} ({why}), until "
-        f"{until.astimezone():%H:%M:%S}, then session {current.session_id[:8]} goes on"
+        f"{what}: waiting {time_text(wait.seconds)} ({why}), until {until.astimezone():%H:%M:%S}, then {then}"
     )
 
 

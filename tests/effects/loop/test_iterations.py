@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ralph.core.loop_values import Setback
 from ralph.core.outcome import Outcome
 from ralph.mock_api import Fault, Turn
 from tests.children import is_gone, is_running
@@ -154,7 +155,7 @@ def test_of_one_that_is_killed_the_session_tells_what_it_spent_and_nothing_is_le
     iterating.once_there("pids", kill_ralph)
     result = iterating.run()
     assert (result.exit_code, result.outcome, result.stopped_by) == (137, Outcome.INTERRUPTED, None)
-    assert result.reason == "it was ended by SIGKILL and left no result"
+    assert (result.reason, result.setback) == ("was killed by SIGKILL", Setback.KILL)
     assert result.cost_usd is not None
     assert result.cost_usd > 0
     assert not any(is_running(int(word)) for word in iterating.noted("pids").split())

@@ -96,7 +96,7 @@ def test_what_is_left_of_the_loop_is_said_when_an_iteration_begins(granted: Shar
                 )
             },
             True,
-            "waiting for the API until ",
+            "waiting until ",
         ),
         ({"current": CURRENT}, False, "stopped without an end"),
         ({"current": CURRENT}, False, "go on with: ralph loop --continue"),
