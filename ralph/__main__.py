@@ -1,52 +1,75 @@
-"""The way in: answers `--version` at once and hands everything else to `cli`."""
+"""The way in: answers `--version` at once, closes the process, and hands everything else to `cli`."""
 
-from __future__ import annotations
-
-import errno
+# Nothing may be imported here, `__future__` included, that the interpreter has not loaded already: it could come from
+# the working directory.
 import os
-import signal
 import sys
-from contextlib import suppress
 
 
-def main() -> None:
-    """Run ralph on `sys.argv` and exit with its code."""
+def main(core_limit: int | None = None) -> None:
+    """Run ralph on `sys.argv` and exit with its code. `core_limit`: as `keep_memory_private` takes it."""
     arguments = sys.argv[1:]
-    _open_standard_streams()
     if arguments == ["--version"]:
-        from ralph import __version__  # noqa: PLC0415 - nothing else is needed for this
+        _tell_version()
+    from ralph import own_process  # noqa: PLC0415 - costs time that --version saves
 
-        with suppress(OSError):  # a reader that is gone does not want to know
-            os.write(1, f"ralph {__version__}\n".encode())
-        os._exit(0)
+    left_out = own_process.leave_working_directory_out(arguments)
+    own_process.keep_memory_private(core_limit)
+    _open_standard_streams()
     _die_silently_of_ctrl_c()
     try:
-        from ralph.cli import run_cli  # noqa: PLC0415 - costs the time that --version saves
+        from ralph.cli import run_cli  # noqa: PLC0415 - the same, and more of it
     except (OSError, MemoryError, ImportError) as error:
         _end_if_too_short(error)
+        if left_out and isinstance(error, ModuleNotFoundError):
+            _refuse_to_import(error.name, left_out)
         raise
-
     code = run_cli(arguments)
     # Whoever still holds a thread (a name lookup, a reader that never reads) must not hold up the exit.
-    with suppress(OSError):  # a reader that left
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
+    except OSError:  # a reader that left
+        os._exit(code)
     os._exit(code)
+
+
+def _tell_version() -> None:
+    from ralph import __version__  # noqa: PLC0415 - loaded already
+
+    try:
+        os.write(1, f"ralph {__version__}\n".encode())
+    except OSError:  # a reader that is gone does not want to know
+        os._exit(0)
+    os._exit(0)
+
+
+def _refuse_to_import(module: str | None, left_out: list[str]) -> None:
+    where = ", ".join(left_out)
+    os.write(
+        2,
+        f"ralph: module {module} not found; PYTHONPATH names {where}, but ralph imports nothing from the working "
+        "directory: install ralph elsewhere, or run it from another directory\n".encode(),
+    )
+    os._exit(78)  # Outcome.CONFIG, which cannot be imported either
 
 
 def _end_if_too_short(error: BaseException) -> None:
     """Exit 75 where not even the modules can be loaded for want of memory or file descriptors: that passes."""
+    import errno  # noqa: PLC0415 - built into the interpreter, so that no file can take its place
+
     words = str(error)  # an extension module that cannot be loaded gives no number
     if (
         isinstance(error, MemoryError)
         or getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
         or any(os.strerror(number) in words for number in (errno.EMFILE, errno.ENOMEM))
     ):
-        with suppress(OSError):
+        try:
             os.write(
                 2, b"ralph: this machine has too little memory or too few file descriptors left to start\n"
             )
-        os._exit(75)
+        finally:
+            os._exit(75)
 
 
 def _open_standard_streams() -> None:
@@ -64,6 +87,8 @@ def _open_standard_streams() -> None:
 
 def _die_silently_of_ctrl_c() -> None:
     """Until the run catches signals itself, Ctrl-C ends ralph as it ends any program: without a traceback."""
+    import signal  # noqa: PLC0415 - see above
+
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -14,7 +14,7 @@ from ralph.core.tool_arguments import check_arguments
 from ralph.core.tool_calls import FILE_TOOLS, FINAL_REPORT, FileChange, ToolCall, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ralph.core.finishing import Finishing
     from ralph.core.guards import Guards, Refusal
@@ -37,12 +37,14 @@ class CallRules:
         finishing: Finishing,
         desk: ReportDesk | None,
         events: Events,
+        why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
-        """`desk`: takes the final report; None: none is required."""
+        """`desk`: takes the final report; None: none is required. `why_refused`: why a tool may not be used just now."""
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._desk = desk
         self._events = events
+        self._why_refused = why_refused
         self._guards: Guards | None = None
         self.turn = 0
         """The one at work, for the events."""
@@ -82,7 +84,11 @@ class CallRules:
         refusal = self._guarding().before(shown, is_known=is_known)
         if refusal is not None:
             return self._guarded(refusal)
-        if isinstance(checked, ToolOutput):
+        why = self._why_refused(call.name) if is_known else None
+        if why is not None:
+            checked = _refused(why)
+            self._guarding().after(shown, checked, is_known=True)
+        elif isinstance(checked, ToolOutput):
             self._events.emit(MalformedCallRefused(self.turn, call.name, str(checked.content)))
             self._guarding().after(shown, checked, is_known=is_known)
         return checked

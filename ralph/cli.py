@@ -15,21 +15,26 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ralph import cli_options as opt
+from ralph.cli_lists import ListingCommand, prompt_not_in_list
 from ralph.cli_loop import INIT, LOOP_EPILOG, init, loop
 from ralph.cli_passed_on import SharingCommand
 from ralph.cli_sessions import sessions
 from ralph.cli_values import (
+    TOOL_FLAGS,
     CannotError,
     absolute,
     check_partial_messages,
+    check_settings,
     directories,
     report_wish,
+    run_directories,
     session_options,
     setting_flags,
     text_or_file,
     uuid_text,
     writable_file,
 )
+from ralph.cli_values import permission_mode as permission_mode_of
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.shortage import ShortageError, shortage_of, told_with_advice
 
@@ -92,8 +97,9 @@ def _complain(message: str, code: int) -> int:
     """One line. Somebody may have put a key where it does not belong: it is not repeated."""
     from ralph.core.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
     from ralph.core.redaction import Redactor  # noqa: PLC0415 - the same
+    from ralph.core.screen_text import in_one_line  # noqa: PLC0415 - the same
 
-    line = " ".join(message.split())
+    line = " ".join(in_one_line(message).split())
     with suppress(BrokenPipeError):  # a reader that left does not want to know
         sys.stderr.write(f"ralph: {Redactor(known_secrets(os.environ)).redact_all(line)}\n")
     return code
@@ -131,8 +137,9 @@ def _root(
         raise typer.Exit
 
 
-@app.command(short_help="Do one task, from a prompt to an outcome (the default).")
+@app.command(cls=ListingCommand, short_help="Do one task, from a prompt to an outcome (the default).")
 def run(
+    context: typer.Context,
     prompt: opt.Prompt = None,
     *,
     prompt_file: opt.PromptFile = None,
@@ -159,6 +166,7 @@ def run(
     append_system_prompt_file: opt.AppendSystemPromptFile = None,
     json_schema: opt.JsonSchema = None,
     require_report: opt.RequireReport = False,
+    tools: opt.Tools = None,
     allowed_tools: opt.AllowedTools = None,
     disallowed_tools: opt.DisallowedTools = None,
     pass_env: opt.PassEnv = None,
@@ -172,12 +180,13 @@ def run(
     session_dir: opt.SessionDir = None,
     no_session_persistence: opt.NoSessionPersistence = False,
     iteration: opt.Iteration = False,
+    settings_fd: opt.SettingsDescriptor = None,
     dangerously_skip_permissions: opt.DangerouslySkipPermissions = False,
     permission_mode: opt.PermissionMode = None,
     verbose: opt.Verbose = False,
 ) -> int:
     """Do one task: ask the model, run its tools, repeat, until an outcome."""
-    del print_, dangerously_skip_permissions, permission_mode, verbose
+    del print_, dangerously_skip_permissions, verbose
     try:
         from ralph.effects.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
         from ralph.run_command import run_command  # noqa: PLC0415 - the same
@@ -202,18 +211,25 @@ def run(
         max_turns=max_turns,
         max_budget_usd=max_budget_usd,
         max_time=max_time,
+        tools=tools,
         allowed_tools=allowed_tools,
         disallowed_tools=disallowed_tools,
         pass_env=pass_env,
     )
+    has_prompt = (prompt, prompt_file, resume) != (None, None, None) or continue_ or takes_messages
+    with prompt_not_in_list(context, has_prompt=has_prompt):
+        writable = directories("--add-dir", add_dir)
+        check_settings({name: flags[name] for name in TOOL_FLAGS})
     return run_command(
         RunOptions(
             prompt=prompt,
             prompt_file=absolute(prompt_file),
             takes_messages=takes_messages,
             directory=directory,
-            writable=directories("--add-dir", add_dir),
+            writable=writable,
             config_file=absolute(config),
+            settings_descriptor=settings_fd,
+            permission_mode=permission_mode_of(permission_mode),
             session=session_options(
                 goes_on=continue_,
                 resume=resume,
@@ -222,19 +238,20 @@ def run(
                 directory=absolute(session_dir),
                 is_kept=not no_session_persistence,
             ),
-            system_prompt=text_or_file("system-prompt", system_prompt, system_prompt_file),
+            system_prompt=text_or_file("system-prompt", system_prompt, system_prompt_file, directory),
             append_system_prompt=text_or_file(
-                "append-system-prompt", append_system_prompt, append_system_prompt_file
+                "append-system-prompt", append_system_prompt, append_system_prompt_file, directory
             ),
-            report=report_wish(json_schema, is_required=require_report),
+            report=report_wish(json_schema, directory, is_required=require_report),
             is_iteration=iteration,
-            metrics_file=writable_file("--metrics-file", metrics_file),
+            metrics_file=writable_file("--metrics-file", metrics_file, directory),
             exports_traces=otel,
             output=OutputOptions(
                 output_format=output_format.value,
                 include_partial=include_partial_messages,
                 is_quiet=quiet,
-                result_file=writable_file("--result-file", result_file),
+                result_file=writable_file("--result-file", result_file, directory),
+                directories=run_directories(directory),
             ),
             settings=flags,
         )
@@ -250,7 +267,7 @@ app.command(
 app.command(INIT, hidden=True)(init)
 
 
-@app.command(short_help="What is set, where that comes from, and what works.")
+@app.command(cls=ListingCommand, short_help="What is set, where that comes from, and what works.")
 def doctor(
     *,
     model: opt.Model = None,
@@ -262,6 +279,7 @@ def doctor(
     max_turns: opt.MaxTurns = None,
     max_budget_usd: opt.MaxBudget = None,
     max_time: opt.MaxTime = None,
+    tools: opt.Tools = None,
     allowed_tools: opt.AllowedTools = None,
     disallowed_tools: opt.DisallowedTools = None,
     pass_env: opt.PassEnv = None,
@@ -289,6 +307,7 @@ def doctor(
         max_turns=max_turns,
         max_budget_usd=max_budget_usd,
         max_time=max_time,
+        tools=tools,
         allowed_tools=allowed_tools,
         disallowed_tools=disallowed_tools,
         pass_env=pass_env,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ralph import cli_options as opt
+from ralph.cli_lists import prompt_not_in_list
 from ralph.cli_passed_on import PassedOn, given, passed_on
 from ralph.cli_values import (
     CannotError,
@@ -21,6 +22,7 @@ from ralph.cli_values import (
     directories,
     duration,
     names,
+    permission_mode,
     report_wish,
     setting_flags,
     text_or_file,
@@ -32,7 +34,8 @@ from ralph.core.loop_defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.core.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ralph.core.loop_values import LoopLimits
     from ralph.effects.loop.prompt_source import PromptSource
@@ -57,14 +60,15 @@ _REFUSED = {
     "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
     "session_id": "each iteration has a session and an id of its own",
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
-    "result_file": "the loop reads each result itself; .ralph/loop.json has them",
+    "settings_fd": "the loop hands its settings on itself",
+    "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
 _WHAT_NEXT = """
 Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
   ralph loop -f PROMPT_plan.md --max-iterations 3
   ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
 
-_STATUS_TAKES = ("status", "directory")
+_STATUS_TAKES = ("status", "json_", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time")
 
 
@@ -140,6 +144,9 @@ def loop(
     status: Annotated[
         bool, typer.Option("--status", help="Show how this directory's loop is doing, and exit.")
     ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="With --status: the whole record, as one JSON object.")
+    ] = False,
 ) -> int:
     """Do one task again and again, each time by a fresh `ralph run`, until a check says that it is done.
 
@@ -158,17 +165,20 @@ def loop(
         _refuse_all_but(_STATUS_TAKES, context, to_run, "--status shows the loop of a directory (--cd)")
         from ralph.loop_status import loop_status  # noqa: PLC0415 - not needed for a loop
 
-        return loop_status(working_directory(directory))
+        return loop_status(working_directory(directory), is_json=json_)
+    if json_:
+        raise UsageError("--json goes with --status; `ralph run` has --output-format json")
     limits = _limits(max_iterations, max_budget_usd, max_time)
     launch_directory, work_directory = working_directory(None), working_directory(directory)
     if continue_:
         _refuse_all_but(
-            _CONTINUE_TAKES, context, to_run, "--continue takes all but limits from .ralph/loop.json"
+            _CONTINUE_TAKES, context, to_run, "--continue takes all but limits from the loop's record"
         )
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
         return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
     _refuse_what_is_the_loops(to_run)
-    _check_values(to_run.values)
+    with prompt_not_in_list(context, has_prompt=prompt is not None or prompt_file is not None):
+        added_directories = _check_values(to_run.values, directory)
     check_timeout_s = _check_timeout_s(until, until_timeout, at_least_once=at_least_once)
     if plan_file is not None and not plan_file.strip():
         raise typer.BadParameter("is empty", param_hint="--plan-file")
@@ -176,7 +186,8 @@ def loop(
         raise UsageError("`ralph loop init` takes its options after `init`")
     if prompt in ("status", "continue"):
         raise UsageError(f"`{prompt}` is an option of the loop: ralph loop --{prompt}")
-    source = _prompt_source(prompt, prompt_file, is_quiet=to_run.values["quiet"])
+    directories_of_run = (launch_directory, work_directory)
+    source = _prompt_source(prompt, prompt_file, directories_of_run, is_quiet=to_run.values["quiet"])
     plan = LoopPlan(
         directory=str(work_directory),
         launch_directory=str(launch_directory),
@@ -185,6 +196,7 @@ def loop(
         run_arguments=to_run.arguments,
         config_file=absolute(to_run.values["config"]),
         metrics_file=absolute(to_run.values["metrics_file"]),
+        added_directories=added_directories,
         pass_env=names(to_run.values["pass_env"]) or (),
         is_quiet=to_run.values["quiet"],
         session_directory=absolute(to_run.values["session_dir"]),
@@ -239,8 +251,12 @@ def _refuse_what_is_the_loops(to_run: PassedOn) -> None:
         raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
 
 
-def _check_values(values: Mapping[str, Any]) -> None:
-    """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent."""
+def _check_values(values: Mapping[str, Any], directory: str | None) -> tuple[str, ...]:
+    """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent.
+
+    `directory`: that of `--cd`. Each iteration reads its files again, and a pipe can be read once.
+    Gives the directories that an iteration may write to besides the working directory.
+    """
     check_settings(
         setting_flags(
             model=values["model"],
@@ -252,20 +268,26 @@ def _check_values(values: Mapping[str, Any]) -> None:
             max_turns=values["max_turns"],
             max_budget_usd=None,
             max_time=None,
+            tools=values["tools"],
             allowed_tools=values["allowed_tools"],
             disallowed_tools=values["disallowed_tools"],
             pass_env=values["pass_env"],
         )
     )
     check_partial_messages(is_asked=values["include_partial_messages"], output_format=values["output_format"])
-    text_or_file("system-prompt", values["system_prompt"], values["system_prompt_file"])
-    text_or_file("append-system-prompt", values["append_system_prompt"], values["append_system_prompt_file"])
-    directories("--add-dir", values["add_dir"])
-    writable_file("--metrics-file", values["metrics_file"])
-    report_wish(values["json_schema"], is_required=False)
+    for name in ("system", "append_system"):
+        text, file = values[f"{name}_prompt"], values[f"{name}_prompt_file"]
+        text_or_file(f"{name.replace('_', '-')}-prompt", text, file, directory, takes_pipe=False)
+    permission_mode(values["permission_mode"])
+    writable = directories("--add-dir", values["add_dir"])
+    writable_file("--metrics-file", values["metrics_file"], directory)
+    report_wish(values["json_schema"], directory, is_required=False, takes_pipe=False)
+    return writable
 
 
-def _prompt_source(prompt: str | None, prompt_file: str | None, *, is_quiet: bool) -> PromptSource:
+def _prompt_source(
+    prompt: str | None, prompt_file: str | None, directories_of_run: Sequence[Path], *, is_quiet: bool
+) -> PromptSource:
     """Standard input may be waited for, and the waiting ended by a signal."""
     from ralph.effects.clock import SystemClock  # noqa: PLC0415 - not needed for --help
     from ralph.effects.loop.prompt_source import find_prompt  # noqa: PLC0415 - the same
@@ -277,15 +299,21 @@ def _prompt_source(prompt: str | None, prompt_file: str | None, *, is_quiet: boo
     waiter = InboxWaiter(clock)
     restore_handlers = catch_stop_signals(waiter)
     try:
-        source = find_prompt(prompt, absolute(prompt_file), waiter=waiter, clock=clock)
+        source = find_prompt(
+            prompt, absolute(prompt_file), directories=directories_of_run, waiter=waiter, clock=clock
+        )
     except PromptError as error:
         raise UsageError(str(error)) from None
     except Interrupted as stop:
         raise typer.Exit(stop.outcome.exit_code(stop.signal_number)) from None
     finally:
         restore_handlers()
+    from ralph.core.screen_text import in_one_line  # noqa: PLC0415 - not needed for --help
+
     with suppress(BrokenPipeError):  # a reader that left does not want to know
-        sys.stderr.writelines(f"[notice] {notice}\n" for notice in source.notices if not is_quiet)
+        sys.stderr.writelines(
+            f"[notice] {in_one_line(notice)}\n" for notice in source.notices if not is_quiet
+        )
     return source
 
 

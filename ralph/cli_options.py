@@ -143,18 +143,29 @@ AppendSystemPrompt = Annotated[
 AppendSystemPromptFile = Annotated[
     str | None, typer.Option("--append-system-prompt-file", metavar="PATH", help="The same, from a file.")
 ]
+Tools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tools",
+        metavar="NAMES...",
+        help='Exactly these of Read, Write, Edit, Bash, Glob, Grep; "" for none, default for all. This list and the '
+        "next ones take all words up to the next option, or a,b: put the prompt before them.",
+    ),
+]
 AllowedTools = Annotated[
     list[str] | None,
     typer.Option(
         "--allowed-tools",
         "--allowedTools",
-        metavar="NAMES",
-        help="Only these of Read, Write, Edit, Bash, Glob, Grep (commas or spaces).",
+        metavar="NAMES...",
+        help="Only these, and the read-only ones: Read, Glob, Grep.",
     ),
 ]
 DisallowedTools = Annotated[
     list[str] | None,
-    typer.Option("--disallowed-tools", "--disallowedTools", metavar="NAMES", help="All tools but these."),
+    typer.Option(
+        "--disallowed-tools", "--disallowedTools", metavar="NAMES...", help="Take these tools away."
+    ),
 ]
 PassEnv = Annotated[
     list[str] | None,
@@ -163,7 +174,7 @@ PassEnv = Annotated[
 Directory = Annotated[str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")]
 AddDir = Annotated[
     list[str] | None,
-    typer.Option("--add-dir", metavar="DIR", help="Let Write and Edit change files there too (repeatable)."),
+    typer.Option("--add-dir", metavar="DIR...", help="Let Write and Edit change files there too."),
 ]
 Config = Annotated[
     str | None,
@@ -189,11 +200,21 @@ NoSessionPersistence = Annotated[
     typer.Option("--no-session-persistence", help="Keep no session: a run that ends cannot be resumed."),
 ]
 Iteration = Annotated[bool, typer.Option("--iteration", hidden=True, help="An outer loop starts this run.")]
+SettingsDescriptor = Annotated[
+    int | None,
+    typer.Option("--settings-fd", hidden=True, help="An outer loop hands its settings files over there."),
+]
 DangerouslySkipPermissions = Annotated[
     bool,
     typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks."),
 ]
 PermissionMode = Annotated[
-    str | None, typer.Option("--permission-mode", metavar="MODE", help="Accepted without effect.")
+    str | None,
+    typer.Option(
+        "--permission-mode",
+        metavar="MODE",
+        help="plan: read only, no command and no change. bypassPermissions, auto, acceptEdits, default: all tools of "
+        "the run work, and nobody is asked.",
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Accepted without effect.")]

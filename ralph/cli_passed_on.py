@@ -1,6 +1,7 @@
 """A typer command that shares its command line with `ralph run`.
 
-What is not its own is read by run's parser at once, so that a wrong option costs nothing, and kept as it was typed.
+What is not its own is read by run's parser at once, so that a wrong option costs nothing, and kept as it was typed,
+lists one word at a time.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from ralph.cli_lists import keep_last_list, spellings, spread
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from typer._click import Command, Context, Parameter
 
@@ -37,13 +40,15 @@ class SharingCommand(TyperCommand):
         from ralph.core.passed_on import UnknownOptionError, split_arguments  # noqa: PLC0415 - for a loop alone
 
         run = _run_command(ctx)
-        own, others = _spellings(self.get_params(ctx)), _spellings(run.params)
+        own, others = spellings(self.get_params(ctx)), spellings(run.params)
+        args, last_list = spread(args, (*self.get_params(ctx), *run.params))
         try:
             split = split_arguments(args, own, others)
         except UnknownOptionError as error:
             raise TyperException(_unknown(str(error), sorted({*own, *others}))) from None
         left = super().parse_args(ctx, list(split.own))
         of_run = run.make_context("run", list(split.passed_on), parent=ctx)
+        keep_last_list(ctx, last_list)  # of what was typed: the parser of `run` has seen a part of it
         ctx.meta[_KEY] = PassedOn(split.passed_on, given(of_run), of_run.params)
         return left
 
@@ -76,15 +81,6 @@ def _run_command(context: Context) -> Command:
     group = context.find_root().command
     assert isinstance(group, TyperGroup)  # noqa: S101 - the group that this command is in
     return group.commands["run"]
-
-
-def _spellings(parameters: Iterable[Parameter]) -> dict[str, bool]:
-    return {
-        spelling: not getattr(parameter, "is_flag", False)
-        for parameter in parameters
-        if parameter.param_type_name == "option"
-        for spelling in (*parameter.opts, *parameter.secondary_opts)
-    }
 
 
 def _unknown(option: str, known: list[str]) -> str:

@@ -14,8 +14,15 @@ from ralph.core.outcome import Outcome, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.core.permission_mode import PermissionMode
     from ralph.run_options import ReportWish
     from ralph.run_session import SessionOptions
+
+
+TOOL_FLAGS = ("tools.exact", "tools.allowed", "tools.disallowed")
+"""Settings whose flags are lists."""
+_MOST_TEXT_BYTES = 16 * 1024 * 1024
+"""Larger than any context window."""
 
 
 class CannotError(Exception):
@@ -42,15 +49,20 @@ def uuid_text(text: str | None) -> str | None:
         raise typer.BadParameter(f"{text!r} is no UUID", param_hint="--session-id") from None
 
 
-def text_or_file(option: str, text: str | None, path: str | None) -> str | None:
+def text_or_file(
+    option: str, text: str | None, path: str | None, directory: str | None, *, takes_pipe: bool = True
+) -> str | None:
+    """`directory`: that of `--cd`. `takes_pipe`: False where the file will be read again."""
     if text is not None and path is not None:
         raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
     if path is None:
         return text
-    if Path(path).exists() and not Path(path).is_file():
-        raise typer.BadParameter(f"{path} is no file", param_hint=f"--{option}-file")
+    from ralph.effects.named_file import read_named_file  # noqa: PLC0415 - few runs need it
+
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        where, directories_of_run = str(absolute(path)), run_directories(directory)
+        data = read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe)
+        return data.decode("utf-8", "replace")
     except OSError as error:
         raise typer.BadParameter(
             f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file"
@@ -102,31 +114,59 @@ def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
         raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
 
 
-def directories(option: str, paths: list[str] | None) -> tuple[str, ...]:
-    """Absolute; each has to be there."""
-    for path in paths or ():
+def permission_mode(text: str | None) -> PermissionMode | None:
+    from ralph.core import permission_mode as modes  # noqa: PLC0415 - not needed for --help
+
+    try:
+        return None if text is None else modes.permission_mode(text)
+    except ValueError as error:
+        raise UsageError(f"--permission-mode {error}") from None
+
+
+def directories(option: str, words: list[str] | None) -> tuple[str, ...]:
+    """Absolute; each has to be there. A word that is none may hold several, as names of tools do."""
+    paths = [path for word in words or () for path in _directories_in(word)]
+    for path in paths:
         if not path:  # which `Path` takes for the current directory
             raise typer.BadParameter("is empty", param_hint=option)
         if not Path(path).is_dir():
             problem = "is no directory" if Path(path).exists() else "does not exist"
             raise typer.BadParameter(f"{path} {problem}", param_hint=option)
-    return tuple(str(absolute(path)) for path in paths or ())
+    return tuple(str(absolute(path)) for path in paths)
 
 
-def writable_file(option: str, path: str | None) -> str | None:
+def _directories_in(word: str) -> list[str]:
+    """A comma or a space may as well be part of a name: what is there as a whole is one."""
+    if Path(word).is_dir():
+        return [word]
+    for parts in (word.split(","), word.split()):
+        if len(parts) > 1 and all(Path(part).is_dir() for part in parts if part):
+            return [part for part in parts if part]
+    return [word]
+
+
+def run_directories(directory: str | None) -> tuple[str, ...]:
+    """Where ralph was called and where it works (`--cd`): a link there could have come with a repository. Absolute."""
+    here = str(absolute(""))
+    return (here, str(absolute(directory or "")))
+
+
+def writable_file(option: str, path: str | None, directory: str | None) -> str | None:
     from ralph.effects.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
 
     if path == "-":
         raise typer.BadParameter("must be a file: standard output belongs to the result", param_hint=option)
     where = absolute(path)
-    problem = result_file_problem(where) if where is not None else None
+    problem = result_file_problem(where, run_directories(directory)) if where is not None else None
     if problem is not None:
         raise typer.BadParameter(problem, param_hint=option)
     return where
 
 
-def report_wish(schema: str | None, *, is_required: bool) -> ReportWish | None:
-    """None: no final report is required."""
+def report_wish(
+    schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
+) -> ReportWish | None:
+    """None: no final report is required. `directory`, `takes_pipe`: as for `text_or_file`."""
     from ralph.run_options import ReportWish  # noqa: PLC0415 - not needed for --help
 
     if schema is None:
@@ -136,7 +176,7 @@ def report_wish(schema: str | None, *, is_required: bool) -> ReportWish | None:
     from ralph.effects.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
 
     try:
-        return ReportWish(read_schema(schema, Path.cwd()))
+        return ReportWish(read_schema(schema, Path.cwd(), directory, takes_pipe=takes_pipe))
     except FileNotFoundError:
         raise typer.BadParameter("the working directory is gone", param_hint="--json-schema") from None
     except ValueError as error:
@@ -182,6 +222,7 @@ def setting_flags(
     max_turns: int | None,
     max_budget_usd: float | None,
     max_time: str | None,
+    tools: list[str] | None,
     allowed_tools: list[str] | None,
     disallowed_tools: list[str] | None,
     pass_env: list[str] | None,
@@ -197,6 +238,7 @@ def setting_flags(
         "limits.max_turns": max_turns,
         "limits.max_budget_usd": max_budget_usd,
         "limits.max_time_s": max_time,
+        "tools.exact": names(tools),
         "tools.allowed": names(allowed_tools),
         "tools.disallowed": names(disallowed_tools),
         "tools.pass_env": names(pass_env),

@@ -18,9 +18,11 @@ from ralph.core.credentials import known_secrets
 from ralph.core.finding import Finding, Level, fail, ok, warn
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.screen_text import in_one_line
 from ralph.core.settings_listing import setting_lines, target_lines
 from ralph.effects.checks.machine import look_at_machine, look_at_room
 from ralph.effects.checks.places import look_at_sessions, look_at_working_directory
+from ralph.effects.claude_settings import rules_not_honoured
 from ralph.effects.clock import SystemClock
 from ralph.effects.starting import PATIENCE_S
 from ralph.effects.waiter import STOP_SIGNALS, InboxWaiter
@@ -92,9 +94,7 @@ class _Page:
             sys.stdout.buffer.flush()
 
     def _clean(self, line: str) -> str:
-        """Without secrets, and without what would move a terminal's cursor."""
-        redacted = self._redactor.redact_all(line)
-        return "".join(character if character.isprintable() else "?" for character in redacted)
+        return self._redactor.redact_all(in_one_line(line))
 
 
 def _end_at_once_when_asked() -> None:
@@ -163,15 +163,22 @@ def _findings(
     waiter = InboxWaiter(clock)
     lacking = [*look_at_room(waiter, clock)]
     yield from lacking
-    yield from look_at_machine(environment, __version__)
+    yield from look_at_machine(environment, __version__, cwd)
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, options.session_directory)
+    not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None
+    if not_honoured is not None:
+        yield warn(
+            "rules of Claude Code",
+            not_honoured,
+            "take tools away by --disallowed-tools or [tools] disallowed",
+        )
     if problem is not None:
         yield problem
     elif settings is not None:
         yield _look_at_values(settings)
-    for warning in settings.warnings if settings else ():
-        yield warn("settings", warning, "use an https:// base URL")
+    for remark in settings.remarks if settings else ():
+        yield warn("settings", remark.text, remark.advice)
     if options.is_offline:
         return
     if settings is None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         @property
         def controls(self) -> RunControls: ...
 
+        def emit(self, event: Event) -> None: ...
         def open(self) -> PreparedRun: ...
         def ended_by(self, work: Callable[[], T]) -> T | RunEnded: ...
         def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded: ...
@@ -66,6 +67,7 @@ class DrivenRun:
         self._host = host
         self._writer = writer
         self._prepared: PreparedRun | None = None
+        self._has_worked = False
         mailbox = host.waiter.mailbox()
         self._channel = channel = ControlChannel(mailbox)
         self._steering = Steering(
@@ -77,6 +79,7 @@ class DrivenRun:
             serving=lambda: self._prepared.roster.target.name if self._prepared else None,
             has_room=lambda: writer.has_room,
             acknowledge=channel.acknowledge,
+            emit=host.emit,
         )
         host.waiter.steering = self._steering
 
@@ -108,6 +111,8 @@ class DrivenRun:
             self._writer.conclude(self._host.waiter, self._host.clock)
             raise UsageError("standard input held no user message")
         self._refuse_the_rest(last)
+        if not self._has_worked:
+            self._forget_session()
         return self._host.delivered(last, is_told=True).exit_code
 
     def _open(self) -> PreparedRun:
@@ -118,6 +123,9 @@ class DrivenRun:
     def _work_on(self, message: UserMessage) -> RunEnded:
         prepared = self._prepared
         assert prepared is not None  # noqa: S101 - without it no message is taken
+        if self._steering.refused_guard is not None:
+            return self._told(self._host.ended_early(Outcome.CONFIG, self._steering.refused_guard))
+        self._has_worked = True
 
         def work() -> RunEnded:
             return prepared.work(message.content)

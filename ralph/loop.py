@@ -119,7 +119,8 @@ class Run:
 
     def _fresh_rules(self) -> CallRules:
         closing = self._closing
-        return CallRules(self._toolbox.definitions, closing.finishing, closing.desk, self)
+        tools, finishing = self._toolbox.definitions, closing.finishing
+        return CallRules(tools, finishing, closing.desk, self, self._controls.why_refused)
 
     @property
     def conversation(self) -> Conversation:

@@ -15,25 +15,30 @@ from ralph.core.bug_report import describe_bug
 from ralph.core.credentials import child_environment, known_secrets
 from ralph.core.loop_rules import with_new_limits
 from ralph.core.loop_state import LoopState
-from ralph.core.loop_values import OWN_DIRECTORY, LoopEnd, LoopLimits, LoopPlan
+from ralph.core.loop_values import LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
 from ralph.effects.checkout.git import GitSeams
+from ralph.effects.checkout.git_checkout import GitCheckout
+from ralph.effects.checkout.git_pins import BrokenPinsError
 from ralph.effects.checkout.lock import CheckoutLock
 from ralph.effects.checkout.own_paths import own_output_files
+from ralph.effects.checkout.plain_directory import PlainDirectory
 from ralph.effects.checkout.preflight import check_checkout, open_checkout
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop import words
 from ralph.effects.loop.iterations import RalphIterations
+from ralph.effects.loop.loop_store import LoopStore
 from ralph.effects.loop.prompt_source import PromptReader
-from ralph.effects.loop.record import FileRecord, RecordError
-from ralph.effects.loop.seal import Seal
+from ralph.effects.loop.record import PINS_FILE, FileRecord, RecordError
 from ralph.effects.loop.step_summary import append_text
 from ralph.effects.loop.stop_file import StopFileBelow
 from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
 from ralph.effects.sessions.store import SessionStore
+from ralph.effects.settings_files import SettingsFileError
+from ralph.effects.settings_handover import changed_since, files_of_loop, recorded_files
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop_ports import CheckoutError, LoopWorld
 from ralph.outer_loop import OuterLoop
@@ -43,8 +48,7 @@ from ralph.settings import Settings, SettingsError, load_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.effects.checkout.git_checkout import GitCheckout
-    from ralph.effects.checkout.plain_directory import PlainDirectory
+    from ralph.effects.settings_files import SettingsFile
     from ralph.loop_options import LoopOptions
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -77,6 +81,8 @@ class LoopCommand:
             redact=redactor.redact_all, has_color="NO_COLOR" not in environment and os.isatty(2)
         )
         self._directory = Path(options.plan.directory)
+        self._files: tuple[SettingsFile, ...] = ()
+        """Settings files as this loop goes by them."""
 
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
@@ -103,15 +109,25 @@ class LoopCommand:
         """Tells its end itself."""
         protect_this_process()
         self._enter()
-        record = FileRecord(self._directory, self._seal())
-        state = self._state(record)
+        store = self._store()
+        state = self._state(store)
         self._voice.is_quiet = state.plan.is_quiet
-        settings = self._settings(state.plan)
-        with self._locked(state.plan, settings) as (checkout, lock):
+        plan, settings = self._settings(state.plan)
+        state = self._without_credentials(replace(state, plan=plan), settings)
+        with self._locked(state.plan, settings, store.place) as (checkout, lock):
+            self._warn_of_place(store, checkout)
             if self._options.goes_on:
-                state = self._state(record)  # whoever had the lock until now may have gone on with it
+                # Whoever had the lock until now may have gone on with it.
+                state = self._without_credentials(self._state(store), settings)
+                state = replace(state, plan=replace(state.plan, settings_files=plan.settings_files))
+                record = store.newest()
+                self._refuse_what_is_not_as_it_was(record, state.plan, checkout)
+                self._check_checkout(state.plan, checkout)
             else:
-                self._clear_the_way(record)
+                # Told once: they are true of all that follows.
+                for notice in self._check_checkout(state.plan, checkout):
+                    self._voice.tell(notice)
+                record = self._new_record(store, state.plan, checkout)
             loop = OuterLoop(state, self._world(state, settings, record, checkout, lock))
             end = loop.run()
         self._tell_end(loop.state, end)
@@ -125,18 +141,19 @@ class LoopCommand:
                 Outcome.USAGE, f"cannot work in {self._directory}: {error.strerror}"
             ) from None
 
-    def _seal(self) -> Seal:
+    def _store(self) -> LoopStore:
         try:
-            return Seal.of_user(self._environment)
-        except (OSError, JournalError) as error:
-            problem = f"there is no place for what makes {OWN_DIRECTORY} trusted: {error}"
+            return LoopStore.for_user(self._environment, self._directory)
+        except JournalError as error:
+            problem = f"there is no place for the loop's record: {error}"
             raise CannotBeginError(Outcome.IO_ERROR, problem) from None
 
-    def _state(self, record: FileRecord) -> LoopState:
+    def _state(self, store: LoopStore) -> LoopState:
         now = self._clock.utc_now().isoformat()
         if not self._options.goes_on:
             plan = self._with_own_paths(self._options.plan)
             return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
+        record = store.newest()
         state, given = record.load(), self._options.limits_given
         if state.plan.directory != str(self._directory):
             other = (
@@ -152,13 +169,18 @@ class LoopCommand:
         plan = self._with_own_paths(state.plan)
         return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
 
-    def _settings(self, plan: LoopPlan) -> Settings:
-        """Those that count for the loop itself. Whether a key is there the first iteration says: its flags may tell."""
+    def _settings(self, plan: LoopPlan) -> tuple[LoopPlan, Settings]:
+        """Those that count for the loop itself, and the plan with what it has to record of them.
+
+        Whether a key is there the first iteration says: its flags may tell.
+        """
         config_file = None if plan.config_file is None else Path(plan.config_file)
+        flags = {"tools.pass_env": plan.pass_env}
         try:
-            settings = load_settings(
-                {"tools.pass_env": plan.pass_env}, self._environment, self._directory, config_file
-            )
+            plan = self._with_settings_files(plan, config_file)
+            settings = load_settings(flags, self._environment, self._directory, config_file, self._files)
+        except SettingsFileError as error:
+            raise CannotBeginError(Outcome.CONFIG, str(error)) from None
         except SettingsError as error:
             if error.so_far is None:
                 raise CannotBeginError(Outcome.CONFIG, str(error)) from None
@@ -166,7 +188,25 @@ class LoopCommand:
         self._voice.schedule = settings.loop
         self._voice.redact = self._redactor(settings).redact_all
         self._waiter.heartbeats = Heartbeats(self._voice, self._clock, settings.clocks.heartbeat_s)
-        return settings
+        return plan, settings
+
+    def _with_settings_files(self, plan: LoopPlan, config_file: Path | None) -> LoopPlan:
+        """They are read here, and not again: what an iteration could write to counts as it was when the loop began."""
+        recorded = plan.settings_files or ()
+        self._files = files_of_loop(self._environment, self._directory, config_file, recorded)
+        for path in changed_since(recorded):
+            self._voice.warn(f"{path} was changed since the loop began: what it said then counts to its end")
+        if plan.settings_files is not None:
+            return plan
+        reach = [self._directory, *map(Path, plan.added_directories)]
+        return replace(plan, settings_files=recorded_files(self._files, reach))
+
+    def _without_credentials(self, state: LoopState, settings: Settings) -> LoopState:
+        """The prompt stands in the record, and goes to every iteration."""
+        if state.plan.prompt is None:
+            return state
+        prompt = self._redactor(settings).redact(state.plan.prompt)
+        return replace(state, plan=replace(state.plan, prompt=prompt))
 
     def _redactor(self, settings: Settings) -> Redactor:
         return Redactor(known_secrets(self._environment, settings.secrets))
@@ -178,19 +218,23 @@ class LoopCommand:
 
     @contextmanager
     def _locked(
-        self, plan: LoopPlan, settings: Settings
+        self, plan: LoopPlan, settings: Settings, place: Path
     ) -> Iterator[tuple[GitCheckout | PlainDirectory, CheckoutLock]]:
-        """The checkout, which nobody else loops in and in which commits and pushes will work."""
+        """The checkout, which nobody else loops in."""
         seams = GitSeams(self._scrubbed(settings), self._waiter, self._clock)
-        checkout = open_checkout(self._directory, plan.plan_file, seams, tuple(map(Path, plan.own_paths)))
-        lock = CheckoutLock(checkout, self._directory, self._clock.utc_now())
+        own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
+        checkout = open_checkout(
+            self._directory,
+            plan.plan_file,
+            seams,
+            own_paths=own_paths,
+            writable=writable,
+            warn=self._voice.warn,
+        )
+        lock = CheckoutLock(checkout, self._directory, self._clock.utc_now(), place=place)
         try:
             if lock.notice is not None:
                 self._voice.warn(lock.notice)
-            notices = check_checkout(checkout, commits=plan.commits, pushes=plan.pushes)
-            if not self._options.goes_on:  # they were told when it began
-                for notice in notices:
-                    self._voice.tell(notice)
             yield checkout, lock
         finally:
             lock.close()
@@ -204,22 +248,61 @@ class LoopCommand:
             *own_output_files(),
             *(store.root for store in stores),
             *(store.place_of(self._directory) for store in stores),
+            *LoopStore.to_read(self._environment, self._directory).roots,
             *(Path(plan.launch_directory, path) for path in files if path),
         )
         return replace(plan, own_paths=tuple(dict.fromkeys((*plan.own_paths, *map(str, places)))))
 
-    def _clear_the_way(self, record: FileRecord) -> None:
-        """For a new loop: what the last one left must not end this one, and is named where it was not over."""
+    def _warn_of_place(self, store: LoopStore, checkout: GitCheckout | PlainDirectory) -> None:
+        if store.notice is not None:
+            self._voice.warn(store.notice)
+        if store.place.resolve().is_relative_to(checkout.top):
+            self._voice.warn(
+                f"the loop's record lies in {store.place}, where a command of the agent may write it: what "
+                "--continue runs stands there; name another place (RALPH_STATE_DIR)"
+            )
+
+    def _check_checkout(self, plan: LoopPlan, checkout: GitCheckout | PlainDirectory) -> list[str]:
+        """Notices for people. Raises CheckoutError where commits and pushes will not work."""
+        return check_checkout(checkout, commits=plan.commits, pushes=plan.pushes)
+
+    def _refuse_what_is_not_as_it_was(
+        self, record: FileRecord, plan: LoopPlan, checkout: GitCheckout | PlainDirectory
+    ) -> None:
+        """What a record asks for is run with the user's key, and pushes follow what git said when the loop began."""
+        if checkout.tracks(record.path):
+            why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
+            raise CannotBeginError(Outcome.CONFIG, why)
+        pins = record.pins()
+        if not plan.pushes or pins is None or isinstance(checkout, PlainDirectory):
+            return
         try:
-            StopFileBelow(self._directory).remove()
-        except OSError as error:
-            raise CannotBeginError(
-                Outcome.IO_ERROR, f"cannot remove {error.filename}: {error.strerror}"
-            ) from None
+            for notice in checkout.restore_pins(pins):
+                self._voice.warn(notice)
+        except BrokenPinsError as error:
+            raise CannotBeginError(Outcome.IO_ERROR, f"{record.folder / PINS_FILE} {error}") from None
+
+    def _new_record(
+        self, store: LoopStore, plan: LoopPlan, checkout: GitCheckout | PlainDirectory
+    ) -> FileRecord:
+        """What the last loop left must not end this one, and is named where that was not over."""
         try:
-            before = record.load()
+            if plan.until is None:
+                StopFileBelow(self._directory).remove()
+            self._warn_of_unfinished(store)
+            record = store.begin()
+            if plan.pushes and isinstance(checkout, GitCheckout):
+                record.save_pins(checkout.pins_text())
+        except (OSError, JournalError) as error:
+            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            raise CannotBeginError(Outcome.IO_ERROR, f"cannot begin a loop: {said}") from None
+        return record
+
+    def _warn_of_unfinished(self, store: LoopStore) -> None:
+        try:
+            before = store.newest().load()
         except RecordError:
-            return  # there is none, or none that could be gone on with
+            return  # there is none, or none that could be resumed
         if before.ended is None or before.current is not None:
             self._voice.warn(
                 f"the last loop here stopped in iteration {len(before.iterations) + 1}; this is a new one, and "
@@ -241,29 +324,34 @@ class LoopCommand:
             checkout=checkout,
             iterations=RalphIterations(
                 plan,
+                folder=record.folder,
                 environment=self._environment,
                 waiter=self._waiter,
                 clock=self._clock,
                 lock=lock.descriptor,
+                settings=self._files,
             ),
-            check=self._check(plan, settings),
+            check=self._check(plan, settings, record.folder),
             stop_file=StopFileBelow(self._directory),
             record=record,
             people=self._voice,
             waiter=self._waiter,
             clock=self._clock,
-            read_prompt=PromptReader(plan, warn=self._voice.warn).read,
+            read_prompt=PromptReader(
+                plan, warn=self._voice.warn, redact=self._redactor(settings).redact
+            ).read,
             own_limits=settings.limits,
             schedule=settings.loop,
         )
 
-    def _check(self, plan: LoopPlan, settings: Settings) -> UntilCheck | None:
+    def _check(self, plan: LoopPlan, settings: Settings, folder: Path) -> UntilCheck | None:
         if plan.until is None:
             return None
         redactor = self._redactor(settings)
         return UntilCheck(
             plan.until,
             directory=self._directory,
+            folder=folder,
             environment=self._scrubbed(settings),
             redact=redactor.redact,
             longest_bytes=redactor.longest_bytes,
@@ -280,7 +368,9 @@ class LoopCommand:
         path = self._environment.get(_STEP_SUMMARY)
         if path:
             try:
-                append_text(path, self._voice.redact(words.step_summary(state, end)))
+                plan = self._options.plan
+                directories = (plan.launch_directory, plan.directory)
+                append_text(path, self._voice.redact(words.step_summary(state, end)), directories)
             except OSError as error:
                 self._voice.warn(f"cannot write the summary {path}: {error.strerror}")
         self._voice.tell_end(words.ending_line(state, end), is_error=end.outcome.is_error)

@@ -111,6 +111,9 @@ class Iteration:
         return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost)
 
     def _composed_prompt(self) -> str:
+        """Raises OSError."""
+        if self._book.state.plan.until is None:
+            self._world.stop_file.make_room()
         return iteration_prompt(self._book.state, self._world.read_prompt())
 
     def _unseen_end(self) -> IterationResult | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from ralph.core.backoff import Wait
@@ -75,6 +75,10 @@ class Check(Protocol):
 class StopFile(Protocol):
     def is_there(self) -> bool: ...
 
+    def make_room(self) -> None:
+        """See that it can be created. Raises OSError."""
+        ...
+
 
 class LoopRecord(Protocol):
     def save(self, state: LoopState) -> None:
@@ -103,6 +107,10 @@ class LoopVoice(Protocol):
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
         """By the current iteration. None: on no branch."""
+        ...
+
+    def git_changed(self, state: LoopState, names: Sequence[str]) -> None:
+        """By the current iteration: settings and hooks that git follows here."""
         ...
 
     def pushed(self, commits: int) -> None: ...

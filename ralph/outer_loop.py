@@ -80,6 +80,8 @@ class OuterLoop:
         made_progress = before.digest != after.digest
         if before.branch != after.branch:
             self._world.people.branch_changed(self.state, before.branch, after.branch)
+        if changes.guarded:
+            self._world.people.git_changed(self.state, changes.guarded)
         is_committed = self._commit(result.outcome)
         self._push()
         check = self._run_check()

@@ -76,6 +76,12 @@ class RetryAborted(Interrupted):
         super().__init__("Retry cancelled")
 
 
+class GuardRefused(Interrupted):
+    """The driver asked for a guard that ralph cannot honour: the work on the message stops, and none begins after it."""
+
+    outcome = Outcome.CONFIG
+
+
 class JournalError(Exception):
     """The journal takes no more records: nothing that it would have to announce may happen."""
 

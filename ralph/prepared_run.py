@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from ralph.core.events import Notice, RunStarted
 from ralph.core.outcome import Delivery, Outcome
+from ralph.core.permission_mode import mode_notice
 from ralph.core.session_entries import delivery_entry, run_entry
+from ralph.effects.claude_settings import rules_not_honoured
 from ralph.loop import Run
 from ralph.run_session import OpenSession, open_new_session, prompt_of_resumed, way_back
 from ralph.wiring import (
@@ -21,13 +23,17 @@ from ralph.wiring import (
     build_roster,
     build_toolbox,
     no_limit_notice,
+    redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
+    tools_notice,
     why_uncountable,
     withheld_notice,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ralph.core.controls import RunControls
     from ralph.core.events import RunEnded
     from ralph.core.redaction import Redactor
@@ -64,6 +70,8 @@ class PreparedRun:
         """Raises SettingsError, WorkingDirectoryGoneError, UsageError, CannotOpenError."""
         self._options = options
         self._around = around
+        self._controls = controls
+        self._redactor = redactor
         self._early_notes: list[Entry] = []
         """What happened before the next task begins."""
         self._is_working = False
@@ -74,9 +82,9 @@ class PreparedRun:
         self._total = self.session.total
         try:
             self._toolbox = self._tools(redactor)
-            self._report_form = build_report_form(around, options, self.session.old)
+            self._report_form = build_report_form(around, redactor, options, self.session.old)
             tools = (*self._toolbox.definitions, *((self._report_form.tool,) if self._report_form else ()))
-            self.roster, self._notices = build_roster(around, tools, options, self.session.old)
+            self.roster, self._notices = build_roster(around, redactor, tools, options, self.session.old)
             # An old session may be about another model than the settings are.
             refuse_uncountable_budget(self.roster.targets, around.settings)
         except BaseException:
@@ -114,11 +122,20 @@ class PreparedRun:
         )
 
     def _tools(self, redactor: Redactor) -> LocalToolbox:
-        """What a session was not allowed before stays so, unless the command line says anew what is."""
+        """What a session was not allowed before stays so, unless the command line says anew which tools there are."""
         options, old = self._options, self.session.old
         self._writable = options.writable or (old.writable if old is not None else ())
-        offered = old.offered_tools if old is not None and not options.shapes_requests else None
-        return build_toolbox(self._around, redactor, self._writable, offered)
+        offered = old.offered_tools if old is not None and not options.names_tools else None
+        keeps_list = old is not None and not options.shapes_requests
+        return build_toolbox(
+            self._around,
+            redactor,
+            options,
+            writable=self._writable,
+            offered=offered,
+            controls=self._controls,
+            keeps_list=keeps_list,
+        )
 
     def announce(self, notices: tuple[str, ...]) -> None:
         """What is begun, with what, and what of the wishes did not fit."""
@@ -132,6 +149,7 @@ class PreparedRun:
                 tools=self._tool_names(),
                 api_key_source=source,
                 targets=names if len(names) > 1 else (),
+                permission_mode=self._controls.permission_mode,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)
@@ -139,10 +157,22 @@ class PreparedRun:
             *notices,
             *self.session.notices,
             *self._notices,
+            *self._about_rights(),
             *withheld_notice(self._around),
             *about_limits,
         ):
             emit(Notice(text))
+
+    def _about_rights(self) -> Iterator[str]:
+        """Which tools there are, and which guards of others do not count here."""
+        mode = self._controls.permission_mode
+        said = mode_notice(mode)
+        if said is not None:
+            yield said
+        yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
+        not_honoured = rules_not_honoured(self._around.cwd, self._around.environment)
+        if not_honoured:
+            yield f"{not_honoured}; take tools away by --disallowed-tools, or use --permission-mode plan"
 
     def _tool_names(self) -> tuple[str, ...]:
         names = tuple(tool.name for tool in self._toolbox.definitions)
@@ -175,7 +205,8 @@ class PreparedRun:
         )
         notes, self._early_notes = self._early_notes, []
         self._is_working = True
-        ended = self._recorded = self._run.run(prompt, opening, *notes)
+        task = redacted_prompt(prompt, self._redactor)
+        ended = self._recorded = self._run.run(task, opening, *notes)
         self._is_working = False
         is_retelling = prompt is None and self.session.old is not None and self.session.old.awaits_delivery
         self._total = self._total.plus(replace(ended, num_turns=0) if is_retelling else ended)

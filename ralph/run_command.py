@@ -18,7 +18,9 @@ from ralph.core.controls import RunControls
 from ralph.core.credentials import known_secrets
 from ralph.core.events import ClockFired, Event, Notice, RunEnded
 from ralph.core.outcome import Outcome, UsageError
+from ralph.core.permission_mode import PermissionMode
 from ralph.core.redaction import Redactor
+from ralph.core.screen_text import in_one_line
 from ralph.core.session_entries import event_entry
 from ralph.core.shortage import ShortageError, shortage_of, told_with_advice
 from ralph.core.usage import RunUsage
@@ -28,6 +30,7 @@ from ralph.effects.output.writer import Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
 from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.sessions.retention import remove_old_journals
+from ralph.effects.settings_files import SettingsFile, SettingsFileError
 from ralph.effects.starting import patiently
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.ports import Interrupted, JournalError, TimeIsUp, WorkingDirectoryGoneError
@@ -64,7 +67,8 @@ class RunCommand:
         self._environment = environment
         self._session_id = options.session.session_id or str(uuid.uuid4())
         self._prepared: PreparedRun | None = None
-        self.controls = RunControls()
+        mode = options.permission_mode or PermissionMode.BYPASS
+        self.controls = RunControls(permission_mode=mode, stays_in_plan=mode is PermissionMode.PLAN)
         self._driven: DrivenRun | None = None
         self.clock = SystemClock()
         self.waiter = InboxWaiter(self.clock)
@@ -86,6 +90,7 @@ class RunCommand:
             __version__,
             redact=self._redactor.redact,
             has_color="NO_COLOR" not in environment and os.isatty(2),
+            is_on_terminal=os.isatty(1),
             is_one_terminal=os.isatty(1) and os.isatty(2),
         )
         if os.isatty(2) and not options.output.is_quiet:
@@ -109,7 +114,8 @@ class RunCommand:
             shortage = shortage_of(error)
             why = describe_bug(error) if shortage is None else told_with_advice(shortage)
             with suppress(OSError):
-                os.write(2, f"ralph: {self._redactor.redact_all(why)}\n".encode())
+                line = self._redactor.redact_all(in_one_line(why))
+                os.write(2, f"ralph: {line}\n".encode("utf-8", "replace"))
             outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
             return outcome.exit_code()
         else:
@@ -260,8 +266,11 @@ class RunCommand:
         cwd = self._directory()
         config_file = Path(self.options.config_file) if self.options.config_file is not None else None
         # Before anything can be wrong with the settings: a run that they stop must not leave the last one's numbers.
-        self._telemetry.open_metrics(self.options.metrics_file, tell=self.emit)
-        settings = load_settings(self.options.settings, self._environment, cwd, config_file)
+        self._telemetry.open_metrics(
+            self.options.metrics_file, self.options.output.directories, tell=self.emit
+        )
+        files = self._files_of_loop()
+        settings = load_settings(self.options.settings, self._environment, cwd, config_file, files)
         if not self.options.session.is_old:
             refuse_uncountable_budget(settings.targets, settings)
         around = Surroundings(settings, self._environment, cwd, self.waiter, self.clock, self)
@@ -276,6 +285,18 @@ class RunCommand:
         if settings.limits.max_time_s is not None:
             self.waiter.run_ends_s = self._started_s + settings.limits.max_time_s
         return around
+
+    def _files_of_loop(self) -> tuple[SettingsFile, ...] | None:
+        """What the outer loop read for all its iterations. None: there is none, and the files are read."""
+        descriptor = self.options.settings_descriptor
+        if descriptor is None:
+            return None
+        from ralph.effects.settings_handover import taken_over  # noqa: PLC0415 - for iterations alone
+
+        try:
+            return taken_over(descriptor)
+        except SettingsFileError as error:
+            raise SettingsError(str(error), from_flag=True) from error
 
     def _open_traces(self) -> None:
         def open_them() -> None:
@@ -314,6 +335,7 @@ class RunCommand:
         return read_prompt(
             self.options.prompt,
             self.options.prompt_file,
+            directories=self.options.output.directories,
             waiter=self.waiter,
             clock=self.clock,
             is_required=not self.options.session.is_old,

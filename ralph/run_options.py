@@ -11,6 +11,8 @@ from ralph.run_session import SessionOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.core.permission_mode import PermissionMode
+
 
 @dataclass(frozen=True)
 class ReportWish:
@@ -20,7 +22,8 @@ class ReportWish:
     """JSON Schema of what it carries; None: status and summary are enough."""
 
 
-_SHAPING = ("model.name", "model.effort", "model.max_tokens", "tools.allowed", "tools.disallowed")
+_TOOLS = ("tools.exact", "tools.allowed", "tools.disallowed")
+_SHAPING = ("model.name", "model.effort", "model.max_tokens", *_TOOLS)
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,12 @@ class RunOptions:
     writable: tuple[str, ...] = ()
     """Directories besides the working directory that file tools may write beneath. Absolute."""
     config_file: str | None = None
+    settings_descriptor: int | None = None
+    """Where an outer loop hands over what settings files hold; None: they are read."""
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
+    permission_mode: PermissionMode | None = None
     report: ReportWish | None = None
     """None: an old session's, where it has one."""
     is_iteration: bool = False
@@ -57,8 +63,14 @@ class RunOptions:
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),
+            "--permission-mode": self.permission_mode if self.permission_mode == "plan" else None,
         }
         return {name: str(value) for name, value in options.items() if value is not None}
+
+    @property
+    def names_tools(self) -> bool:
+        """It says which tools there are, so that what an old session had does not count."""
+        return any(self.settings.get(name) is not None for name in _TOOLS)
 
     @property
     def shapes_requests(self) -> bool:

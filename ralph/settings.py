@@ -1,7 +1,7 @@
 """Flags, environment and files become one frozen `Settings`, once, each value with its origin.
 
-Refuses: unknown keys, values out of range, and from the working directory's `ralph.toml` every key by which a
-cloned repository could receive the API key. What there is to set is a table: `core/setting_keys.py`.
+Refuses: unknown keys, values out of range, and in files that lie in the working directory every key that a repository
+may not set. Such files only tighten what the others say. What there is to set is a table: `core/setting_keys.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ralph.core.credentials import Credential, credential_from
 from ralph.core.endpoint import header_lines, is_loopback
 from ralph.core.setting_checks import split_names
-from ralph.core.setting_keys import ALLOWED, BY_NAME, CUSTOM_ONLY, FALLBACK, KEYS, TABLES, UNTRUSTED, Key
+from ralph.core.setting_keys import (
+    ALLOWED,
+    BY_NAME,
+    CUSTOM_ONLY,
+    EXACT_TOOLS,
+    FALLBACK,
+    KEYS,
+    TABLES,
+    TARGETS,
+    Key,
+    other_places,
+)
 from ralph.core.setting_tables import (
     ClockSettings,
     LimitSettings,
     ModelSettings,
+    Remark,
     RetrySettings,
     SessionSettings,
     Settings,
@@ -36,16 +48,20 @@ from ralph.core.target_settings import (
     with_fallbacks,
     with_first,
 )
+from ralph.core.tool_choice import lacking
 from ralph.effects.settings_files import (
+    SettingsFile,
     SettingsFileError,
+    find_settings_files,
     flattened,
     keys_at_any_depth,
-    read_settings_file,
+    leads_through,
+    parsed,
     user_settings_path,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ralph.core.target import Target
     from ralph.core.target_settings import TargetEntry
@@ -66,8 +82,8 @@ __all__ = [
     "load_settings",
 ]
 
-LOCAL_FILE = "ralph.toml"
-TARGETS = "targets"
+
+_TOOL_LISTS = (EXACT_TOOLS.name, "tools.allowed", "tools.disallowed")
 
 
 class SettingsError(Exception):
@@ -89,24 +105,47 @@ _Layer = dict[str, _Given]
 """What one source says, by the names in `BY_NAME`; the checked entries of `[[targets]]` by "targets"."""
 
 
+class _Layers(NamedTuple):
+    """What all sources say, each group from the weakest to the strongest."""
+
+    user: _Layer
+    """The user's own file, where that is trusted."""
+    untrusted: list[_Layer]
+    """Files in the working directory."""
+    stronger: list[_Layer]
+    """--config, environment, flags."""
+
+    @property
+    def trusted(self) -> list[_Layer]:
+        return [self.user, *self.stronger]
+
+
 def load_settings(
-    flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path, config_file: Path | None
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    cwd: Path,
+    config_file: Path | None,
+    files: Sequence[SettingsFile] | None = None,
 ) -> Settings:
     """Read everything once. `flags` uses the names in `BY_NAME`, None = not given; `config_file` is `--config`.
 
-    Raises `SettingsError` for the first thing that is wrong, also where another source overrides it.
+    `files`: what an outer loop read for all its iterations; None: what they hold now. Raises `SettingsError` for the
+    first thing that is wrong, also where another source overrides it.
     """
     from_flags = _flag_layer(flags, cwd)  # first: what was typed just now is the likeliest mistake
-    layers = [*_file_layers(environment, cwd, config_file), _environment_layer(environment, cwd), from_flags]
-    given: _Layer = {name: one for layer in layers for name, one in layer.items()}
-    _settle_custom_retry(layers, given)
+    layers = _file_layers(environment, cwd, config_file, files)
+    layers.stronger.extend((_environment_layer(environment, cwd), from_flags))
+    given: _Layer = {name: one for layer in layers.trusted for name, one in layer.items()}
+    ignored = _tighten(given, layers)
+    _settle_custom_retry(layers.trusted, given)
     _settle_bash_timeouts(given)
     tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
     access = _environment_access(environment)
-    # Of the lists that a stronger file replaced too: that file may be anybody's.
-    all_entries = [entry for layer in layers if TARGETS in layer for entry in layer[TARGETS].value]
+    # Of the lists that a stronger source replaced too: what they name is a secret all the same.
+    all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
     settings = Settings(
         **tables,
+        exact_tools=given[EXACT_TOOLS.name].value if EXACT_TOOLS.name in given else None,
         targets=_targets(tables["model"], flags, given, access, environment),
         credential=access.credential,
         custom_headers=access.headers,
@@ -114,10 +153,17 @@ def load_settings(
         unused_secrets=tuple(dict.fromkeys(entry_secrets(all_entries, environment))),
         origins=MappingProxyType(_origins(given)),
     )
+    unencrypted = plain_http_warnings(settings.targets)
+    remarks = (
+        *ignored,
+        *_lacking_tools(given),
+        *(Remark(text, "use an https:// base URL") for text in unencrypted),
+    )
+    settings = replace(settings, remarks=remarks)
     problem = missing_key(settings.targets)
     if problem is not None:
         raise SettingsError(problem, so_far=settings)
-    return replace(settings, warnings=plain_http_warnings(settings.targets))
+    return settings
 
 
 def _table(table: str, given: _Layer) -> Any:
@@ -130,34 +176,46 @@ def _given_or_default(given: _Layer, name: str) -> _Given:
 
 def _origins(given: _Layer) -> dict[str, str]:
     names = (*(key.name for key in KEYS), TARGETS)
-    return {name: given[name].origin if name in given else "default" for name in names}
+    origins = {name: given[name].origin if name in given else "default" for name in names}
+    limiting = [given[name].origin for name in _TOOL_LISTS if name in given]
+    return origins | {"tools": ", ".join(dict.fromkeys(limiting)) or "default"}
 
 
 # --- One layer for each source
 
 
-def _file_layers(environment: Mapping[str, str], cwd: Path, config_file: Path | None) -> Iterator[_Layer]:
-    """From the weakest to the strongest."""
+def _file_layers(
+    environment: Mapping[str, str],
+    cwd: Path,
+    config_file: Path | None,
+    files: Sequence[SettingsFile] | None,
+) -> _Layers:
     user_file = user_settings_path(environment)
-    local_file = cwd / LOCAL_FILE
-    named_file = None if config_file is None else cwd / config_file
+    # Advice would be vain that leads to another file of the working directory.
+    is_usable = user_file is not None and not leads_through(user_file, cwd)
+    user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
+    layers = _Layers({}, [], [])
     try:
-        if user_file is not None:
-            yield _file_layer(user_file)
-        if named_file is None or not _is_same(named_file, local_file):  # named by the user, it is trusted
-            yield _file_layer(local_file, user_place=str(user_file or "config.toml of your config directory"))
-        if named_file is not None:
-            yield _file_layer(named_file, required=True)
+        for file in find_settings_files(environment, cwd, config_file) if files is None else files:
+            layer = _file_layer(file, user_place)
+            if not file.is_trusted:
+                layers.untrusted.append(layer)
+            elif file.is_named:
+                layers.stronger.append(layer)
+            else:
+                layers.user.update(layer)
     except SettingsFileError as error:
         raise SettingsError(str(error)) from error
+    return layers
 
 
-def _file_layer(path: Path, *, required: bool = False, user_place: str | None = None) -> _Layer:
-    """With `user_place` the file is not trusted, and that is where its forbidden keys could go."""
-    document = read_settings_file(path, required=required)
-    if document is None:
+def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
+    """`user_place`: where the keys could go that an untrusted file may not hold."""
+    path = file.path
+    if file.data is None:
         return {}
-    if user_place is not None:
+    document = parsed(path, file.data)
+    if not file.is_trusted:
         _refuse_untrusted(document, path, user_place)
     flat = flattened(document, path, ALLOWED, lists=(TARGETS,))
     layer = {
@@ -171,22 +229,17 @@ def _file_layer(path: Path, *, required: bool = False, user_place: str | None = 
     return layer
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
-
-
 def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) -> None:
-    for key, whole_name in keys_at_any_depth(document):
-        if key not in UNTRUSTED and not key.startswith("sandbox"):
-            continue
-        places = [f"put it in {user_place}", *(f"set {place}" for place in UNTRUSTED.get(key, ()) if place)]
-        raise SettingsError(
-            f"{path}: {whole_name!r} does not count in the working directory, where a cloned repository could use "
-            f"it to receive your key: {', '.join(places)}, or pass this file by --config"
-        )
+    refused = {name: other_places(key, name) for key, name in keys_at_any_depth(document)}
+    names = [name for name, places in refused.items() if places is not None]
+    if not names:
+        return
+    name = max(names, key=lambda one: one.count("."))  # a part of a target says more than the list
+    listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
+    raise SettingsError(
+        f"{path}: {name!r} does not count in the working directory, where a cloned repository or an agent could have "
+        f"written it: {listed}, or pass this file by --config"
+    )
 
 
 def _environment_layer(environment: Mapping[str, str], cwd: Path) -> _Layer:
@@ -233,6 +286,44 @@ def _checked(
 # --- What holds between settings
 
 
+def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
+    """Let files that are not trusted tighten what the trusted sources say; a remark for each value that is ignored."""
+    ignored = []
+    for layer in layers.untrusted:
+        for name, wanted in layer.items():
+            rule = BY_NAME[name].in_repository
+            assert rule is not None  # noqa: S101 - others were refused
+            trusted = _given_or_default(given, name)
+            counts = rule.apply(trusted.value, wanted.value)
+            if counts is None:
+                ignored.append(_looser(name, wanted, trusted))
+            elif rule.joins_stronger or not _is_in(layers.stronger, name):
+                given[name] = _joined(trusted, counts, wanted)
+    return tuple(ignored)
+
+
+def _is_in(layers: Iterable[_Layer], name: str) -> bool:
+    return any(name in layer for layer in layers)
+
+
+def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
+    """The value that counts now, with the sources that it is made of."""
+    if counts == trusted.value:
+        return trusted
+    origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
+    return _Given(counts, ", ".join(origins))
+
+
+def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
+    from ralph.core.settings_listing import shown_value  # noqa: PLC0415 - few repositories try
+
+    return Remark(
+        f"{wanted.origin}: {name} = {shown_value(wanted.value)} is ignored: it is not tighter than "
+        f"{shown_value(trusted.value)} ({trusted.origin}), and a file in the working directory can only tighten",
+        "say it in your own config file, or pass this one by --config",
+    )
+
+
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
     """The numbers need a "custom" in their own source or, where that names no policy, in any other.
 
@@ -262,6 +353,18 @@ def _settle_bash_timeouts(given: _Layer) -> None:
         )
         raise SettingsError(" is larger than ".join(of_both))
     given[names[0]] = _Given(largest.value, f"default, lowered to {names[1]}")
+
+
+def _lacking_tools(given: _Layer) -> Iterator[Remark]:
+    """Lists are made for other programs too: what ralph does not have is said and changes nothing."""
+    for name in _TOOL_LISTS:
+        names = lacking(given[name].value) if name in given else ()
+        if names:
+            where = given[name].origin
+            said = where.removeprefix("flag ") if where.startswith("flag ") else f"{where}: {name}"
+            yield Remark(
+                f"{said} names {', '.join(names)}: ralph has no such tool", "it can stay, or be left out"
+            )
 
 
 # --- Who is asked

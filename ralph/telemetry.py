@@ -13,7 +13,7 @@ from ralph.core.outcome import Outcome
 from ralph.run_session import CannotOpenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ralph.core.events import Event
     from ralph.effects.metrics_file import MetricsFile
@@ -32,13 +32,18 @@ class Telemetry:
         self._tracing: Tracing | None = None
         self._last_words: list[str] = []
 
-    def open_metrics(self, path: str | None, *, tell: Callable[[Event], None]) -> None:
-        """None: there are none. Raises CannotOpenError, in one line, for a file that cannot be written."""
+    def open_metrics(
+        self, path: str | None, directories: Sequence[str], *, tell: Callable[[Event], None]
+    ) -> None:
+        """None: there are none. Raises CannotOpenError, in one line, for a file that cannot be written.
+
+        `directories`: where ralph was called and where it works.
+        """
         if path is None:
             return
         from ralph.effects.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
 
-        metrics = MetricsFile(path, self._clock, lambda text: tell(Notice(text)))
+        metrics = MetricsFile(path, self._clock, lambda text: tell(Notice(text)), directories)
         try:
             metrics.open()
         except OSError as error:

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core import backoff
+from ralph.core.controls import RunControls
 from ralph.core.credentials import child_environment, known_secrets
+from ralph.core.permission_mode import is_permitted
 from ralph.core.roster import Roster
 from ralph.core.setting_tables import LimitSettings
 from ralph.core.system_prompt import PromptParts, system_prompt
 from ralph.core.tool_calls import FINAL_REPORT
+from ralph.core.tool_choice import TOOL_NAMES
+from ralph.effects.output.shown_object import redacted
 from ralph.effects.project_instructions import read_project_instructions
 from ralph.settings import SettingsError
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.core.backoff import RetryPolicy
+    from ralph.core.permission_mode import PermissionMode
     from ralph.core.redaction import Redactor
     from ralph.core.report import ReportForm
     from ralph.core.session import Session
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from ralph.core.tool_calls import ToolDefinition
     from ralph.effects.target_clients import TargetClients
     from ralph.effects.tools import LocalToolbox
+    from ralph.loop import Prompt
     from ralph.ports import Clock, Events, Waiter
     from ralph.run_options import RunOptions
     from ralph.settings import RetrySettings, Settings
@@ -60,19 +66,28 @@ class Surroundings:
 def build_toolbox(
     around: Surroundings,
     redactor: Redactor,
+    options: RunOptions,
+    *,
     writable: Sequence[str] = (),
     offered: frozenset[str] | None = None,
+    controls: RunControls | None = None,
+    keeps_list: bool = False,
 ) -> LocalToolbox:
-    """`offered`: what the requests of the session have offered so far; None: what the settings allow.
+    """`offered`: what the requests of the session have offered so far; None: it does not matter.
+
+    `keeps_list`: the requests go on with their list of tools, so that the permission mode refuses calls; else it leaves
+    tools out.
 
     Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
     """
-    from ralph.effects.tools import ALL_TOOLS, LocalToolbox, ToolSettings  # noqa: PLC0415 - near the request
+    from ralph.effects.tools import LocalToolbox, ToolSettings  # noqa: PLC0415 - near the request
 
-    tools = around.settings.tools
-    allowed = ALL_TOOLS if tools.allowed is None else frozenset(tools.allowed)
+    tools, controls = around.settings.tools, controls or RunControls()
+    enabled = frozenset(around.settings.enabled_tools)
     if offered is not None:
-        allowed &= offered
+        enabled &= offered
+    if not keeps_list:
+        enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
     try:
         return LocalToolbox(
             ToolSettings(
@@ -81,13 +96,17 @@ def build_toolbox(
                 bash_max_timeout_s=tools.bash_max_timeout_s,
                 max_output_bytes=tools.max_output_bytes,
                 environment=around.tools_environment,
-                enabled=allowed - frozenset(tools.disallowed),
+                enabled=enabled,
                 writable=tuple(map(Path, writable)),
+                user_environment=around.environment,
+                configuration=() if options.config_file is None else (Path(options.config_file),),
+                session_directory=options.session.directory,
             ),
             waiter=around.waiter,
             clock=around.clock,
             redact=redactor.redact,
             redact_longest=redactor.longest_bytes,
+            why_refused=controls.why_refused,
         )
     except OSError as error:
         problem = f"cannot work in {error.filename}: {error.strerror}"
@@ -120,7 +139,16 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
     return clients
 
 
-def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
+def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
+    """Without known credentials: whoever pastes one into a task, or links one in, has not meant it for the API."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt and redactor.redact(prompt)
+    return [redacted(block, redactor.redact) for block in prompt]
+
+
+def build_report_form(
+    around: Surroundings, redactor: Redactor, options: RunOptions, old: Session | None
+) -> ReportForm | None:
     """What the final report must be: what was asked for just now, else what the session's requests say. None: nothing."""
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:
@@ -128,7 +156,8 @@ def build_report_form(around: Surroundings, options: RunOptions, old: Session | 
     from ralph.core.report import ReportForm, plain_problems  # noqa: PLC0415 - most runs need none
     from ralph.core.report_tool import has_payload, report_tool  # noqa: PLC0415 - the same
 
-    tool = report_tool(options.report.payload_schema) if options.report is not None else offered
+    wish = options.report
+    tool = offered if wish is None else report_tool(redacted(wish.payload_schema, redactor.redact))
     assert tool is not None  # noqa: S101 - one of the two is there
     if not has_payload(tool):
         return ReportForm(tool, plain_problems, has_payload=False)
@@ -141,19 +170,24 @@ def build_report_form(around: Surroundings, options: RunOptions, old: Session | 
 
 
 def build_roster(
-    around: Surroundings, tools: tuple[ToolDefinition, ...], options: RunOptions, old: Session | None
+    around: Surroundings,
+    redactor: Redactor,
+    tools: tuple[ToolDefinition, ...],
+    options: RunOptions,
+    old: Session | None,
 ) -> tuple[Roster, tuple[str, ...]]:
     """Whom the run can ask, and notices about what of the wishes did not fit.
 
     A session that is gone on with keeps its requests as they were, unless the command line shapes them anew.
     """
     settings = around.settings
+    instructions, left_out = read_project_instructions(around.cwd)
     parts = PromptParts(
         cwd=str(around.cwd),
         platform=platform.system(),
         replacement=options.system_prompt,
         appendix=options.append_system_prompt,
-        instructions=read_project_instructions(around.cwd),
+        instructions=instructions,
     )
     targets = settings.targets
     keeps = old is not None and not options.shapes_requests
@@ -162,7 +196,7 @@ def build_roster(
         targets = _of_the_session(targets, old)
     roster = Roster(
         targets,
-        system=system_prompt(parts),
+        system=redactor.redact(system_prompt(parts)),
         tools=tools,
         strategy=settings.retry.strategy,
         returns=settings.retry.revert == "cooldown-expiry",
@@ -178,7 +212,7 @@ def build_roster(
         f"{name}: requests change from here on, as the settings ask for something else than before"
         for name in roster.changed
     ]
-    return roster, (*cut, *changed, *_lost_notice(roster, old), *_effort_notices(targets))
+    return roster, (*left_out, *cut, *changed, *_lost_notice(roster, old), *_effort_notices(targets))
 
 
 def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
@@ -225,10 +259,24 @@ def why_uncountable(target: Target, settings: Settings) -> str | None:
     name = "--max-budget-usd" if settings.origins.get(key, "").startswith("flag") else key
     model = json.dumps(target.model)
     return (
-        f"{name} cannot be kept: the price of {target.model} is not known. Say it in a [[targets]] entry of "
-        f"ralph.toml: name = {model}, model = {model}, price = {{ input = ..., output = ..., cache_write = ..., "
+        f"{name} cannot be kept: the price of {target.model} is not known. Say it in a [[targets]] entry of your "
+        f"config.toml: name = {model}, model = {model}, price = {{ input = ..., output = ..., cache_write = ..., "
         "cache_read = ... } (USD per million tokens)"
     )
+
+
+def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
+    """Which tools the run has, where it has not all of them. `names`: of those that it offers."""
+    usable = [name for name in names if is_permitted(mode, name)]
+    if len(usable) == len(TOOL_NAMES):
+        return ()
+    limits = around.settings.enabled_tools
+    why = [around.settings.origins["tools"]] if len(limits) < len(TOOL_NAMES) else []
+    if not all(is_permitted(mode, name) for name in limits):
+        why.append(f"permission mode {mode}")
+    if {name for name in limits if is_permitted(mode, name)} - set(usable):
+        why.append("as the session had them before; --tools default gives all of them")
+    return (f"tools of this run: {', '.join(usable) or 'none'} ({'; '.join(why)})",)
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:

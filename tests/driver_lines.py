@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ralph.core.controls import RunControls
 from ralph.core.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.core.usage import TokenUsage
 from ralph.effects.steering import Steering
-from ralph.ports import InterruptRequested, RetryAborted
+from ralph.ports import GuardRefused, InterruptRequested, RetryAborted
 from tests.fakes import FakeClock, FakeMailbox
+
+if TYPE_CHECKING:
+    from ralph.core.events import Event
 
 FAILED = AttemptEnded(1, 1, "main", "m", 0.1, TokenUsage(), kind="overloaded", error="529")
 SCHEDULED = RetryScheduled(2, 4, 8.0, 529, "HttpError", "overloaded", "529 overloaded")
@@ -47,6 +50,7 @@ class Desk:
         self.controls = RunControls()
         self.responses: list[dict[str, Any]] = []
         self.serving = "claude-first-1"
+        self.events: list[Event] = []
         self.steering = Steering(
             FakeMailbox(),
             self.controls,
@@ -54,11 +58,12 @@ class Desk:
             self.responses.append,
             choose_model,
             serving=lambda: self.serving,
+            emit=self.events.append,
         )
 
     def answer_to(self, subtype: str, **fields: Any) -> Any:
         """The response's content, or the error's text. What is raised comes after it and is dropped."""
-        with contextlib.suppress(InterruptRequested, RetryAborted):
+        with contextlib.suppress(InterruptRequested, RetryAborted, GuardRefused):
             self.steering.handle(request(subtype, **fields))
         response = self.responses.pop()["response"]
         assert response["request_id"] == "r1"

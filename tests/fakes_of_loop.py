@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from ralph.outer_loop import OuterLoop
 from tests.fakes import EPOCH, FakeClock, FakeWaiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from ralph.core.backoff import Wait
@@ -52,11 +51,6 @@ class Played:
     """It creates the stop file."""
 
 
-def seal(data: bytes) -> str:
-    """Stands for that of a user."""
-    return str(zlib.crc32(data))
-
-
 class FakeCheckout:
     def __init__(self) -> None:
         self.version = 0
@@ -71,7 +65,7 @@ class FakeCheckout:
         return Snapshot(digest=str(self.version), head="head", branch=self.branch)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        return Changes(0, ("a.py",) if before.digest != after.digest else ())
+        return Changes(files=("a.py",) if before.digest != after.digest else ())
 
     def commit(self, message: str) -> bool:
         if self.commit_problem is not None:
@@ -99,6 +93,7 @@ class FakeIterations:
         self.orders: list[IterationOrder] = []
         self.sessions: dict[str, SessionSeen] = {}
         self.has_stop_file = False
+        self.rooms_made = 0
         self.play: Callable[[IterationOrder], IterationResult] | None = None
         """What a process does instead of what is scripted."""
         self._checkout = checkout
@@ -125,6 +120,9 @@ class FakeIterations:
     def is_there(self) -> bool:
         return self.has_stop_file
 
+    def make_room(self) -> None:
+        self.rooms_made += 1
+
 
 class FakeCheck:
     """Passes or fails as scripted; the last verdict stands for ever."""
@@ -149,7 +147,7 @@ class FakeRecord:
         self.states: list[LoopState] = []
 
     def save(self, state: LoopState) -> None:
-        self.states.append(read_state(state_text(state, seal), seal))
+        self.states.append(read_state(state_text(state)))
 
 
 @dataclass
@@ -172,6 +170,9 @@ class FakeVoice:
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
         self.said.append(f"{before} -> {after}")
+
+    def git_changed(self, state: LoopState, names: Sequence[str]) -> None:
+        self.said.append(f"changed in git: {', '.join(names)}")
 
     def pushed(self, commits: int) -> None:
         self.said.append(f"pushed {commits}")

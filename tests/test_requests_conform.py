@@ -53,9 +53,11 @@ class Sent:
         around = Surroundings(
             load_settings(chosen, environment, cwd, None), environment, cwd, waiter, clock, events
         )
-        toolbox = build_toolbox(around, Redactor(around.secrets))
+        toolbox = build_toolbox(around, Redactor(around.secrets), RunOptions())
         client = ScriptedClient(script)
-        roster, _ = build_roster(around, tuple(toolbox.definitions), RunOptions(**(prompts or {})), None)
+        roster, _ = build_roster(
+            around, Redactor(around.secrets), tuple(toolbox.definitions), RunOptions(**(prompts or {})), None
+        )
         self.run = Run(
             roster,
             run_policy(around.settings.retry, 1.0),

@@ -44,7 +44,7 @@ def test_without_anything_given_all_is_default(world: World) -> None:
         *(True, 4, 2, 300),
     )
     assert dataclasses.astuple(settings.tools) == (None, (), 120, 600, 30_000, ())
-    assert settings.origins == dict.fromkeys([*(key.name for key in KEYS), "targets"], "default")
+    assert settings.origins == dict.fromkeys([*(key.name for key in KEYS), "tools", "targets"], "default")
     assert settings.warnings == ()
 
 
@@ -112,7 +112,7 @@ SECONDS_KEYS = [key.name for key in KEYS if key.name.startswith("clocks.")]
 @pytest.mark.parametrize("name", SECONDS_KEYS)
 @pytest.mark.parametrize("text", ["0", "0.0", "0.5", "1", str(MAX_SECONDS)])
 def test_clock_can_be_any_number_of_seconds_or_off(world: World, name: str, text: str) -> None:
-    assert value_of(world.load(local=f"{name} = {text}"), name) == float(text)
+    assert value_of(world.load(user=f"{name} = {text}"), name) == float(text)
 
 
 @pytest.mark.parametrize("name", SECONDS_KEYS)
@@ -166,9 +166,9 @@ CUSTOM = 'retry.policy = "custom"\n'
     ],
 )
 def test_allowed_value_is_taken(world: World, toml: str, name: str, value: object) -> None:
-    settings = world.load(local=toml)
+    settings = world.load(user=toml)
     assert value_of(settings, name) == value
-    assert settings.origins[name] == str(world.local_file)
+    assert settings.origins[name] == str(world.user_file)
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,16 @@ def test_allowed_value_is_taken(world: World, toml: str, name: str, value: objec
         ("tools.allowed = [1]", "tools.allowed"),
         ('tools.allowed = ["read"]', "'read'"),
         ('tools.allowed = ["Read "]', "'Read '"),
-        ('tools.disallowed = ["WebFetch"]', "Read, Write, Edit, Bash, Glob, Grep"),
+        ('tools.disallowed = ["Launch"]', "Read, Write, Edit, Bash, Glob, Grep"),
+        ('tools.disallowed = ["bash"]', "did you mean Bash?"),
         ("tools = 3", "[tools]"),
         ("limits.max_time_s = 0", "limits.max_time_s"),
         ('limits.max_time_s = "soon"', "90s, 30m or 1h30m"),
     ],
 )
 def test_value_that_is_not_allowed_is_refused_by_name(world: World, toml: str, names: str) -> None:
-    message = str(world.error(local=toml))
-    assert message.startswith(f"{world.local_file}: ")
+    message = str(world.error(user=toml))
+    assert message.startswith(f"{world.user_file}: ")
     assert names in message
 
 
@@ -388,8 +389,13 @@ def test_local_file_passed_by_config_is_trusted(world: World) -> None:
         assert settings.model.base_url == "http://localhost:1"
 
 
-def test_every_trusted_only_key_is_tested() -> None:
-    assert {key.name for key in KEYS if key.trusted_only} == set(TRUSTED_ONLY)
+def test_every_other_key_is_refused_from_the_working_directory_with_where_it_may_stand(world: World) -> None:
+    others = [key for key in KEYS if key.in_repository is None]
+    assert set(TRUSTED_ONLY) < {key.name for key in others}
+    for key in others:
+        message = str(world.error(local=f"{key.name} = 1"))
+        assert message.startswith(f"{world.local_file}: {key.name!r} does not count in the working directory")
+        assert all(place in message for place in (key.flag, key.variable, str(world.user_file)) if place)
 
 
 # --- Retry and command timeouts
@@ -398,12 +404,12 @@ def test_every_trusted_only_key_is_tested() -> None:
 @pytest.mark.parametrize("key", ["max_retries", "base_delay_s", "max_delay_s"])
 @pytest.mark.parametrize("policy", ["", 'policy = "standard"', 'policy = "patient"', 'policy = "off"'])
 def test_custom_numbers_need_the_custom_policy(world: World, key: str, policy: str) -> None:
-    message = str(world.error(local=f"[retry]\n{key} = 1\n{policy}"))
-    assert message == f'{world.local_file}: retry.{key} needs retry.policy = "custom"'
+    message = str(world.error(user=f"[retry]\n{key} = 1\n{policy}"))
+    assert message == f'{world.user_file}: retry.{key} needs retry.policy = "custom"'
 
 
 def test_custom_policy_and_its_numbers_may_stand_in_two_files(world: World) -> None:
-    settings = world.load(user="retry.max_retries = 9", local=CUSTOM)
+    settings = world.load(user="retry.max_retries = 9", named=CUSTOM)
     assert (settings.retry.policy, settings.retry.max_retries) == ("custom", 9)
 
 
@@ -414,17 +420,17 @@ def test_numbers_of_an_overridden_custom_policy_do_not_count(world: World) -> No
 
 
 def test_command_timeout_over_its_maximum_names_both(world: World) -> None:
-    message = str(world.error(local="tools.bash_timeout_s = 601"))
+    message = str(world.error(user="tools.bash_timeout_s = 601"))
     assert message == (
-        f"tools.bash_timeout_s = 601 ({world.local_file}) is larger than tools.bash_max_timeout_s = 600 (default)"
+        f"tools.bash_timeout_s = 601 ({world.user_file}) is larger than tools.bash_max_timeout_s = 600 (default)"
     )
     assert "BASH_MAX_TIMEOUT_MS" in str(
-        world.error(local="tools.bash_timeout_s = 2", BASH_MAX_TIMEOUT_MS="1999")
+        world.error(user="tools.bash_timeout_s = 2", BASH_MAX_TIMEOUT_MS="1999")
     )
 
 
 def test_default_command_timeout_makes_room_for_a_lower_maximum(world: World) -> None:
-    settings = world.load(local="tools.bash_max_timeout_s = 60")
+    settings = world.load(user="tools.bash_max_timeout_s = 60")
     assert settings.tools.bash_timeout_s == 60
     assert settings.origins["tools.bash_timeout_s"] == "default, lowered to tools.bash_max_timeout_s"
 
@@ -587,11 +593,11 @@ def shown_default(default: object) -> str:
 @pytest.mark.parametrize("key", KEYS, ids=[key.name for key in KEYS])
 def test_documentation_has_every_key_with_its_default_and_sources(key: Any) -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
-    row = re.search(rf"^\| `{re.escape(key.name)}` \|([^|]*)\|([^|]*)\|.*$", page, re.MULTILINE)
+    row = re.search(rf"^\| `{re.escape(key.name)}` \|([^|]*)\|([^|]*)\|([^|]*)\|.*$", page, re.MULTILINE)
     assert row is not None
     assert row[1].strip("` ") == shown_default(key.default)
     assert re.findall(r"`([^`]+)`", row[2]) == [place for place in (key.flag, key.variable) if place]
-    assert ("**trusted**" in row[0]) is key.trusted_only
+    assert row[3].strip() == (key.in_repository.says if key.in_repository else "no")
 
 
 def test_reading_settings_without_files_loads_no_heavy_module() -> None:

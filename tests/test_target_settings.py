@@ -229,13 +229,10 @@ def test_a_list_that_is_wrong_is_named_with_its_entry(world: World, toml: str, s
 
 
 def test_the_list_of_a_stronger_file_replaces_the_other(world: World) -> None:
-    local = '[[targets]]\nname = "mine"\nmodel = "m"'
-    settings = world.load(user=AB, local=local)
+    mine = '[[targets]]\nname = "mine"\nmodel = "m"'
+    settings = world.load(user=AB, named=mine)
     assert names(settings) == ["mine"]
-    assert settings.origins["targets"] == str(world.local_file)
-    named = world.load(named=AB)
-    assert names(named) == ["a", "b", "c"]
-    assert named.origins["targets"] == str(world.named_file)
+    assert settings.origins["targets"] == str(world.named_file)
 
 
 def test_effort_and_largest_answer_of_the_model_count_where_a_target_has_none(world: World) -> None:
@@ -441,8 +438,8 @@ def test_every_key_and_secret_header_is_a_secret_asked_or_not(world: World, flag
     assert not [secret for secret in ALL_SECRETS if secret in repr(settings)]
 
 
-def test_keys_of_a_list_that_an_untrusted_file_replaced_stay_secret(world: World) -> None:
-    settings = world.load(user=SECRETIVE, local='[[targets]]\nname = "x"\nmodel = "m"', **KEYS_IN_ENVIRONMENT)
+def test_keys_of_a_list_that_another_file_replaced_stay_secret(world: World) -> None:
+    settings = world.load(user=SECRETIVE, named='[[targets]]\nname = "x"\nmodel = "m"', **KEYS_IN_ENVIRONMENT)
     assert set(settings.secrets) == ALL_SECRETS
     assert settings.key_variables == KEYS_IN_ENVIRONMENT.keys()
     assert tools_environment(world, settings).keys() == {"HOME", "COLUMNS"}
@@ -477,11 +474,11 @@ def test_an_entry_in_the_working_directory_cannot_lead_a_key_away(
         assert part in message
 
 
-def test_an_entry_in_the_working_directory_may_say_all_else(world: World) -> None:
-    keys = f"max_tokens = 5\ncontext_window = 6\nthinking = 'none'\nprice = {{ {PRICE}, cache_read = 1 }}"
-    (target,) = world.load(local=f'[[targets]]\nname = "t"\nmodel = "m"\n{keys}').targets
-    assert (target.max_tokens, target.context_window, target.thinking) == (5, 6, "none")
-    assert target.base_url == "https://api.anthropic.com"
+def test_a_list_in_the_working_directory_does_not_count_whatever_it_says(world: World) -> None:
+    price = f"price = {{ {PRICE}, cache_read = 0 }}"
+    for keys, named in (("", "'targets'"), ("max_tokens = 5", "'targets'"), (price, "'targets.price'")):
+        message = str(world.error(local=f'[[targets]]\nname = "t"\nmodel = "m"\n{keys}'))
+        assert f"{named} does not count in the working directory" in message
 
 
 def test_a_list_in_the_working_directory_counts_all_keys_when_it_is_passed_by_config(world: World) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ralph.core.permission_mode import PermissionMode, why_refused
+
 
 @dataclass
 class RunControls:
@@ -11,6 +13,14 @@ class RunControls:
     """False: a failed request is not asked again."""
     model: str | None = None
     """The model to take from the next request on. None: stay with the one in use."""
+    permission_mode: PermissionMode = PermissionMode.BYPASS
+    """Which calls run from the next one on; never more than the tools of the run."""
+    stays_in_plan: bool = False
+    """The command line said plan: no request of a driver leads out of it."""
+
+    def why_refused(self, tool: str) -> str | None:
+        """What the model is told of a call of it just now; None: it may run."""
+        return why_refused(self.permission_mode, tool)
 
     def take_model_wish(self) -> str | None:
         """The wish, once."""

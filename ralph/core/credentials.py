@@ -103,6 +103,12 @@ def is_header_list(name: str) -> bool:
     return words[:1] == ["OTEL"] and words[-1:] == ["HEADERS"]
 
 
+def is_endpoint_name(name: str) -> bool:
+    """HTTPS_PROXY, npm_config_proxy, OPENAI_BASE_URL: a server that requests go to or through."""
+    words = _words(name)
+    return words[-1:] in (["PROXY"], ["ENDPOINT"]) or words[-2:] == ["BASE", "URL"]
+
+
 def _words(name: str) -> list[str]:
     """`npm_config__authToken` -> NPM CONFIG AUTH TOKEN."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
@@ -159,6 +165,7 @@ def child_environment(
     Everything of ANTHROPIC_* stays behind, each name in `withheld`, and what looks like a credential by name, by
     value, or because one of `secrets` is part of it.
     """
+    login_names = _login_names(environment)
 
     def is_harmless(name: str, value: str) -> bool:
         return not (
@@ -166,6 +173,7 @@ def child_environment(
             or name.upper().startswith("ANTHROPIC_")
             or looks_like_credential_name(name)
             or looks_like_credential_value(value)
+            or (is_endpoint_name(name) and _endpoint_credential(value, login_names))
             or any(secret in value for secret in secrets)
         )
 
@@ -180,7 +188,10 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
     Of a value that merely contains one (a URL, a JSON text) only that part counts.
     """
     found: set[str] = set()
+    login_names = _login_names(environment)
     for name, value in environment.items():
+        if is_endpoint_name(name):
+            found.update(_endpoint_credential(value, login_names))
         if is_header_list(name):
             found.update(_header_list_values(value))
         elif looks_like_credential_name(name):
@@ -198,6 +209,24 @@ def _header_list_values(value: str) -> Iterator[str]:
         sent = pair.partition("=")[2].strip()
         for form in (sent, _unquoted(sent)):
             yield from (form, form.rpartition(" ")[2])
+
+
+def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
+    return frozenset({environment.get("USER", ""), environment.get("LOGNAME", "")})
+
+
+def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
+    """What lets a request in at an endpoint: `TOKEN@host`, `user:password@host`, with or without a scheme before it.
+
+    Empty where there is nothing, or only the user's own login name: that stands in every path of their files.
+    """
+    found = re.match(r"(?:[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
+    if found is None or found[1] in login_names:
+        return []
+    user, _, password = found[1].partition(":")
+    # With `x` or nothing for a password, the name is the token.
+    secret = password if len(password) >= MIN_SECRET_CHARS else user
+    return [found[1], _unquoted(found[1]), secret, _unquoted(secret)]
 
 
 def _secret_parts(value: str) -> Iterator[str]:

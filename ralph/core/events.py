@@ -26,6 +26,8 @@ class RunStarted:
     """Where the credential came from: a variable's name, or "none"."""
     targets: tuple[str, ...] = ()
     """Everybody who can be asked, the first first; empty where there is only one."""
+    permission_mode: str = "bypassPermissions"
+    """One of `permission_mode.PermissionMode`."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,13 @@ class ContextCompacted:
 
 
 @dataclass(frozen=True)
+class PermissionModeChanged:
+    """A driver set it in the middle of the run."""
+
+    mode: str
+
+
+@dataclass(frozen=True)
 class Notice:
     """A sentence for the people who read the run."""
 
@@ -351,6 +360,7 @@ Event = (
     | TurnsCollapsed
     | ReportAccepted
     | ContextCompacted
+    | PermissionModeChanged
     | Notice
     | RunEnded
 )

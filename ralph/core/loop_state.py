@@ -1,4 +1,4 @@
-"""The state of a loop as `.ralph/loop.json` holds it: enough to go on after a kill, and to be looked at meanwhile.
+"""The state of a loop as its record holds it: enough to resume after a kill, and to be looked at meanwhile.
 
 Pure: it is written and read by `effects/loop/record.py`. Every change makes a new state.
 """
@@ -16,7 +16,7 @@ from ralph.core.loop_values import CheckResult, LoopEnd, LoopPlan, Snapshot
 from ralph.core.outcome import Outcome  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
 FORMAT = 1
 MOST_FILES_KEPT = 20
@@ -97,6 +97,8 @@ class CurrentIteration:
     """Likewise of a session that was given up for this one."""
     commits: int = 0
     """Counted when it was cut off."""
+    guarded: tuple[FileDigest, ...] | None = None
+    """Of settings and hooks of git's, by name, when it began; None: there is no git, or they were too many."""
 
 
 @dataclass(frozen=True)
@@ -149,38 +151,52 @@ class NewerStateError(ValueError):
     """A newer ralph wrote it: nothing is wrong with it, and nothing can be done with it."""
 
 
-class BrokenSealError(ValueError):
-    """What it asks for must not be done: nobody knows who wrote it."""
-
-
 def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
     """An iteration, with what the checkout is like as it begins."""
-    files = None
-    if snapshot.files is not None and len(snapshot.files) <= MOST_DIGESTS_KEPT:
-        files = tuple(FileDigest(path, digest) for path, digest in snapshot.files.items())
-    head, digest, branch = snapshot.head, snapshot.digest, snapshot.branch
-    return CurrentIteration(number, session_id, started_at, elapsed_s, head, digest, files, branch)
+    return CurrentIteration(
+        number,
+        session_id,
+        started_at,
+        elapsed_s,
+        snapshot.head,
+        snapshot.digest,
+        files=_kept(snapshot.files),
+        branch=snapshot.branch,
+        guarded=_kept(snapshot.guarded),
+    )
 
 
 def snapshot_before(current: CurrentIteration) -> Snapshot:
     """As far as it was kept."""
-    files = None if current.files is None else {one.path: one.digest for one in current.files}
-    return Snapshot(current.digest, current.head, files, current.branch)
+    files, guarded = _by_path(current.files), _by_path(current.guarded)
+    return Snapshot(current.digest, current.head, files, current.branch, guarded)
 
 
-def state_text(state: LoopState, seal: Callable[[bytes], str]) -> str:
-    """One JSON object, indented, as people look at it. `seal`: of all that is in it."""
-    fields = json.loads(json.dumps(dataclasses.asdict(state), default=_plain))
-    return json.dumps({"seal": seal(_sealed(fields)), **fields}, indent=2) + "\n"
+def _kept(digests: Mapping[str, str] | None) -> tuple[FileDigest, ...] | None:
+    if digests is None or len(digests) > MOST_DIGESTS_KEPT:
+        return None
+    return tuple(FileDigest(path, digest) for path, digest in digests.items())
 
 
-def read_state(text: str, seal: Callable[[bytes], str] | None = None) -> LoopState:
-    """Raises NewerStateError, BrokenSealError and ValueError, a sentence without a subject: "is damaged: ...".
+def _by_path(kept: tuple[FileDigest, ...] | None) -> dict[str, str] | None:
+    return None if kept is None else {one.path: one.digest for one in kept}
 
-    `seal`: None where it does not matter who wrote it.
-    """
+
+def state_text(state: LoopState) -> str:
+    """One JSON object, indented, as people look at it."""
+    return json.dumps(state_fields(state), indent=2) + "\n"
+
+
+def state_fields(state: LoopState) -> dict[str, Any]:
+    """As JSON has it."""
+    fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(state), default=_plain))
+    return fields
+
+
+def read_state(text: str) -> LoopState:
+    """Raises NewerStateError and ValueError, a sentence without a subject: "is damaged: ..."."""
     try:
         fields = json.loads(text)
     except ValueError as error:
@@ -189,16 +205,9 @@ def read_state(text: str, seal: Callable[[bytes], str] | None = None) -> LoopSta
     if isinstance(written, int) and written > FORMAT:
         raise NewerStateError(f"has format {written}: a newer ralph wrote it")
     try:
-        state = read_as(LoopState, fields)
+        return read_as(LoopState, fields)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
-    if seal is not None and fields.pop("seal", None) != seal(_sealed(fields)):
-        raise BrokenSealError("is not as ralph left it here: edited, copied, or another user's")
-    return state
-
-
-def _sealed(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _plain(value: Any) -> str:

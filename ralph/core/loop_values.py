@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _NO_SUCH_COMMAND = 127
 """Of a shell (POSIX)."""
 OWN_DIRECTORY = ".ralph"
-"""Below the loop's directory: what ralph keeps there. It never counts as work."""
+"""Below the loop's directory: the stop file's place. It never counts as work."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
 """The model creates it when nothing is left to do."""
 
@@ -27,6 +27,16 @@ class LoopLimits:
     max_iterations: int | None = None
     max_budget_usd: float | None = None
     max_time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RecordedFile:
+    """A file as it was when the loop began."""
+
+    path: str
+    """Absolute."""
+    text: str | None
+    """None: it was not there."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +57,13 @@ class LoopPlan:
     """Where `run_arguments` say that sessions are, absolute; None: the user's state directory."""
     config_file: str | None = None
     """Where `run_arguments` name a settings file: absolute."""
+    settings_files: tuple[RecordedFile, ...] | None = None
+    """Settings files that an iteration could write to, and what they said before the first one: that counts to the end
+    of the loop. None: not recorded yet."""
     metrics_file: str | None = None
     """Where `run_arguments` want metrics: absolute."""
+    added_directories: tuple[str, ...] = ()
+    """Where `run_arguments` let the agent write besides `directory`. Absolute."""
     pass_env: tuple[str, ...] = ()
     """Variables that `run_arguments` let tools see: the check and git see them too."""
     is_quiet: bool = False
@@ -78,6 +93,8 @@ class Snapshot:
     """Digest by path: in git of what differs from HEAD and index or is untracked, else of every file. None: not kept."""
     branch: str | None = None
     """The name of git's; None: HEAD is detached, or no git."""
+    guarded: Mapping[str, str] | None = None
+    """Digest by name of what git follows or runs here: the repository's own settings, hooks. None: not kept."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +104,8 @@ class Changes:
     commits: int = 0
     files: tuple[str, ...] = ()
     """Whose content changed or that came or went, committed or not, sorted; committed ones alone where not more is known."""
+    guarded: tuple[str, ...] = ()
+    """Names of settings and hooks that came, went or changed, sorted."""
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MARK = "[redacted]"
+# A token may stand there alone. Of other schemes a user is ordinary: ssh://git@host, postgres://me@localhost.
+_USER_IN_URL = re.compile(r"(?i)\b(https?://)(?!\[redacted\]@)[^\s/?#:@'\"<>]+:?@")
 _UNRESERVED = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 )  # RFC 3986, 2.3
+# What encoders leave as it is: the RFC's, Python's `quote`, JavaScript's encodeURIComponent, encodeURI and forms.
+_KEPT_IN_URLS = (
+    _UNRESERVED,
+    _UNRESERVED | frozenset(b"/"),
+    _UNRESERVED | frozenset(b"!'()*"),
+    _UNRESERVED | frozenset(b"!'()*;,/?:@&=+$#"),
+    (_UNRESERVED - frozenset(b"~")) | frozenset(b"*"),
+)
+_PLAIN_EVERYWHERE = re.compile(r"[A-Za-z0-9._-]+")
+"""What no encoder of JSON or URLs changes: most keys."""
+_URL_SAFE = str.maketrans("+/", "-_")
+_SHORTEST_BASE64_LINE = 64
+"""PEM (RFC 7468); MIME and the `base64` command wrap at 76."""
+_LEAST_WRAPPED = 24
+"""Shorter forms have no part that would not occur by accident."""
+_BREAK = r"(?:\r?\n[ \t]{0,8}|\\r\\n|\\n)?"
+_LONGEST_BREAK_BYTES = 10
 
 
 class Redactor:
-    """Knows secrets in the forms they travel in: plain, JSON-escaped, URL-quoted and base64.
+    """Knows secrets in the forms they travel in: plain, JSON-escaped, URL-quoted and base64, wrapped or not.
 
     A "secret" that is part of the mark itself ("redacted") is none: somebody redacted it before.
     """
@@ -32,8 +51,13 @@ class Redactor:
         self._secrets = frozenset(secret for secret in secrets if secret and secret not in MARK)
 
     def redact(self, text: str) -> str:
-        """No known secret remains in what comes back; a text without one comes back as it was."""
-        if self._text_pattern is None:
+        """No known secret remains in what comes back; a text without one comes back as it was.
+
+        Looking for a form as it is costs a tenth of a regular expression, which few runs ever need.
+        """
+        if ("\n" in text or "\\n" in text) and _holds_any(_joined(text), self._wrapped_forms):
+            text = self._wrapped_pattern.sub(MARK, text)
+        if not _holds_any(text, self._forms):
             return text
         redacted = self._text_pattern.sub(MARK, text)
         while self._may_rejoin and self._text_pattern.search(redacted):
@@ -45,7 +69,8 @@ class Redactor:
 
         Wider than `redact`, and wrong now and then: not for what the model reads.
         """
-        return credential_shapes().sub(_mark_shape, self.redact(text))
+        redacted = credential_shapes().sub(_mark_shape, self.redact(text))
+        return _USER_IN_URL.sub(rf"\1{MARK}@", redacted)
 
     @cached_property
     def longest_bytes(self) -> int:
@@ -53,7 +78,9 @@ class Redactor:
 
         Who redacts a stream piece by piece holds back one byte less than this.
         """
-        return max((len(_utf8(form)) for form in self._forms), default=0)
+        plain = max((len(_utf8(form)) for form in self._forms), default=0)
+        breaks = _LONGEST_BREAK_BYTES * (1 + plain // _SHORTEST_BASE64_LINE) if self._wrapped_forms else 0
+        return plain + breaks
 
     @cached_property
     def _forms(self) -> list[str]:
@@ -61,8 +88,20 @@ class Redactor:
         return sorted(forms, key=lambda form: (-len(form), form))
 
     @cached_property
-    def _text_pattern(self) -> re.Pattern[str] | None:
-        return re.compile("|".join(map(re.escape, self._forms))) if self._forms else None
+    def _text_pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self._forms)))
+
+    @cached_property
+    def _wrapped_forms(self) -> list[str]:
+        """Those that a line break can stand in."""
+        forms = {form for secret in self._secrets for form in _base64_forms_of(secret)}
+        return sorted(
+            (form for form in forms if len(form) >= _LEAST_WRAPPED), key=lambda form: (-len(form), form)
+        )
+
+    @cached_property
+    def _wrapped_pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(_BREAK.join(map(re.escape, form)) for form in self._wrapped_forms))
 
     @cached_property
     def _may_rejoin(self) -> bool:
@@ -70,19 +109,52 @@ class Redactor:
         return any("[" in form or "]" in form for form in self._forms)
 
 
+def _joined(text: str) -> str:
+    """Without line breaks, those of a JSON text too, and without other white space."""
+    if "\\n" in text:
+        text = text.replace("\\r", "").replace("\\n", "")
+    return "".join(text.split())
+
+
+def _holds_any(text: str, forms: Iterable[str]) -> bool:
+    for form in forms:  # noqa: SIM110 - a generator would cost more than what it asks
+        if form in text:
+            return True
+    return False
+
+
 def _forms_of(secret: str) -> Iterator[str]:
     yield secret
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
-    raw = _utf8(secret)
-    for kept in (_UNRESERVED, _UNRESERVED | {ord("/")}):
-        quoted = "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in raw)
-        yield quoted
-        yield re.sub("%..", lambda escape: escape[0].lower(), quoted)
-        yield quoted.replace("%20", "+")
-    for form in _base64_forms(raw):
+    if not _PLAIN_EVERYWHERE.fullmatch(secret):
+        yield from _json_forms(secret)
+        yield from _url_forms(secret)
+    yield from _base64_forms_of(secret)
+
+
+def _json_forms(secret: str) -> Iterator[str]:
+    """As the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and once more inside of JSON."""
+    for is_ascii in (True, False):
+        form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]
         yield form
-        yield form.translate(str.maketrans("+/", "-_"))
+        yield form.replace("/", "\\/")
+        yield re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", form)
+        yield re.sub(r"\\u[0-9a-f]{4}", lambda escape: "\\u" + escape[0][2:].upper(), form)
+        yield json.dumps(form, ensure_ascii=is_ascii)[1:-1]
+
+
+def _url_forms(secret: str) -> Iterator[str]:
+    raw = _utf8(secret)
+    for kept in _KEPT_IN_URLS:
+        quoted = "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in raw)
+        for form in (quoted, re.sub("%..", lambda escape: escape[0].lower(), quoted)):
+            yield form
+            yield form.replace("%20", "+")
+
+
+def _base64_forms_of(secret: str) -> Iterator[str]:
+    for form in _base64_forms(_utf8(secret)):
+        yield form
+        yield form.translate(_URL_SAFE)
 
 
 def _base64_forms(raw: bytes) -> Iterator[str]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from ralph.core.endpoint import normal_base_url
 from ralph.core.models import ALIASES
+from ralph.core.tool_choice import ALL_OF_THEM, TOOL_NAMES, check_tool_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 MAX_SECONDS = 31_536_000
 """A year. Python's own waits overflow at some 292 of them, and no run is meant to wait that long."""
 _MOST_DOLLARS = 1_000_000
@@ -131,15 +131,14 @@ def seconds_or_none(value: object) -> float:
 def tool_names(value: object) -> tuple[str, ...]:
     names = _names(value)
     for name in names:
-        if name in TOOL_NAMES:
-            continue
-        tools = ", ".join(TOOL_NAMES)
-        if re.search(r"[^A-Za-z0-9_-]", name):
-            raise ValueError(
-                f"must hold exact names of tools ({tools}); {name!r}: patterns are not supported"
-            )
-        raise ValueError(f"must hold exact names of tools ({tools}); no tool is called {name!r}")
+        check_tool_name(name)
     return tuple(dict.fromkeys(names))
+
+
+def exact_tools(value: object) -> tuple[str, ...]:
+    names = _names(value)
+    others = tool_names([name for name in names if name != ALL_OF_THEM])
+    return TOOL_NAMES if ALL_OF_THEM in names else others
 
 
 def variable_names(value: object) -> tuple[str, ...]:

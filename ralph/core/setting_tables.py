@@ -14,6 +14,7 @@ from ralph.core.clocks import ClockLimits
 from ralph.core.credentials import secret_header_values
 from ralph.core.endpoint import DEFAULT_BASE_URL
 from ralph.core.models import ALIASES, DEFAULT_MAX_TOKENS
+from ralph.core.tool_choice import enabled_tools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,9 +88,9 @@ class SessionSettings:
 @dataclass(frozen=True)
 class ToolsSettings:
     allowed: tuple[str, ...] | None = None
-    """Names out of `setting_checks.TOOL_NAMES`; None: all, empty: none."""
+    """Names that `tool_choice` knows: these and the read-only ones. None: all."""
     disallowed: tuple[str, ...] = ()
-    """Names taken away from `allowed`; empty: none is."""
+    """Names that are taken away; empty: none is."""
     bash_timeout_s: float = 120
     """Seconds a command gets when the model names no time; > 0, at most `bash_max_timeout_s`."""
     bash_max_timeout_s: float = 600
@@ -111,6 +112,13 @@ class LoopSettings:
 
 
 @dataclass(frozen=True)
+class Remark:
+    text: str
+    advice: str
+    """What to do about it."""
+
+
+@dataclass(frozen=True)
 class Settings:
     model: ModelSettings = ModelSettings()
     retry: RetrySettings = RetrySettings()
@@ -119,6 +127,8 @@ class Settings:
     sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()
     loop: LoopSettings = LoopSettings()
+    exact_tools: tuple[str, ...] | None = None
+    """`--tools`: these and no others; None: not given."""
     targets: tuple[Target, ...] = ()
     """Who is asked, the first first; `load_settings` gives at least one."""
     credential: Credential | None = None
@@ -129,10 +139,21 @@ class Settings:
     """Named by any `api_key_env`: tools do not see them, however short what they hold is."""
     unused_secrets: tuple[str, ...] = field(default=(), repr=False)
     """Of targets that are set somewhere and not asked: nobody else may see them either."""
-    warnings: tuple[str, ...] = ()
-    """Sentences for the start of the run; none of them stops it."""
+    remarks: tuple[Remark, ...] = ()
+    """What people should know of them; nothing of it stops a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """For each name in `KEYS`, and "targets": "flag --model", a variable's name, a file's path, or "default"."""
+    """For each name in `KEYS`, "targets" and "tools" (those that limit them): "flag --model", a variable's name, a
+    file's path, several of these with commas, or "default"."""
+
+    @property
+    def enabled_tools(self) -> tuple[str, ...]:
+        """What of ralph's tools a run may have."""
+        return enabled_tools(self.exact_tools, self.tools.allowed, self.tools.disallowed)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the start of the run."""
+        return tuple(remark.text for remark in self.remarks)
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -22,8 +22,9 @@ _WIDEST_VALUE = 34
 
 def setting_lines(settings: Settings) -> Iterator[str]:
     """Three columns: key, value, origin."""
-    rows = [(key.name, _shown(_value(settings, key.name))) for key in KEYS]
+    rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
+    rows.append(("tools", shown_value(settings.enabled_tools)))
     rows.append(("targets", f"{count} target{'' if count == 1 else 's'}"))
     yield from _aligned([(name, value, settings.origins[name]) for name, value in rows])
 
@@ -40,7 +41,7 @@ def target_lines(target: Target) -> Iterator[str]:
         ("base URL", target.base_url),
         ("keys", ", ".join(keys) or "none"),
         ("headers", ", ".join(name for name, _ in target.headers) or "none"),
-        ("max tokens", _shown(target.max_tokens)),
+        ("max tokens", shown_value(target.max_tokens)),
         ("window", f"{window} tokens" if window else "unknown"),
         ("thinking", target.thinking or "as the model is known to need it"),
         ("price", _price(price)),
@@ -61,7 +62,8 @@ def _value(settings: Settings, name: str) -> object:
     return getattr(getattr(settings, table), key)
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
+    """A setting's value as people write it."""
     match value:
         case None:
             return "not set"
@@ -72,7 +74,7 @@ def _shown(value: object) -> str:
         case float():
             return f"{value:g}"
         case tuple():
-            return " ".join(map(_shown, value))
+            return " ".join(map(shown_value, value))
         case _:
             return str(value)
 

@@ -1,6 +1,6 @@
 """The API of `--scenario loop`: away for a while, by what the loop's own record says of its outages.
 
-Nothing tells a server that somebody knocks at a port nobody listens at; `.ralph/loop.json` tells how often the loop has.
+Nothing tells a server that somebody knocks at a port nobody listens at; the loop's record tells how often it has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ralph.core.loop_state import CurrentIteration
-    from ralph.effects.loop.record import FileRecord
+    from ralph.effects.loop.loop_store import LoopStore
 
 BEGINS = (2, 1)
 """In this iteration, after so many answers, the API is overloaded."""
@@ -32,11 +32,11 @@ _LOOKS_EVERY_S = 0.02
 class LoopOutage:
     """Listens from entry to exit, except in the outage. What it counts is read after the exit."""
 
-    def __init__(self, record: FileRecord, *, has_git: bool) -> None:
+    def __init__(self, store: LoopStore, *, has_git: bool) -> None:
         self.ended_runs = 0
         self.waited_s = 0.0
         """Of waits that were waited to their end."""
-        self._record = record
+        self._store = store
         self._has_git = has_git
         self._servers: list[MockApi] = []
         self._is_over = Event()
@@ -76,7 +76,7 @@ class LoopOutage:
 
     def _current(self) -> CurrentIteration | None:
         try:
-            return self._record.load().current
+            return self._store.newest().load().current
         except RecordError:  # there is none yet
             return None
 

@@ -24,7 +24,8 @@ from ralph.demo.workplace import (
     make_project,
     tests_pass,
 )
-from ralph.effects.loop.record import FileRecord, RecordError
+from ralph.effects.loop.loop_store import LoopStore
+from ralph.effects.loop.record import RecordError
 from ralph.loop_command import LoopCommand
 from ralph.loop_options import LoopOptions
 
@@ -109,14 +110,14 @@ def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], Non
     play = _Play(room, speed, has_git())
     environment = make_environment(room)
     make_project("loop_project", play.project, environment)
-    record = FileRecord(play.project)
-    with LoopOutage(record, has_git=play.has_git) as outage:
+    store = LoopStore.to_read(environment, play.project)
+    with LoopOutage(store, has_git=play.has_git) as outage:
         config_file = room / "config.toml"
         config_file.write_text(_settings(play, outage.base_url))
         plan = _plan(play, config_file)
         say(_about(play, plan, outage.port, config_file.read_text()))
         code = LoopCommand(LoopOptions(plan), environment).execute()
-    passes = _tell_facts(play, record, outage, environment, say)
+    passes = _tell_facts(play, store, outage, environment, say)
     if code and not keeps:
         say(f"\n{_IS_GONE}")
     elif not code:
@@ -126,14 +127,14 @@ def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], Non
 
 def _tell_facts(
     play: _Play,
-    record: FileRecord,
+    store: LoopStore,
     outage: LoopOutage,
     environment: dict[str, str],
     say: Callable[[str], None],
 ) -> bool:
     """Whether the tests pass. A loop that did not begin has said why, and who stopped it waits for nothing more."""
     try:
-        state = record.load()
+        state = store.newest().load()
     except RecordError:
         return False
     if state.ended is None or state.ended.outcome is Outcome.INTERRUPTED:

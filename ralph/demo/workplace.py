@@ -12,8 +12,11 @@ import shutil
 import site
 import subprocess
 import sys
+from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
+
+from ralph.effects.own_programs import own_program
 
 RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
 
@@ -29,7 +32,16 @@ _PACKAGES = Path(__file__).parents[2]
 
 
 def has_git() -> bool:
-    return shutil.which("git") is not None
+    return _git() is not None
+
+
+@cache
+def _git() -> str | None:
+    try:
+        here = Path.cwd()  # where the user is; the demo works elsewhere
+    except FileNotFoundError:
+        here = None
+    return own_program("git", os.environ.get("PATH", os.defpath), here)
 
 
 def make_environment(room: Path) -> dict[str, str]:
@@ -55,7 +67,8 @@ def make_project(template: str, project: Path, environment: dict[str, str]) -> N
     with as_file(files("ralph.demo") / template) as source:
         shutil.copytree(source, project, ignore=shutil.ignore_patterns("__pycache__"))
     (project / ".gitignore").write_text("__pycache__/\n")
-    if not has_git():
+    git = _git()
+    if git is None:
         return
     for arguments in (
         ["init", "-q"],
@@ -66,7 +79,7 @@ def make_project(template: str, project: Path, environment: dict[str, str]) -> N
         ["add", "-A"],
         ["commit", "-qm", "The project as the demo found it"],
     ):
-        subprocess.run(["git", *arguments], cwd=project, env=environment, check=True, capture_output=True)
+        subprocess.run([git, *arguments], cwd=project, env=environment, check=True, capture_output=True)
 
 
 def tests_pass(project: Path, environment: dict[str, str]) -> bool:
@@ -82,7 +95,9 @@ def tests_pass(project: Path, environment: dict[str, str]) -> bool:
 
 
 def commits_since_the_first(project: Path, environment: dict[str, str]) -> list[str]:
-    """`id subject`, the oldest first."""
-    log = ["git", "log", "--reverse", "--format=%h %s"]
+    """`id subject`, the oldest first. Only where there is git."""
+    git = _git()
+    assert git is not None  # noqa: S101 - the caller looked
+    log = [git, "log", "--reverse", "--format=%h %s"]
     ran = subprocess.run(log, cwd=project, env=environment, check=True, capture_output=True, text=True)
     return ran.stdout.splitlines()[1:]

@@ -2,8 +2,8 @@
 # ruff: noqa: PTH112, PTH123, PTH208, SIM105
 """Supervises one command so that nothing it starts outlives it; refuses to know anything else of ralph.
 
-Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE COMMAND...`), so it
-imports little: its start-up is part of every command. Exits with the command's status, 128 + n for signal n.
+Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`), so
+it imports little: its start-up is part of every command. Exits with the command's status, 128 + n for signal n.
 
 Its rules:
 
@@ -19,9 +19,13 @@ Its rules:
    by looking, one that dies later leaves SIGTERM pending: there is no moment in between. Only then is the command
    started; not at all when it is to stop already.
 4. The command sees nothing of this: no signal is blocked in it, and what the interpreter ignores has its default.
-   What was ignored when ralph was started (`nohup`) stays ignored, here too.
+   What was ignored when ralph was started (`nohup`) stays ignored, here too. Its core dumps have the limit that
+   ralph was started with.
 5. To end a tree is to ask it (SIGTERM), to be patient, and to kill until nothing is left. Where the parent is gone
-   patience is short: long enough for git to remove its lock, which would keep every later git out.
+   patience is short: long enough for git to remove its lock, which would keep every later git out. A tree of more
+   processes than anybody works with gets none: it would only grow.
+   To kill is to stop everything first (SIGSTOP): what is stopped starts nothing, so that a tree which starts
+   processes faster than it can be walked stands still before it dies.
 6. A machine that has no process left is tried again for a second; then the command was not started, and its output
    says so.
 7. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
@@ -34,6 +38,10 @@ import os
 import signal
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -52,12 +60,21 @@ _TRY_AGAIN = 75
 # How to end what is left: what to send to all of it, and how long to wait before the next step.
 _Plan = tuple[tuple[int, float], ...]
 _NO_SIGNAL = 0
-# A process that is being born escapes one look at the tree. SIGKILL is obeyed within milliseconds, but for a process
-# stuck in the kernel: two seconds are enough.
+# SIGKILL is obeyed within milliseconds, but for a process stuck in the kernel: two seconds are enough.
 _WITHOUT_PATIENCE: _Plan = ((signal.SIGKILL, 0.005),) * 400
 _FOR_ORPHANS: _Plan = ((signal.SIGTERM, 0.1), *_WITHOUT_PATIENCE)
 # What still runs when the command ends may finish by itself (`exec > >(tee log)`), is asked, then made to.
 _FOR_LEFTOVERS: _Plan = ((_NO_SIGNAL, 0.1), (signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
+
+# A tree may hold more processes than this only by accident or malice.
+_MOST_ASKED = 1000
+# An ordinary tree takes milliseconds. What still moves after this is killed as it stands, and looked for again.
+_STOP_WITHIN_S = 2.0
+_LOOK_AGAIN_AFTER_S = 0.0005
+# /proc/PID/stat: stopped, traced, ended.
+_STANDS_STILL = (b"T", b"t", b"Z", b"X")
+# In the middle of a fork, for one; SIGKILL breaks that off. A parent in vfork waits so for its child, which is stopped.
+_WAITS_IN_KERNEL = b"D"
 
 
 def prctl(option: int, value: int) -> bool:
@@ -101,14 +118,95 @@ def _children_by_scan(pid: int) -> list[int]:
     return children
 
 
-def tree_below(roots: list[int]) -> list[int]:
-    """The roots and all their descendants, parents first."""
+def tree_below(roots: list[int], most: int | None = None) -> list[int]:
+    """The roots and all their descendants, parents first; not much more of them than `most`."""
     tree = dict.fromkeys(roots)
     generation = roots
-    while generation:
+    while generation and (most is None or len(tree) <= most):
         generation = [child for pid in generation for child in children_of(pid) if child not in tree]
         tree.update(dict.fromkeys(generation))
     return list(tree)
+
+
+def kill_below(root: int, spared: Iterable[int] = ()) -> None:
+    """Stop everything below a process until nothing of it moves, then kill it. Linux.
+
+    `spared`: children of the root that stay, with all that is below them. What was born at a bad moment has lost its
+    parent after this, and is found by a second call.
+    """
+    until_s = time.monotonic() + _STOP_WITHIN_S
+    # Until a look that knew nothing found nothing to stop: a number may have a new owner, or somebody wakes the others.
+    while _stop_below(root, spared, until_s) and time.monotonic() < until_s:
+        pass
+    # In time or not: what is stopped would never end.
+    send_signal(_Look(root, spared).all_below(), signal.SIGKILL)
+
+
+def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
+    """True when anything moved."""
+    look = _Look(root, spared)
+    has_moved = False
+    while look.stops_what_moves() and time.monotonic() < until_s:
+        has_moved = True
+        time.sleep(_LOOK_AGAIN_AFTER_S)
+    return has_moved
+
+
+class _Look:
+    """The processes of the machine, of which those below the root are stopped, the youngest first.
+
+    To walk the tree from above takes a lock of the kernel's for each child, for which a storm of forks keeps it
+    waiting, and meanwhile each process that was found has ended and left another. By its number one is stopped within
+    microseconds.
+    """
+
+    def __init__(self, root: int, spared: Iterable[int]) -> None:
+        self._is_below = {root: True} | dict.fromkeys(spared, False)
+        self._settled = set(self._is_below)
+        self._told: set[int] = set()
+
+    def stops_what_moves(self) -> bool:
+        """True when something did."""
+        return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
+
+    def all_below(self) -> list[int]:
+        return [pid for pid in _processes() if pid not in self._settled and self._lies_below(pid)]
+
+    def _stop(self, pid: int) -> bool:
+        _, state = _parent_and_state(pid)
+        may_wait = pid in self._told and state == _WAITS_IN_KERNEL
+        if state in _STANDS_STILL or may_wait or not self._lies_below(pid):
+            self._settled.add(pid)
+            return False
+        self._told.add(pid)
+        send_signal([pid], signal.SIGSTOP)
+        return True
+
+    def _lies_below(self, pid: int) -> bool:
+        path = []
+        while pid not in self._is_below:
+            path.append(pid)
+            pid, _ = _parent_and_state(pid)
+            if pid == 0:
+                self._is_below[0] = False
+        self._is_below.update(dict.fromkeys(path, self._is_below[pid]))
+        return self._is_below[pid]
+
+
+def _processes() -> list[int]:
+    """The youngest first, as long as the numbers have not begun anew."""
+    return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
+
+
+def _parent_and_state(pid: int) -> tuple[int, bytes]:
+    """0 and X when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            # The command's name, in parentheses, may hold anything: count from the last one.
+            state, parent = stat.read().rpartition(b")")[2].split(maxsplit=2)[:2]
+    except (OSError, ValueError):
+        return 0, b"X"
+    return int(parent), state
 
 
 def send_signal(pids: list[int], number: int) -> None:
@@ -120,9 +218,10 @@ def send_signal(pids: list[int], number: int) -> None:
 
 
 class _Supervisor:
-    def __init__(self, parent_pid: int, grace_s: float) -> None:
+    def __init__(self, parent_pid: int, grace_s: float, core_limit: int) -> None:
         self._parent_pid = parent_pid
         self._grace_s = grace_s
+        self._core_limit = core_limit
         self._stop_signals = _stop_signals()
         self._awaited = {*self._stop_signals, signal.SIGCHLD}
         self._is_told_everything = False
@@ -136,7 +235,7 @@ class _Supervisor:
         self._tie_to_parent()
         if not (self._is_orphaned() or signal.sigpending() & self._stop_signals):
             try:
-                self._command_pid = _start(command)
+                self._command_pid = _start(command, self._core_limit)
             except OSError as error:
                 return _not_started(error)
             self._supervise()
@@ -166,8 +265,9 @@ class _Supervisor:
                 if step is None:
                     return
                 number, patience_s = step
-                self._signal_tree(number)
                 due_s = now_s + patience_s
+                if not self._signal_tree(number):
+                    steps, due_s = iter(_WITHOUT_PATIENCE), now_s
             self._wait(due_s - now_s)
 
     def _revised(self, plan: _Plan) -> _Plan:
@@ -207,10 +307,19 @@ class _Supervisor:
             return False
         return True
 
-    def _signal_tree(self, number: int) -> None:
-        if _has_process_tree():
-            send_signal(tree_below(children_of(os.getpid())), number)
-            return
+    def _signal_tree(self, number: int) -> bool:
+        """False: it is too large to be asked one by one and waited for."""
+        if not _has_process_tree():
+            self._signal_group(number)
+        elif number == signal.SIGKILL:
+            kill_below(os.getpid())
+        elif number:
+            tree = tree_below(children_of(os.getpid()), _MOST_ASKED)
+            send_signal(tree, number)
+            return len(tree) <= _MOST_ASKED
+        return True
+
+    def _signal_group(self, number: int) -> None:
         try:
             os.killpg(self._command_pid, number)
         except OSError:
@@ -256,12 +365,12 @@ def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
     return None
 
 
-def _start(command: list[str]) -> int:
+def _start(command: list[str], core_limit: int) -> int:
     """Start the command in a session of its own. Returns its pid. Raises OSError when there is no process left for it."""
     # Not posix_spawn: a Python that was built against an old glibc has no new session there.
     pid = _forked()
     if pid == 0:
-        _become(command)
+        _become(command, core_limit)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # or a reader of the output would wait for us
         os.dup2(nowhere, descriptor)
@@ -283,10 +392,12 @@ def _not_started(error: OSError) -> int:
     return _TRY_AGAIN
 
 
-def _become(command: list[str]) -> None:
+def _become(command: list[str], core_limit: int) -> None:
     status = 127
     try:
         os.setsid()
+        if core_limit:
+            _allow_core_dumps(core_limit)
         # All of them: whoever started ralph may have blocked others. What was sent meanwhile is obeyed here.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvp(command[0], command)  # noqa: S606 - which shell it is was decided by who asked
@@ -297,14 +408,21 @@ def _become(command: list[str]) -> None:
         os._exit(status)
 
 
+def _allow_core_dumps(core_limit: int) -> None:
+    import resource  # noqa: PLC0415 - most commands had no such limit
+
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (core_limit, most))
+
+
 def main(arguments: list[str]) -> int:
-    parent_pid, grace_s, character_type, *command = arguments
+    parent_pid, grace_s, character_type, core_limit, *command = arguments
     # The interpreter sets this variable at its start (PEP 538): the command gets what it was given.
     if character_type:
         os.environ["LC_CTYPE"] = character_type
     else:
         os.environ.pop("LC_CTYPE", None)
-    return _Supervisor(int(parent_pid), float(grace_s)).run(command)
+    return _Supervisor(int(parent_pid), float(grace_s), int(core_limit)).run(command)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ given and nowhere else: the client library loads HTTP servers and TLS with it, s
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +18,7 @@ from ralph.effects.atomic_write import remove_leftovers
 from ralph.effects.output.result_file import write_result_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from prometheus_client import Metric
 
@@ -118,9 +117,15 @@ METRICS = (
 class MetricsFile:
     """Show it every event; the file is written by `open`, `tick` and `close`."""
 
-    def __init__(self, path: str, clock: Clock, tell: Callable[[str], None]) -> None:
-        """`path`: absolute. `tell` gets one sentence, the first time that a `tick` cannot write."""
+    def __init__(
+        self, path: str, clock: Clock, tell: Callable[[str], None], directories: Sequence[str] = ()
+    ) -> None:
+        """`path`: absolute. `tell` gets one sentence, the first time that a `tick` cannot write.
+
+        `directories`: as for `write_result_file`.
+        """
         self._path = path
+        self._directories = directories
         self._clock = clock
         self._tell = tell
         self._has_told = False
@@ -135,8 +140,8 @@ class MetricsFile:
 
     def open(self) -> None:
         """The first file, before anything is spent. Raises OSError where none can be written."""
-        remove_leftovers(Path(os.path.realpath(self._path)).parent)
         self._write()
+        remove_leftovers(Path(self._path).parent)
 
     def tick(self, now_s: float) -> None:
         """Several times a second: writes when the last try is a minute ago. One that fails must not end the run."""
@@ -162,7 +167,7 @@ class MetricsFile:
     def _write(self) -> None:
         self._tried_s = self._clock.now_s()
         self._metrics.put("ralph_last_write_time_seconds", self._clock.utc_now().timestamp())
-        write_result_file(self._path, generate_latest(self._registry))
+        write_result_file(self._path, generate_latest(self._registry), self._directories)
 
 
 class _RunMetrics:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.effects import launcher
 from ralph.effects.starting import start_process
+from ralph.own_process import core_limit_at_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,15 +114,17 @@ class OwnedProcess:
         """
         # Asked first: what a dead process leaves is among our children only once it is dead.
         is_running = self._process.returncode is None
-        children = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
-        launcher.send_signal(launcher.tree_below(children), signal.SIGKILL)
+        children = self._reaped_children()
+        if children:
+            launcher.kill_below(os.getpid(), self._others)
         if is_running:  # without /proc it is not among the children that were found
             self._process.kill()
-        adopted = [pid for pid in children if pid != self._process.pid]
-        for pid in adopted:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-        return not adopted and not is_running
+        return not children and not is_running
+
+    def _reaped_children(self) -> list[int]:
+        """The process while it runs, and what was adopted of it."""
+        mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
+        return [pid for pid in mine if pid == self._process.pid or not _is_reaped(pid)]
 
 
 class SupervisedCommand(OwnedProcess):
@@ -145,7 +147,12 @@ class SupervisedCommand(OwnedProcess):
         super().__init__(
             [
                 *(sys.executable, "-I", "-S", launcher.__file__),
-                *(str(os.getpid()), str(grace_s), environment.get("LC_CTYPE", "")),
+                *(
+                    str(os.getpid()),
+                    str(grace_s),
+                    environment.get("LC_CTYPE", ""),
+                    str(core_limit_at_start()),
+                ),
                 *command,
             ],
             cwd=cwd,
@@ -169,6 +176,13 @@ class SupervisedCommand(OwnedProcess):
         """Let go of the output. Only once its reader has stopped."""
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+def _is_reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
 def _hear_of_ends() -> None:

@@ -11,22 +11,26 @@ from typing import TYPE_CHECKING
 from ralph.core.system_prompt import MOST_INSTRUCTION_BYTES, ProjectInstructions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
     from pathlib import Path
 
 NAMES = ("CLAUDE.md", "AGENTS.md")
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def read_project_instructions(cwd: Path) -> tuple[ProjectInstructions, ...]:
-    """Outermost first, so that what is nearest has the last word. Unreadable files count as absent.
+def read_project_instructions(cwd: Path) -> tuple[tuple[ProjectInstructions, ...], tuple[str, ...]]:
+    """Outermost first, so that what is nearest has the last word; and notices about what was left out.
 
-    When all together exceed 32 KB, the nearest are kept and the outer ones are cut.
+    What is unreadable, or a link that leads out of the repository, counts as absent. When all together exceed 32 KB, the nearest are kept and the outer ones are cut.
     """
     left = MOST_INSTRUCTION_BYTES
     found: list[ProjectInstructions] = []
-    for directory in _up_to_repository_root(cwd):
+    notices: list[str] = []
+    directories = up_to_repository_root(cwd)
+    top = str(directories[-1])
+    for directory in directories:
         for name in NAMES:
-            data = _read(directory / name, left + 1)
+            data = _read(str(directory / name), top, left + 1, notices)
             if data is None:
                 continue
             if data[:left].strip():
@@ -34,24 +38,45 @@ def read_project_instructions(cwd: Path) -> tuple[ProjectInstructions, ...]:
                 found.append(ProjectInstructions(str(directory / name), text, was_cut=len(data) > left))
                 left -= min(left, len(data))
             break
-    return tuple(reversed(found))
+    return tuple(reversed(found)), tuple(notices)
 
 
-def _up_to_repository_root(cwd: Path) -> Iterator[Path]:
+def up_to_repository_root(cwd: Path) -> Sequence[Path]:
     """The working directory alone when it is in no repository: what lies above is not this project's."""
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):
         if os.path.exists(directory / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look
-            return iter(directories[: index + 1])
-    return iter([cwd])
+            return directories[: index + 1]
+    return [cwd]
 
 
-def _read(path: Path, most_bytes: int) -> bytes | None:
-    """None when there is no such regular file, or it cannot be read. A FIFO of that name must not block."""
+def _read(path: str, top: str, most_bytes: int, notices: list[str]) -> bytes | None:
+    """None when there is no such file of the repository, or it cannot be read. A FIFO of that name must not block."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, _FLAGS | os.O_NOFOLLOW)
+    except OSError:
+        if not os.path.islink(path):  # noqa: PTH114 - it is a str
+            return None
+        return _read_link(path, top, most_bytes, notices)
+    return _content(fd, most_bytes)
+
+
+def _read_link(path: str, top: str, most_bytes: int, notices: list[str]) -> bytes | None:
+    from ralph.effects.named_file import why_not_of_repository  # noqa: PLC0415 - few projects have links there
+
+    try:
+        fd = os.open(path, _FLAGS)
     except OSError:
         return None
+    why = why_not_of_repository(fd, path, top)
+    if why is None:
+        return _content(fd, most_bytes)
+    os.close(fd)
+    notices.append(f"{path} is left out: {why}")
+    return None
+
+
+def _content(fd: int, most_bytes: int) -> bytes | None:
     try:
         return os.read(fd, most_bytes) if stat.S_ISREG(os.fstat(fd).st_mode) else None
     except OSError:

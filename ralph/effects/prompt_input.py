@@ -14,6 +14,9 @@ from ralph.effects.starting import patiently, start_thread
 from ralph.ports import TIMED_OUT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from ralph.ports import Clock, Mailbox, Waiter
 
 # With a prompt given, a pipe that says nothing for this long has nothing to add.
@@ -32,6 +35,7 @@ def read_prompt(
     argument: str | None,
     file: str | None,
     *,
+    directories: Sequence[str | Path],
     waiter: Waiter,
     clock: Clock,
     stdin_fd: int = 0,
@@ -39,7 +43,7 @@ def read_prompt(
 ) -> tuple[str | None, tuple[str, ...]]:
     """The task's text, and notices for people. Raises PromptError, ShortageError; `Interrupted` when a signal came.
 
-    Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
+    `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
@@ -49,7 +53,7 @@ def read_prompt(
     if "-" in (argument, file):
         argument, file = None, None
     if file is not None:
-        argument = _read_file(file, waiter, clock)
+        argument = _read_file(file, directories, waiter, clock)
     if argument is None:
         return _required_stdin(waiter, clock, stdin_fd), ()
     if not argument.strip():
@@ -58,11 +62,13 @@ def read_prompt(
     return (f"{argument.rstrip()}\n\n{piped}" if piped.strip() else argument), notices
 
 
-def _read_file(path: str, waiter: Waiter, clock: Clock) -> str:
+def _read_file(path: str, directories: Sequence[str | Path], waiter: Waiter, clock: Clock) -> str:
     """Read like standard input: a FIFO or a device must neither hang the run nor fill its memory."""
+    from ralph.effects.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
+
     try:
         # Non-blocking only for the opening of a FIFO that nobody writes to yet.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_named_file(path, directories)
         os.set_blocking(fd, True)
         data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, f"the prompt file {path}")
     except OSError as error:
@@ -76,6 +82,7 @@ def _read_file(path: str, waiter: Waiter, clock: Clock) -> str:
 def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
     if not _is_open(fd) or os.isatty(fd):
         raise PromptError("no prompt: give it as an argument, with --prompt-file, or on standard input")
+    _refuse_kernel_file(fd)
     try:
         data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, "standard input")
     except OSError as error:
@@ -95,6 +102,7 @@ def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, 
     """Data that was piped in beside the prompt, and what to say about it."""
     if not _may_add(fd):
         return "", ()
+    _refuse_kernel_file(fd)
     if _is_half_read(fd):
         return "", ("standard input is a file that somebody has begun to read: left alone",)
     try:
@@ -170,6 +178,18 @@ def _is_open(fd: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _refuse_kernel_file(fd: int) -> None:
+    """`ralph < PROMPT.md`, where that is a link to /proc/self/environ: a shell follows any link."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return
+    from ralph.effects.named_file import refuse_kernel_file  # noqa: PLC0415 - few prompts are redirected files
+
+    try:
+        refuse_kernel_file(fd, "/dev/stdin")
+    except OSError as error:
+        raise PromptError(f"standard input is not read: {error.strerror}") from error
 
 
 def _may_add(fd: int) -> bool:

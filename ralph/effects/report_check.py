@@ -7,11 +7,11 @@ universe lasts, and nothing in our own process could stop it: neither a signal n
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.report import problems_without_payload
 from ralph.core.shortage import ShortageError
+from ralph.effects.own_programs import own_python
 from ralph.effects.starting import start_process, start_thread
 from ralph.ports import TIMED_OUT
 
@@ -28,10 +28,7 @@ TOO_SLOW = "payload: could not be checked within {seconds:g} s; send it in a pla
 NOT_NOW = "payload: could not be checked: {shortage}; nothing is wrong with it: send the same report again"
 BROKEN = "payload: could not be checked; send it in a plainer form"
 
-_WORKER = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ralph.effects.report_validator import answer; answer()"
-)
+_WORKER = "from ralph.effects.report_validator import answer; answer()"
 
 
 class ReportCheck:
@@ -85,7 +82,7 @@ class ReportCheck:
 
         protect_this_process()
         return start_process(
-            [sys.executable, "-I", "-c", _WORKER, json.dumps([entry for entry in sys.path if entry])],
+            own_python(_WORKER),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

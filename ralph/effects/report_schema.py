@@ -5,10 +5,9 @@ jsonschema is imported when the first schema is there, and never fetches anythin
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import re
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from ralph.core.schema_references import (
     schemas_within,
 )
 from ralph.core.strict_json import strict_json
+from ralph.effects.named_file import read_named_file
 from ralph.effects.schema_faults import LONGEST_PATH, faults_of, shortened
 
 if TYPE_CHECKING:
@@ -38,10 +38,12 @@ _DRAFTS = (
 )
 
 
-def read_schema(text_or_path: str, cwd: Path | str) -> dict[str, Any]:
+def read_schema(
+    text_or_path: str, cwd: Path | str, works_in: Path | str | None = None, *, takes_pipe: bool = True
+) -> dict[str, Any]:
     """Text that begins with `{` is the schema itself, all else the path of its file, relative to `cwd`.
 
-    Raises ValueError with one line that says what is wrong and where.
+    `works_in`: where the run will work, if not there. `takes_pipe`: False where the file will be read again. Raises ValueError with one line that says what is wrong and where.
     """
     if text_or_path.lstrip().startswith("{"):
         where, text = "the schema", text_or_path
@@ -49,7 +51,8 @@ def read_schema(text_or_path: str, cwd: Path | str) -> dict[str, Any]:
             raise ValueError(f"the schema is longer than {MOST_SCHEMA_BYTES} bytes")
     else:
         where = shortened(text_or_path, LONGEST_PATH) if text_or_path.isprintable() else shown(text_or_path)
-        text = _text_of(Path(cwd) / text_or_path, where)
+        directories = (cwd, works_in or cwd)
+        text = _text_of(Path(cwd, text_or_path), where, directories, takes_pipe=takes_pipe)
     try:
         schema = strict_json(text)
     except json.JSONDecodeError as error:
@@ -68,25 +71,18 @@ def read_schema(text_or_path: str, cwd: Path | str) -> dict[str, Any]:
     return schema
 
 
-def _text_of(path: Path, where: str) -> str:
-    """A FIFO of that name must not block, and what is no file is none."""
+def _text_of(path: Path, where: str, directories: Sequence[Path | str], *, takes_pipe: bool) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        data = read_named_file(str(path), directories, MOST_SCHEMA_BYTES, takes_pipe=takes_pipe)
     except FileNotFoundError:
         raise ValueError(f"cannot read {where}: no such file (and a schema as text begins with {{)") from None
     except (OSError, ValueError) as error:
+        code = getattr(error, "errno", None)
+        if code == errno.EINVAL:
+            raise ValueError(f"{where} is no file") from None
+        if code == errno.EFBIG:
+            raise ValueError(f"{where} is longer than {MOST_SCHEMA_BYTES} bytes") from None
         raise ValueError(f"cannot read {where}: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{where} is no file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(MOST_SCHEMA_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"cannot read {where}: {error.strerror}") from None
-    finally:
-        os.close(descriptor)
-    if len(data) > MOST_SCHEMA_BYTES:
-        raise ValueError(f"{where} is longer than {MOST_SCHEMA_BYTES} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

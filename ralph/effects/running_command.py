@@ -22,7 +22,7 @@ _CHUNK_BYTES = 65_536
 _OUTPUT_AFTER_END_S = 1.0
 _READER_LOOKS_UP_EVERY_MS = 100
 # Beyond the grace, for the launcher to end what ignored it.
-_LAUNCHER_MARGIN_S = 1.0
+_LAUNCHER_MARGIN_S = 3.0
 _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
 

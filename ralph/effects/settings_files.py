@@ -1,21 +1,28 @@
-"""Reads TOML files of settings and judges their shape; which keys there are it is told by `ralph/settings.py`.
+"""Finds and reads TOML files of settings, says which of them are trusted, and judges their shape.
 
-Refuses unknown tables and keys, and what could hang or flood a run (a pipe, a device, over a megabyte), each in
-one line that names the file.
+Which keys there are it is told by `ralph/settings.py`. Refuses unknown tables and keys, and what could hang or flood a
+run (a pipe, a device, over a megabyte), each in one line that names the file.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import stat
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+LOCAL_FILE = "ralph.toml"
+"""In the working directory."""
 MAX_BYTES = 1_000_000
 """Nobody writes a thousandth of this; a cloned repository may hold anything."""
+_MOST_LINKS = 40
+"""That Linux follows in one path."""
 
 
 class SettingsFileError(Exception):
@@ -34,22 +41,105 @@ def user_settings_path(environment: Mapping[str, str]) -> Path | None:
     return home / ".config" / "ralph" / "config.toml" if home.is_absolute() else None
 
 
-def read_settings_file(path: Path, *, required: bool = False) -> dict[str, Any] | None:
-    """The file's tables; None when there is no such file, unless it is `required`."""
+@dataclass(frozen=True)
+class SettingsFile:
+    """One file that settings may come from, as it was at one moment."""
+
+    path: Path
+    is_trusted: bool
+    """False: what is in the working directory may come with a repository, or be written by an agent."""
+    data: bytes | None
+    """None: there is no such file."""
+    is_named: bool = False
+    """By `--config`."""
+
+
+def find_settings_files(
+    environment: Mapping[str, str],
+    cwd: Path,
+    config_file: Path | None,
+    known: Mapping[str, bytes | None] = MappingProxyType({}),
+) -> tuple[SettingsFile, ...]:
+    """Every place that settings are looked for in, from the weakest to the strongest. `config_file` is `--config`.
+
+    `known`: what some paths hold, which are then not read. Raises SettingsFileError.
+    """
+
+    def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
+        data = known[str(path)] if str(path) in known else read_settings_file(path, required=is_named)
+        return SettingsFile(path, is_trusted, data, is_named)
+
+    files = []
+    user_file = user_settings_path(environment)
+    local_file = cwd / LOCAL_FILE
+    named_file = None if config_file is None else cwd / config_file
+    places = {} if user_file is None else {user_file: not leads_through(user_file, cwd)}
+    places[local_file] = False
+    for path, is_trusted in places.items():
+        if (
+            is_trusted or named_file is None or not _is_same(named_file, path)
+        ):  # named by the user, it is trusted
+            files.append(file_at(path, is_trusted=is_trusted))
+    if named_file is not None:
+        files.append(file_at(named_file, is_trusted=True, is_named=True))
+    return tuple(files)
+
+
+def leads_through(path: Path, directory: Path) -> bool:
+    """Whether something beneath the directory decides which file the absolute path means, by a link of any kind."""
+    fence = os.path.realpath(directory)
+    inside = fence.rstrip(os.sep) + os.sep
+    at, links = os.sep, 0
+    left = [*reversed(path.parts[1:])]
+    while left:
+        part = left.pop()
+        if part == os.pardir:
+            at = os.path.dirname(at)  # noqa: PTH120 - without links by now
+            continue
+        here = os.path.join(at, part)  # noqa: PTH118 - the path is walked as the system walks it
+        if here.startswith(inside):
+            return True
+        try:
+            target = os.readlink(here)  # noqa: PTH115
+        except OSError:  # no link, or nothing at all
+            at = here
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            return True  # the system does not follow it either
+        at = os.sep if target.startswith(os.sep) else at
+        left += reversed([one for one in Path(target).parts if one != os.sep])
+    return False
+
+
+def _is_same(one: Path, other: Path) -> bool:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise SettingsFileError(f"{path}: not a regular file")
-        if status.st_size > MAX_BYTES:
-            raise SettingsFileError(f"{path}: larger than {MAX_BYTES} bytes")
-        data = path.read_bytes()
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
+    """None when there is no such file, unless it is `required`. Raises SettingsFileError."""
+    try:
+        # Not blocking: an agent could have put a pipe there.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SettingsFileError(f"{path}: not a regular file")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError) as error:
         if not required:
             return None
         raise SettingsFileError(f"{path}: no such file") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise SettingsFileError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
-    return _parsed(path, data)
+    if len(data) > MAX_BYTES:
+        raise SettingsFileError(f"{path}: larger than {MAX_BYTES} bytes")
+    return data
 
 
 def flattened(
@@ -90,7 +180,8 @@ def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str
             yield from keys_at_any_depth(inner, f"{above}{name}.")
 
 
-def _parsed(path: Path, data: bytes) -> dict[str, Any]:
+def parsed(path: Path, data: bytes) -> dict[str, Any]:
+    """The file's tables. Raises SettingsFileError."""
     import tomllib  # noqa: PLC0415 - most runs have no settings file, and start-up is a feature
 
     try:

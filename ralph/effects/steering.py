@@ -23,14 +23,17 @@ from ralph.core.events import (
     AttemptEnded,
     ClockFired,
     Event,
+    Notice,
+    PermissionModeChanged,
     ResponseDiscarded,
     RetryExhausted,
     RetryRecovered,
     RetryScheduled,
     StreamReceived,
 )
+from ralph.core.permission_mode import PermissionMode, mode_notice, permission_mode
 from ralph.effects.control_channel import EndOfInput, TooLong
-from ralph.ports import TIMED_OUT, InterruptRequested, RetryAborted
+from ralph.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,9 +61,26 @@ _REQUESTS = (
     "abort_retry",
     "get_status",
 )
-# Of `initialize`. A hook that is never called may be all that was to stop a command.
+# Of `initialize`: what is to stop calls, and what a driver would only miss. After the first nothing runs: a hook that
+# is never called may be all that was to stop a command. Names are compared without case and underscores.
+_GUARDS = frozenset(
+    [
+        "hooks",
+        "canusetool",
+        "permissionprompttool",
+        "permissionprompttoolname",
+        "permissionprompts",
+        "permissions",
+        "permissionmode",
+        "allowedtools",
+        "disallowedtools",
+        "tools",
+        "sandbox",
+        "settings",
+        "managedsettings",
+    ]
+)
 _NOT_OFFERED = (
-    "hooks",
     "agents",
     "skills",
     "sdkMcpServers",
@@ -84,11 +104,13 @@ class Steering:
         serving: Callable[[], str | None] = lambda: None,
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] | None = None,
+        emit: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         """`respond` writes one object; `choose_model` gives a wish's full name, for None the first model's.
 
         `choose_model` raises ValueError with what to say about a model that cannot be had. `serving` tells who is
-        asked at present, `has_room` whether answers are read. `acknowledge` is told of every item that was taken.
+        asked at present, `has_room` whether answers are read. `acknowledge` is told of every item that was taken,
+        `emit` of what people and readers should know.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -98,6 +120,9 @@ class Steering:
         self._serving = serving
         self._has_room = has_room
         self._acknowledge = acknowledge
+        self._emit = emit
+        self.refused_guard: str | None = None
+        """Why no message may be worked on any more; None: all may."""
         self._queue: deque[tuple[UserMessage, int]] = deque()
         self._queued_bytes = 0
         self._has_input_ended = False
@@ -167,7 +192,7 @@ class Steering:
     def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
         """One item of the channel. `waiting_for`: what the run waits for meanwhile, None: not known.
 
-        Raises `InterruptRequested` or `RetryAborted` when that was asked for, after the answer was given: only
+        Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` where that follows, after the answer was given: only
         while a message is being worked on, and once for each message, so that cleaning up is left in peace.
         """
         if self._acknowledge is not None:
@@ -209,8 +234,12 @@ class Steering:
             response = self._answer(request, waiting_for)
         except ValueError as refusal:
             self._respond(failure(request.request_id, str(refusal)))
+            if request.subtype == "initialize" and self.refused_guard is not None:
+                self._stop(GuardRefused(self.refused_guard))
             return
         self._respond(success(request.request_id, response))
+        if request.subtype == "set_permission_mode":
+            self._tell_mode()
         if response.get("interrupted"):
             self._stop(InterruptRequested())
         if response.get("aborted"):
@@ -222,7 +251,7 @@ class Steering:
             case "initialize":
                 return self._initialize(request.fields)
             case "set_permission_mode":
-                return {}
+                return {"mode": self._set_permission_mode(request.fields.get("mode"))}
             case "interrupt":
                 return {"interrupted": self._is_working}
             case "set_model":
@@ -238,7 +267,19 @@ class Steering:
         )
 
     def _initialize(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """What only informs is let pass; a driver that counts on the rest must not think it has it."""
+        """What only informs is let pass; a driver that counts on the rest must not think it has it.
+
+        A guard that was refused once stays missed: whatever is asked for later, nothing runs.
+        """
+        guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
+        if guards and self.refused_guard is None:
+            names = ", ".join(sorted(map(in_short, guards)))
+            self.refused_guard = (
+                f"initialize asked for {names}, which ralph cannot honour: nothing runs without a guard that was asked "
+                "for. Start ralph again without it, and limit tools by its options"
+            )
+        if self.refused_guard is not None:
+            raise ValueError(self.refused_guard)
         wished = [name for name in _NOT_OFFERED if fields.get(name)]
         if wished:
             raise ValueError(f"initialize: ralph does not offer {', '.join(wished)}; leave that out")
@@ -255,6 +296,27 @@ class Steering:
         self._controls.model = chosen
         return chosen
 
+    def _set_permission_mode(self, wish: object) -> str:
+        if not isinstance(wish, str):
+            raise ValueError(f'"mode" must be the name of a permission mode, not {in_short(wish)}')  # noqa: TRY004
+        try:
+            mode = permission_mode(wish)
+        except ValueError as error:
+            raise ValueError(f'"mode" {error}') from None
+        if self._controls.stays_in_plan and mode is not PermissionMode.PLAN:
+            raise ValueError(
+                "the run was started with --permission-mode plan and stays in it; start another one for the work"
+            )
+        self._controls.permission_mode = mode
+        return mode.value
+
+    def _tell_mode(self) -> None:
+        mode = self._controls.permission_mode
+        self._emit(PermissionModeChanged(mode))
+        said = mode_notice(mode)
+        if said is not None:
+            self._emit(Notice(said))
+
     def _set_auto_retry(self, wish: object) -> bool:
         if not isinstance(wish, bool):
             raise ValueError(f'"enabled" must be true or false, not {in_short(wish)}')  # noqa: TRY004 - see _answer
@@ -262,7 +324,7 @@ class Steering:
         return wish
 
     def _stop(self, stop: BaseException) -> None:
-        if not self._has_stopped:
+        if self._is_working and not self._has_stopped:
             self._has_stopped = True
             raise stop
 
@@ -289,6 +351,15 @@ class Steering:
             "seconds_left": round(left_s, 3),
             "message": self._retry.message,
         }
+
+
+def _is_guard(name: str) -> bool:
+    return name.lower().replace("_", "") in _GUARDS
+
+
+def _asks_for_something(value: object) -> bool:
+    """`{"PreToolUse": []}` registers nothing."""
+    return any(value.values()) if isinstance(value, dict) else bool(value)
 
 
 def _is_name(value: object) -> bool:

@@ -60,9 +60,16 @@ class Ralph:
     cwd: Path
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def user_file(self) -> Path:
+        """The user's own settings, which a test may write."""
+        path = Path(self.environment["HOME"], ".config", "ralph", "config.toml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
     def retry_quickly(self) -> None:
         """Four retries without the waits of the standard schedule."""
-        (self.cwd / "ralph.toml").write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
+        self.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
 
     def start(self, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         popen.setdefault("stdin", subprocess.DEVNULL)
@@ -253,10 +260,22 @@ def iteration_of(request: RecordedRequest) -> int:
     return int(found[1])
 
 
+def loop_folder(ralph: Ralph) -> Path:
+    """Of the loop that was begun last, there or not yet."""
+    state = Path(ralph.environment["HOME"], ".local", "state", "ralph", "loops")
+    return max(state.glob(f"{ralph.cwd.name}-*/[0-9]*"), default=state / "none")
+
+
 def loop_record(ralph: Ralph) -> dict[str, Any]:
-    """What `.ralph/loop.json` says now."""
-    record: dict[str, Any] = json.loads((ralph.cwd / ".ralph" / "loop.json").read_text())
+    """What the newest loop's record says now."""
+    record: dict[str, Any] = json.loads((loop_folder(ralph) / "loop.json").read_text())
     return record
+
+
+def is_loop_waiting(ralph: Ralph) -> bool:
+    """Whether its record says that the API is waited for."""
+    record = loop_folder(ralph) / "loop.json"
+    return record.exists() and '"phase": "waiting"' in record.read_text()
 
 
 def loop_lines(ran: Finished) -> list[str]:

@@ -63,6 +63,6 @@ def endless(sock: socket.socket) -> None:
 
 def set_clocks(ralph, **seconds: float) -> None:
     lines = [f"{name} = {value}" for name, value in seconds.items()]
-    (ralph.cwd / "ralph.toml").write_text(
+    ralph.user_file.write_text(
         "\n".join(["[clocks]", *lines, "[retry]", "policy = 'custom'", "base_delay_s = 0.01"])
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -68,9 +69,7 @@ def closed_port() -> int:
 
 
 def user_settings(ralph, text: str) -> None:
-    path = Path(ralph.environment["HOME"], ".config", "ralph", "config.toml")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    ralph.user_file.write_text(text)
 
 
 def checks(stdout: str) -> dict[str, tuple[str, str]]:
@@ -93,15 +92,17 @@ def endpoint(stdout: str) -> tuple[str, str]:
 
 def test_every_setting_is_shown_with_its_value_and_origin(ralph, listen) -> None:
     user_settings(ralph, '[clocks]\nconnect_s = 2.5\n[tools]\npass_env = ["A", "B"]')
-    (ralph.cwd / "ralph.toml").write_text("retry.enabled = false")
+    (ralph.cwd / "ralph.toml").write_text("retry.policy = 'off'\nclocks.response_s = 0")
     ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{listen().port}"
     shown = ralph("doctor")
     assert (shown.code, shown.stderr) == (0, "")
     rows = {line.split()[0]: line.split()[1:] for line in shown.stdout.split("\n\n")[0].splitlines()[1:]}
-    assert list(rows) == [*(key.name for key in KEYS), "targets"]
+    assert list(rows) == [*(key.name for key in KEYS), "tools", "targets"]
     assert rows["clocks.connect_s"][0] == "2.5"
     assert rows["clocks.connect_s"][1].endswith("/config.toml")
-    assert rows["retry.enabled"] == ["false", str(ralph.cwd / "ralph.toml")]
+    assert rows["retry.policy"] == ["off", str(ralph.cwd / "ralph.toml")]
+    assert rows["clocks.response_s"] == ["1800", "default"]
+    assert f"{ralph.cwd}/ralph.toml: clocks.response_s = 0 is ignored" in checks(shown.stdout)["settings"][1]
     assert rows["tools.pass_env"][:2] == ["A", "B"]
     assert rows["model.base_url"][1] == "ANTHROPIC_BASE_URL"
     assert rows["model.max_tokens"] == ["32000", "default"]
@@ -393,6 +394,30 @@ def test_the_machine_is_described(ralph) -> None:
     assert os.uname().sysname in found["system"][1]
     assert "openat2" in found["file confinement"][1]
     assert found["sandbox"][1].startswith("none: ")
+    assert not {"PATH", "PYTHONPATH"} & found.keys()
+
+
+@pytest.mark.parametrize("entry", ["", ".", "bin", "{cwd}/bin"])
+def test_search_paths_that_lead_into_the_checkout_are_warnings_and_its_programs_are_not_taken(
+    ralph, entry
+) -> None:
+    (ralph.cwd / "bin").mkdir()
+    for directory in (ralph.cwd, ralph.cwd / "bin"):
+        (directory / "bash").touch(mode=0o755)
+    entry = entry.format(cwd=ralph.cwd)
+    for name in ("PATH", "PYTHONPATH"):
+        ralph.environment[name] = f"{entry}:{ralph.environment[name]}"
+    found = checks(ralph("doctor", "--offline").stdout)
+    assert found["bash"] == ("ok", shutil.which("bash"))
+    assert ("PATH" in found) != entry.startswith("/"), (
+        "what is in a PATH by its full name was put there on purpose"
+    )
+    assert f"names {entry or '.'}, in the working directory" in found["PYTHONPATH"][1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory can be read")
+def test_memory_is_private(ralph) -> None:
+    assert checks(ralph("doctor", "--offline").stdout)["memory"][0] == "ok"
 
 
 def test_a_sessions_directory_that_cannot_be_made_fails(ralph, tmp_path) -> None:

@@ -153,12 +153,12 @@ def test_d12_a_budget_that_could_not_be_kept_is_refused_before_anything_is_spent
 def test_d12_the_refusal_of_a_budget_says_what_to_write_and_that_works_exits_0(ralph, serve) -> None:
     serve(DONE)
     arguments = ("go", "--model", WITHOUT_PRICE, "--max-budget-usd", "1")
-    advice = ralph(*arguments).last_line.partition("ralph.toml: ")[2].partition(" (USD")[0]
+    advice = ralph(*arguments).last_line.partition("config.toml: ")[2].partition(" (USD")[0]
     assert advice.count("...") == 4
     for number in ("1", "5", "1.25", "0.1"):
         advice = advice.replace("...", number, 1)
     entry = advice.replace(", model", "\nmodel").replace(", price", "\nprice")
-    (ralph.cwd / "ralph.toml").write_text(f"[[targets]]\n{entry}\n")
+    ralph.user_file.write_text(f"[[targets]]\n{entry}\n")
     ran = ralph(*arguments, "--output-format", "json")
     assert ran.code == 0
     assert ran.result["total_cost_usd"] == pytest.approx((10 * 1 + 2 * 5) / 1e6)

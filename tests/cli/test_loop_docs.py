@@ -187,6 +187,8 @@ def test_the_steps_of_the_job_run_as_a_runner_runs_them(machine, serve, tmp_path
         "CI": "true",
         "GITHUB_ACTIONS": "true",
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "RALPH_STATE_DIR": str(tmp_path / "temp" / "ralph"),
     }
     for script in (identity, loop, leftovers):
         ran = subprocess.run(
@@ -210,7 +212,12 @@ def test_the_steps_of_the_job_run_as_a_runner_runs_them(machine, serve, tmp_path
         check=True,
     )
     assert pushed.stdout == "ralph ralph loop: iteration 1\n"
-    assert (machine.cwd / ".ralph" / "uncommitted.patch").read_text() == ""
+    kept = tmp_path / "temp" / "ralph" / "loops"
+    assert (kept / "uncommitted.patch").read_text() == ""
+    assert len([*kept.glob("project-*/0001/loop.json")]) == 1
+    [job] = blocks("loop-recipes.md", "yaml")
+    assert "RALPH_STATE_DIR: ${{ runner.temp }}/ralph\n" in job
+    assert "path: ${{ runner.temp }}/ralph/loops\n" in job
 
 
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (124, 0), (1, 1), (4, 4), (75, 75), (78, 78)])
@@ -285,11 +292,11 @@ def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_tol
     tmp_path, asked, record, option
 ) -> None:
     [script] = blocks("loop-recipes.md", "sh")
-    (tmp_path / "project" / ".ralph").mkdir(parents=True)
-    if record:
-        (tmp_path / "project" / ".ralph" / "loop.json").write_text(record)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "record").write_text(record)
+    status = f"cat '{tmp_path}/record'; exit {0 if record else 2}"
     ralph = tmp_path / "ralph"
-    ralph.write_text("#!/bin/sh\necho $1 $2\n")
+    ralph.write_text(f'#!/bin/sh\nif [ "$2 $3" = "--status --json" ]; then {status}; fi\necho $1 $2\n')
     ralph.chmod(0o755)
     ran = subprocess.run(
         ["/bin/sh", "-c", script.replace("/home/me", str(tmp_path)), "night.sh", asked],

@@ -47,7 +47,7 @@ def test_an_outage_is_waited_for_by_the_schedule_resumes_the_session_and_does_no
     ralph, iterations
 ) -> None:
     ralph.retry_quickly()
-    with (ralph.cwd / "ralph.toml").open("a") as file:
+    with ralph.user_file.open("a") as file:
         file.write("max_retries = 1\n[loop]\noutage_waits_s = [0.2, 0.4]\n")
     server = iterations([bash("echo once >> done"), in_turn(*[AWAY] * 4, Turn("Back again."))])
     ran = ralph("loop", "go", "--max-iterations", "1", "--output-format", "stream-json")

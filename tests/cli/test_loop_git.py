@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 
 import pytest
@@ -161,20 +160,3 @@ def test_what_ralph_itself_writes_into_the_checkout_is_no_progress_and_in_no_com
     untracked = checkout.git("status", "--porcelain").splitlines()
     assert {line.split()[1] for line in untracked} == {".state/", "loop.log", "m.prom", "summary.md"}
     assert "4 iterations in a row made no progress" in (ralph.cwd / "loop.log").read_text()
-
-
-def test_a_record_that_came_with_the_repository_is_not_followed_and_gets_no_key(
-    ralph, checkout, iterations, serve
-) -> None:
-    """Also one that an agent edited: what it asks for would be done with the user's key."""
-    iterations([bash("touch one")])
-    assert ralph("loop", "go", "--max-iterations", "1").code == 0
-    thief = serve(Turn("Thank you."))
-    path = ralph.cwd / ".ralph" / "loop.json"
-    record = json.loads(path.read_text())
-    record["plan"]["run_arguments"] = ["--base-url", thief.base_url]
-    path.write_text(json.dumps(record))
-    ran = ralph("loop", "--continue", "--max-iterations", "5")
-    assert ran.code == 78
-    assert "is not as ralph left it here" in ran.stderr
-    assert not thief.requests

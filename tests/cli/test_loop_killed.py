@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
-from tests.cli.conftest import first_prompt, in_turn, loop_lines, loop_record, processes_of, wait_until
+from tests.cli.conftest import (
+    first_prompt,
+    in_turn,
+    is_loop_waiting,
+    loop_folder,
+    loop_lines,
+    loop_record,
+    processes_of,
+    wait_until,
+)
 from tests.cli.model_answers import bash
 
 pytestmark = pytest.mark.skipif(
@@ -105,11 +114,10 @@ def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_
 def test_a_wait_for_the_api_that_a_kill_broke_off_is_waited_to_its_end_exits_0(
     ralph, ralph_here, iterations
 ) -> None:
-    (ralph.cwd / "ralph.toml").write_text(QUICK)
+    ralph.user_file.write_text(QUICK)
     iterations([WORK, in_turn(AWAY, AWAY, Turn("Back."))])
     process = ralph.start("loop", "go", "--max-iterations", "1")
-    record = ralph.cwd / ".ralph" / "loop.json"
-    wait_until(lambda: record.exists() and '"phase": "waiting"' in record.read_text())
+    wait_until(lambda: is_loop_waiting(ralph))
     until_s = time.monotonic() + 1
     told = ralph_here("loop", "--status").stdout
     assert "waiting for the API until " in told
@@ -236,7 +244,7 @@ def test_a_project_of_three_iterations_survives_kills_at_any_moment_exits_0(
             kills += 1
         else:
             ran = ralph.finish(process)
-        if (ralph.cwd / ".ralph" / "loop.json").exists():
+        if (loop_folder(ralph) / "loop.json").exists():
             loop_record(ralph)  # readable, whenever it was killed
             arguments = ["loop", "--continue"]
     assert ran.code == 0, ran.stderr

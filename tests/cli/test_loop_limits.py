@@ -51,7 +51,7 @@ def test_the_time_of_all_iterations_ends_the_one_under_way_and_the_loop_with_124
 
 def test_a_wait_that_would_outlast_the_time_is_not_begun_exits_75(ralph, serve) -> None:
     ralph.retry_quickly()
-    with (ralph.cwd / "ralph.toml").open("a") as file:
+    with ralph.user_file.open("a") as file:
         file.write("max_retries = 1\n[loop]\noutage_waits_s = [60]\n")
     serve(Step(fault=Fault(status=529), repeat="forever"))
     started_s = time.monotonic()

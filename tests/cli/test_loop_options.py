@@ -19,7 +19,7 @@ from typer.main import get_command
 import ralph.loop_command
 import ralph.loop_status
 from ralph.cli import app, run_cli
-from ralph.cli_passed_on import _spellings
+from ralph.cli_lists import spellings
 from ralph.core.loop_values import LoopLimits, LoopPlan
 from ralph.core.passed_on import UnknownOptionError, split_arguments
 from ralph.loop_options import LoopOptions
@@ -35,8 +35,8 @@ def asked(tmp_path, monkeypatch) -> list[Any]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PROMPT.md").write_text("do it")
 
-    def note(request: object) -> int:
-        calls.append(request)
+    def note(request: object, **options: object) -> int:
+        calls.append(request if not any(options.values()) else (request, options))
         return 42
 
     monkeypatch.setattr(ralph.loop_command, "loop_command", note)
@@ -91,7 +91,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
     )
     assert asked == [LoopOptions(plan)]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
-    assert unset == ["prompt_file"]
+    assert unset == ["prompt_file", "settings_files"]
 
 
 PASSED_ON = {
@@ -109,9 +109,14 @@ PASSED_ON = {
         ["-p", "--dangerously-skip-permissions", "--output-format=stream-json", "--verbose"],
     ),
     "paths stay as typed": (
-        ["--add-dir", ".", "x", "--metrics-file=m.prom"],
-        ["--add-dir", ".", "--metrics-file=m.prom"],
+        ["x", "--session-dir", ".", "--metrics-file=m.prom"],
+        ["--session-dir", ".", "--metrics-file=m.prom"],
     ),
+    "lists, a word at a time": (
+        ["x", "--add-dir", ".", "..", "--tools", "Read,Bash", "Grep", "-q"],
+        ["--add-dir=.", "--add-dir=..", "--tools=Read,Bash", "--tools=Grep", "-q"],
+    ),
+    "prompt behind a list": (["--add-dir", ".", "--", "x"], ["--add-dir=."]),
     "prompt behind --": (["--quiet", "--", "--model"], ["--quiet"]),
     "text is the input format anyway": (["--input-format", "text", "x"], ["--input-format", "text"]),
 }
@@ -131,7 +136,7 @@ REFUSED = {
     "copy": (["--fork-session"], "--fork-session is not for a loop"),
     "session id": (["--session-id", "0" * 32], "has a session and an id of its own"),
     "sessions not kept": (["--no-session-persistence"], "its session is kept"),
-    "result file": (["--result-file", "r.json"], ".ralph/loop.json has them"),
+    "result file": (["--result-file", "r.json"], "`ralph loop --status --json` has them"),
     "driven": (["--input-format", "stream-json"], "--input-format stream-json is not for a loop"),
     "unknown option": (["--max-iteration", "3"], "No such option: --max-iteration (Possible options: --max-iter"),
     "unknown short option": (["-qz"], "No such option: -z"),
@@ -140,13 +145,15 @@ REFUSED = {
     "no number of turns": (["--max-turns", "many"], "'many'"),
     "no turns": (["--max-turns", "0"], "--max-turns must be a whole number of at least 1, not 0"),
     "value for a flag": (["--quiet=yes"], "--quiet"),
-    "unknown tool": (["--allowed-tools", "Launch"], "no tool is called 'Launch'"),
+    "unknown tool": (["--allowed-tools=Launch"], "no tool is called 'Launch'"),
+    "mode that needs rules": (["--permission-mode", "dontAsk"], "--permission-mode dontAsk needs allow rules"),
+    "the loop's own way to hand settings on": (["--settings-fd", "0"], "--settings-fd is not for a loop"),
     "no URL": (["--base-url", "ftp://x"], "--base-url"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b"], "--system-prompt"),
     "no system prompt file": (["--append-system-prompt-file", "gone"], "cannot read gone"),
     "no schema": (["--json-schema", "gone.json"], "gone.json"),
     "partial without stream": (["--include-partial-messages"], "needs --output-format stream-json"),
-    "nothing to add": (["--add-dir", "gone"], "gone does not exist"),
+    "nothing to add": (["--add-dir=gone"], "gone does not exist"),
     "metrics nowhere": (["--metrics-file", "gone/x"], "--metrics-file"),
     "no check": (["--until", " "], "--until: is empty"),
     "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until"),
@@ -163,7 +170,7 @@ REFUSED = {
     "three words": (["y", "z"], "unexpected extra argument"),
     "status of something": (["--status", "--push", "--model", "x"], "(--cd): leave out PROMPT, --push, --model"),
     "status and continue": (["--status", "-c"], "leave out PROMPT, --continue"),
-    "continue with more": (["-c", "--until", "true", "-q"], "loop.json: leave out PROMPT, --until, --quiet"),
+    "continue with more": (["-c", "--until", "true", "-q"], "record: leave out PROMPT, --until, --quiet"),
 }  # fmt: skip
 
 
@@ -202,6 +209,11 @@ def test_continue_takes_limits_and_a_directory(asked, tmp_path) -> None:
 def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
     assert run_cli(["loop", "--continue"]) == 42
     assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), goes_on=True)]
+
+
+def test_status_is_one_json_object_where_that_is_asked_for(asked, tmp_path) -> None:
+    assert run_cli(["loop", "--status", "--json"]) == 42
+    assert asked == [(tmp_path, {"is_json": True})]
 
 
 @pytest.mark.parametrize(("typed", "where"), [([], "."), (["--cd", "work"], "work")])
@@ -265,7 +277,7 @@ WORDS = st.one_of(
 def test_both_parsers_together_read_what_one_that_knows_all_would_read(words) -> None:
     whole = _parsed([*OF_RUN, *OF_LOOP], words)  # of two with one name, the later is asked
     try:
-        split = split_arguments(words, _spellings(OF_LOOP), _spellings(OF_RUN))
+        split = split_arguments(words, spellings(OF_LOOP), spellings(OF_RUN))
     except UnknownOptionError:
         assert whole is None
         return

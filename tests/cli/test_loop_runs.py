@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.cli.conftest import first_prompt, loop_lines, loop_record
+from tests.cli.conftest import first_prompt, loop_folder, loop_lines, loop_record
 from tests.cli.model_answers import bash
 
 CHECK = "seq -f 'row %g' 2000; test -e done && test $(wc -l < done) = 3"
@@ -52,7 +52,7 @@ def test_three_iterations_until_the_check_passes_tell_a_line_each_and_exit_0(
         assert rows.endswith(f"\n{tail}")
         assert 4000 < len(tail) <= 4096
         assert ".ralph/stop" not in prompt
-    assert (ralph.cwd / ".ralph" / "check.log").read_text() == f"{rows}\n"
+    assert (loop_folder(ralph) / "check.log").read_text() == f"{rows}\n"
 
     log = checkout.git("log", "--format=%s", "--reverse").splitlines()
     assert log[1:] == ["one", "ralph loop: iteration 2", "ralph loop: iteration 3"]
@@ -69,7 +69,8 @@ def test_three_iterations_until_the_check_passes_tell_a_line_each_and_exit_0(
     assert state[0].startswith(f"loop in {ralph.cwd}, begun ")
     assert re.fullmatch(r"ended [-0-9: ]{16}: completed: the check passes; 3 iterations, .*", state[1])
     assert state[2] == f"check `{CHECK}`: passed"
-    assert len(state) == 6
+    assert state[-1] == f"record, last prompt and the check's output: {loop_folder(ralph)}"
+    assert len(state) == 7
     assert "go on with" not in told.stdout
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ralph.effects import launcher
 from ralph.mock_api import Fault, Step
-from tests.cli.conftest import loop_lines, loop_record, processes_of, wait_until
+from tests.cli.conftest import is_loop_waiting, loop_lines, loop_record, processes_of, wait_until
 from tests.cli.model_answers import bash
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
@@ -89,13 +89,12 @@ def test_ctrl_c_at_a_terminal_reaches_the_iteration_once(ralph, iterations) -> N
 
 
 def test_a_signal_in_a_wait_for_the_api_ends_it_at_once_and_the_wait_is_recorded(ralph, iterations) -> None:
-    (ralph.cwd / "ralph.toml").write_text(
+    ralph.user_file.write_text(
         "[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\nmax_retries = 1\n[loop]\noutage_waits_s = [60]\n"
     )
     iterations([Step(fault=Fault(status=529))] * 9)
     process = ralph.start("loop", "go")
-    record = ralph.cwd / ".ralph" / "loop.json"
-    wait_until(lambda: record.exists() and '"phase": "waiting"' in record.read_text())
+    wait_until(lambda: is_loop_waiting(ralph))
     ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
     assert (ran.code, seconds < 1.5) == (143, True)
     assert loop_record(ralph)["current"]["waits_until"] is not None

@@ -6,9 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from ralph.mock_api import Turn
-from tests.cli.conftest import KEY, loop_lines, loop_record
+from tests.cli.conftest import KEY, loop_folder, loop_lines, loop_record
 from tests.cli.model_answers import bash
 from tests.cli.test_disk import in_small_disk, needs_mounts
 
@@ -36,9 +37,9 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     assert "HOME=" in seen_by_check
     assert KEY not in seen_by_git + seen_by_check
     assert "ANTHROPIC_API_KEY" not in seen_by_git + seen_by_check
-    assert (ralph.cwd / ".ralph" / "check.log").read_text() == "[redacted]\n"
-    kept = {path.name: path.read_text() for path in (ralph.cwd / ".ralph").iterdir()}
-    assert set(kept) == {".gitignore", "check.log", "loop.json", "prompt.md"}
+    kept = {path.name: path.read_text() for path in loop_folder(ralph).iterdir()}
+    assert kept["check.log"] == "[redacted]\n"
+    assert set(kept) == {"check.log", "loop.json", "prompt.md"}
     assert [name for name, text in kept.items() if KEY in text] == []
     assert KEY not in "\n".join(loop_lines(ran))
     assert KEY not in str(server.requests[0].json()["messages"])
@@ -49,8 +50,9 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
 def test_a_full_disk_under_the_loops_record_ends_it_with_74_and_loses_no_work(
     ralph, iterations, tmp_path
 ) -> None:
-    iterations([bash("echo 1 > one; head -c 400000 /dev/zero > .ralph/full")])
-    place = ralph.cwd / ".ralph"
+    place = Path(ralph.environment["HOME"], ".local", "state", "ralph", "loops")
+    iterations([bash(f"echo 1 > one; head -c 400000 /dev/zero > {place}/full")])
+    place.mkdir(parents=True)
     small = "mount -t tmpfs -o size=64k tmpfs"
     ran = in_small_disk(
         ralph, small, place, "loop", "go", after=f"rm {place}/full; cp -r {place} {tmp_path}/kept"

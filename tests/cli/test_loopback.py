@@ -22,7 +22,7 @@ def broken_proxy(ralph):
         proxy = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             ralph.environment |= {name: proxy, name.lower(): proxy}
-        (ralph.cwd / "ralph.toml").write_text("[retry]\npolicy = 'off'\n")
+        ralph.user_file.write_text("[retry]\npolicy = 'off'\n")
         yield
 
 

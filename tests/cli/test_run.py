@@ -239,7 +239,7 @@ def test_system_prompts_are_replaced_and_extended(ralph, serve) -> None:
 def test_allowed_and_disallowed_tools_shape_the_list(ralph, serve) -> None:
     server = serve(HELLO, HELLO)
     ralph("hi", "--allowedTools", "Read,Grep Bash", "--disallowed-tools", "Bash")
-    assert sorted(tool["name"] for tool in sent(server)["tools"]) == ["Grep", "Read"]
+    assert sorted(tool["name"] for tool in sent(server)["tools"]) == ["Glob", "Grep", "Read"]
 
 
 def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:

@@ -250,10 +250,10 @@ def test_a_key_is_in_no_export(ralph, ralph_here, serve) -> None:
 def test_old_journals_are_removed_at_the_end_of_a_run(ralph, serve, session) -> None:
     os.utime(session, (time.time() - 31 * 86_400,) * 2)
     serve(HELLO, HELLO)
-    (ralph.cwd / "ralph.toml").write_text("[sessions]\nkeep_days = 0\n")
+    ralph.user_file.write_text("[sessions]\nkeep_days = 0\n")
     ralph("first")
     assert session.exists()
-    (ralph.cwd / "ralph.toml").unlink()
+    ralph.user_file.unlink()
     ran = ralph("second")
     assert (ran.code, session.exists(), len(journals(ralph))) == (0, False, 2)
 

@@ -55,7 +55,7 @@ def test_a17_a_date_is_measured_by_the_servers_own_clock_exits_0(ralph, serve, s
 def test_a17_a_wish_that_is_no_time_is_not_believed_exits_124(ralph, serve, wish) -> None:
     server = serve(Fault(status=429, headers={"retry-after": wish}), HELLO)
     # Whatever the wait is, it does not fit; and however slow the machine, there is time for the request.
-    (ralph.cwd / "ralph.toml").write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 21\nmax_delay_s = 0\n")
+    ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 21\nmax_delay_s = 0\n")
     ran = ralph("hi", "--max-time", "20")
     assert (ran.code, len(server.requests)) == (124, 1)
     waits = "leaves no time to wait " + ("1e+10s" if wish[0] == "9" else "21s")

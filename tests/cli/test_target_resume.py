@@ -63,7 +63,7 @@ def test_a_session_that_might_only_read_does_not_run_commands_when_it_goes_on(ra
     assert not (ralph.cwd / "ran").exists()
     [answered] = json.loads(server.requests[-1].body)["messages"][-1]["content"]
     assert answered["is_error"]
-    assert answered["content"] == "There is no tool 'Bash'. The tools are: Read."
+    assert answered["content"] == "There is no tool 'Bash'. The tools are: Glob, Grep, Read."
 
 
 def test_a_directory_that_might_be_written_to_still_may_when_it_goes_on(ralph, serve, tmp_path) -> None:

@@ -195,3 +195,43 @@ def test_credential_does_not_show_its_value() -> None:
     assert credential.secret == "s3cret"
     assert "s3cret" not in repr(credential)
     assert "ANTHROPIC_AUTH_TOKEN" in repr(credential)
+
+
+TOKEN = "canary-proxy-token"
+
+
+@pytest.mark.parametrize(
+    "name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY", "npm_config_proxy", "OPENAI_BASE_URL"]
+)
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        (f"http://{TOKEN}@proxy.test:3128", TOKEN),
+        (f"{TOKEN}@proxy.test:3128", TOKEN),
+        (f"http://{TOKEN}:@proxy.test", TOKEN),
+        (f"http://{TOKEN}:x@proxy.test/", TOKEN),
+        (f"http://me:{TOKEN}@proxy.test", TOKEN),
+        (f"me:{TOKEN}@proxy.test:3128", TOKEN),
+        (f"http://{TOKEN.replace('c', '%63', 1)}@proxy.test", TOKEN),
+        ("http://my%40token@proxy.test", "my@token"),
+    ],
+)
+def test_what_stands_before_the_host_of_an_endpoint_is_a_credential(name: str, url: str, secret: str) -> None:
+    secrets = known_secrets({name: url})
+    assert secret in secrets
+    assert child_environment({name: url, "OTHER": f"--proxy={url}"}, (), secrets) == {}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HTTPS_PROXY": "http://proxy.test:3128", "NO_PROXY": "localhost,.test"},
+        {"https_proxy": "proxy.test:3128"},
+        {"HTTPS_PROXY": "http://anne.smith@proxy.test", "USER": "anne.smith"},
+        {"DATABASE_URL": "postgres://postgres@localhost/test", "GIT_REMOTE": "https://anne.smith@git.test/x"},
+        {"S3_ENDPOINT": "https://storage.test/a@b"},
+    ],
+)
+def test_an_endpoint_without_a_credential_reaches_commands(environment: dict[str, str]) -> None:
+    secrets = known_secrets(environment)
+    assert (child_environment(environment, (), secrets), secrets) == (environment, frozenset())

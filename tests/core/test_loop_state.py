@@ -5,7 +5,6 @@ import json
 import pytest
 
 from ralph.core.loop_state import (
-    BrokenSealError,
     CurrentIteration,
     FileDigest,
     IterationRecord,
@@ -17,7 +16,6 @@ from ralph.core.loop_state import (
 )
 from ralph.core.loop_values import CheckResult, LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome
-from tests.fakes_of_loop import seal
 
 RECORD = IterationRecord(
     1, "s1", Outcome.TIMED_OUT, 124, 3, 0.25, 61.5, 2, ("a\udcff.py",), 9, True, "passed"
@@ -56,17 +54,17 @@ FULL = LoopState(
 
 
 def test_a_state_comes_back_as_it_was_written() -> None:
-    assert read_state(state_text(FULL, seal), seal) == FULL
+    assert read_state(state_text(FULL)) == FULL
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"plan": {}}', state_text(FULL, seal)[:-40]])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"plan": {}}', state_text(FULL)[:-40]])
 def test_what_is_cut_or_foreign_is_damaged(text: str) -> None:
     with pytest.raises(ValueError, match=r"^is damaged: "):
         read_state(text)
 
 
 def test_a_value_of_a_wrong_type_is_named() -> None:
-    state = json.loads(state_text(FULL, seal))
+    state = json.loads(state_text(FULL))
     state["iterations"][0]["turns"] = "many"
     with pytest.raises(ValueError, match=r"is damaged: iterations\[0\]\.turns must be of type int"):
         read_state(json.dumps(state))
@@ -81,19 +79,3 @@ def test_what_was_spent_counts_the_iteration_under_way_and_is_unknown_where_one_
     assert FULL.spent_usd == 0.25
     unknown = CurrentIteration(2, "s2", "", 0.0, "", "", cost_usd=None)
     assert LoopState(FULL.plan, "", 1, iterations=(RECORD,), current=unknown).spent_usd is None
-
-
-@pytest.mark.parametrize("name", ["seal", "pid", "started_at"])
-def test_a_state_that_somebody_edited_is_not_followed_but_can_be_looked_at(name: str) -> None:
-    state = json.loads(state_text(FULL, seal))
-    state[name] = 8 if name == "pid" else "2026-11-22T03:00:00+00:00"
-    with pytest.raises(BrokenSealError, match="not as ralph left it"):
-        read_state(json.dumps(state), seal)
-    assert read_state(json.dumps(state)).plan == FULL.plan
-
-
-def test_one_without_a_seal_is_not_followed() -> None:
-    state = json.loads(state_text(FULL, seal))
-    del state["seal"]
-    with pytest.raises(BrokenSealError):
-        read_state(json.dumps(state), seal)

@@ -67,6 +67,40 @@ def test_every_form_of_a_secret_is_cut(form: str) -> None:
     assert redactor.longest_bytes >= len(form.encode())
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        json.dumps(json.dumps(SECRET)[1:-1])[1:-1],
+        json.dumps(SECRET)[1:-1].replace("/", "\\/"),
+        json.dumps(SECRET)[1:-1].replace("\\u00e4", "\\u00E4"),
+        quote(SECRET, safe="!'()*"),
+        quote(SECRET, safe=";,/?:@&=+$#!'()*"),
+        quote(SECRET, safe="/").lower().replace("%20", "+"),
+    ],
+)
+def test_forms_of_other_encoders_are_cut(form: str) -> None:
+    assert Redactor([SECRET]).redact(f"a {form} b") == f"a {MARK} b"
+
+
+def test_an_encoder_that_escapes_for_html_is_known() -> None:
+    assert Redactor(["a<secret>&more"]).redact(r"a\u003csecret\u003e\u0026more") == MARK
+
+
+LONG = "sk-ant-api03-" + "".join(chr(97 + 7 * number % 26) for number in range(95))
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\n    ", "\\n"])
+@pytest.mark.parametrize("width", [64, 76])
+@pytest.mark.parametrize("before", ["", "user:", "x" * 40])
+def test_base64_is_cut_wherever_its_lines_break(line_break: str, width: int, before: str) -> None:
+    encoded = base64.b64encode(f"{before}{LONG}".encode()).decode()
+    lines = [encoded[start : start + width] for start in range(0, len(encoded), width)]
+    redactor = Redactor([LONG])
+    left = redactor.redact(f"the key:\n{line_break.join(lines)}\nthat was it")
+    assert len(left.replace(MARK, "")) <= len("the key:\n\nthat was it") + 8 + 4 * len(before) // 3 + 10
+    assert redactor.longest_bytes >= len(line_break.join(lines)) - 4 * len(before) // 3 - 10
+
+
 @given(st.binary(max_size=9), st.binary(max_size=9))
 def test_base64_of_a_text_that_holds_a_secret_is_cut(before: bytes, after: bytes) -> None:
     secret = "correct-horse-battery"
@@ -96,6 +130,12 @@ def test_secret_bytes_that_are_no_utf8_are_cut() -> None:
     secret = b"p\xe4ssword1".decode("utf-8", "surrogateescape")
     text = b"a p\xe4ssword1 b".decode("utf-8", "surrogateescape")
     assert Redactor([secret]).redact(text) == "a [redacted] b"
+
+
+def test_without_a_hit_no_expression_is_compiled() -> None:
+    redactor = Redactor([SECRET, LONG])
+    redactor.redact("some text\nand more " * 100)
+    assert not {"_text_pattern", "_wrapped_pattern"} & set(vars(redactor))
 
 
 def test_long_text_and_many_secrets_take_no_noticeable_time() -> None:

@@ -48,6 +48,14 @@ os.path.isdir = lambda path: False
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
+AS_IF_FIVE_WERE_MANY = """
+import sys
+path = sys.argv.pop(1)
+source = open(path).read()
+assert "_MOST_ASKED = 1000" in source
+exec(compile(source.replace("_MOST_ASKED = 1000", "_MOST_ASKED = 5"), path, "exec"))
+"""
+
 # Forks parents with a command each, kills them at any moment of its start and life, and prints what is left of a
 # tree, or how many of the commands had been started. All of it is below this process, which adopts every orphan.
 KILL_PARENTS = """
@@ -114,7 +122,7 @@ def line_for(
     """With `script`, what runs the launcher in its own way."""
     python = [sys.executable, "-I", "-S"]
     first = [*python, "-c", script] if script else python
-    return [*first, launcher.__file__, str(parent_pid or os.getpid()), str(grace_s), "", *command]
+    return [*first, launcher.__file__, str(parent_pid or os.getpid()), str(grace_s), "", "0", *command]
 
 
 def with_signals(
@@ -320,10 +328,80 @@ def test_stopped_and_continued_the_launcher_goes_on() -> None:
 def test_where_the_kernel_does_not_tell_of_the_parents_end_the_launcher_sees_it() -> None:
     """The parent is a shell; `:` keeps it from becoming the launcher itself. The command holds the output open."""
     command = shell("trap '' TERM; echo $$; sleep 99; sleep 99")
-    own = 'python=$1; script=$2; launcher=$3; shift 3; "$python" -ISc "$script" "$launcher" $$ 60 "" "$@"; :'
+    own = (
+        'python=$1; script=$2; launcher=$3; shift 3; "$python" -ISc "$script" "$launcher" $$ 60 "" 0 "$@"; :'
+    )
     with started([*shell(own), "sh", sys.executable, AS_ON_MACOS, launcher.__file__, *command]) as parent:
         assert parent.stdout
         pid = int(parent.stdout.readline())
         parent.kill()
         assert parent.stdout.read() == b""
     assert is_gone(pid)
+
+
+# --- Many, and faster than they can be looked for
+
+
+def guarded() -> tuple[int, int, int]:
+    """A process, one that would tell of its death, and where that could be read."""
+    is_alive, held = os.pipe()
+    told, tell = os.pipe()
+    first = os.fork()
+    if first == 0:
+        signal.pause()
+    os.close(held)
+    guard = os.fork()
+    if guard == 0:
+        os.read(is_alive, 1)
+        os.write(tell, b"it died before me")
+        signal.pause()
+    os.close(is_alive)
+    os.close(tell)
+    return first, guard, told
+
+
+@linux_only
+def test_nothing_can_act_while_others_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = launcher.children_of(os.getpid())
+
+    def send_slowly(pids: list[int], number: int) -> None:
+        for pid in sorted(pids):  # the first one has time to die, and its guard to see it
+            os.kill(pid, number)
+            if number == signal.SIGKILL:
+                time.sleep(0.1)
+
+    monkeypatch.setattr(launcher, "send_signal", send_slowly)
+    first, guard, told = guarded()
+    launcher.kill_below(os.getpid(), others)
+    for pid in (first, guard):
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert os.read(told, 99) == b""
+    os.close(told)
+
+
+@linux_only
+@pytest.mark.parametrize("within_s", [0, 2])
+def test_stopped_in_time_or_not_all_are_killed_but_who_was_there_before(
+    monkeypatch: pytest.MonkeyPatch, within_s: float
+) -> None:
+    monkeypatch.setattr(launcher, "_STOP_WITHIN_S", within_s)
+    with subprocess.Popen(shell("sleep 99 & wait")) as other:
+        others = launcher.children_of(os.getpid())
+        with (
+            subprocess.Popen(shell("kill -STOP $$")) as stopped,
+            subprocess.Popen(shell("sleep 99; :")) as usual,
+        ):
+            launcher.kill_below(os.getpid(), others)
+            assert (stopped.wait(10), usual.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert other.poll() is None
+        launcher.kill_below(os.getpid(), [pid for pid in others if pid != other.pid])
+
+
+@linux_only
+def test_a_tree_of_more_processes_than_anybody_works_with_gets_no_grace() -> None:
+    many = shell("trap '' TERM; for n in 1 2 3 4 5 6 7 8; do sleep 99 & done; echo; wait")
+    with started(line_for(many, grace_s=90, script=AS_IF_FIVE_WERE_MANY)) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"\n"
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGKILL

@@ -396,12 +396,14 @@ def test_what_a_killed_writer_left_beside_the_file_is_removed(counted) -> None:
     assert counted.beside == ["run.prom"]
 
 
-def test_a_link_stays_a_link(counted) -> None:
+def test_a_link_is_replaced_and_what_it_led_to_stays(counted) -> None:
     real = counted.path.parent / "real.prom"
+    real.write_text("mine")
     counted.path.symlink_to(real)
     counted.file.open()
-    assert counted.path.is_symlink()
-    assert samples(real.read_text())
+    assert not counted.path.is_symlink()
+    assert samples(counted.path.read_text())
+    assert real.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def repository(tmp_path):
 
 
 def texts(directory) -> list[str]:
-    return [found.text for found in read_project_instructions(directory)]
+    return [found.text for found in read_project_instructions(directory)[0]]
 
 
 def test_from_the_repository_root_inwards_and_nothing_above_it(repository) -> None:
@@ -51,7 +51,7 @@ def test_a_worktree_whose_git_is_a_file_is_a_repository(repository) -> None:
 @pytest.mark.parametrize(("extra", "was_cut"), [(-1, False), (0, False), (1, True)])
 def test_32_kb_at_most_and_the_cut_is_known(repository, extra: int, was_cut: bool) -> None:
     (repository / "CLAUDE.md").write_text("x" * (MOST_INSTRUCTION_BYTES + extra))
-    (found,) = read_project_instructions(repository)
+    (found,), _ = read_project_instructions(repository)
     assert len(found.text) == MOST_INSTRUCTION_BYTES + min(extra, 0)
     assert found.was_cut is was_cut
 
@@ -59,14 +59,14 @@ def test_32_kb_at_most_and_the_cut_is_known(repository, extra: int, was_cut: boo
 def test_the_nearest_file_is_kept_when_all_do_not_fit(repository) -> None:
     (repository / "CLAUDE.md").write_text("r" * MOST_INSTRUCTION_BYTES)
     (repository / "sub" / "CLAUDE.md").write_text("s" * 1000)
-    outer, inner = read_project_instructions(repository / "sub")
+    (outer, inner), _ = read_project_instructions(repository / "sub")
     assert (len(inner.text), inner.was_cut) == (1000, False)
     assert (len(outer.text), outer.was_cut) == (MOST_INSTRUCTION_BYTES - 1000, True)
 
 
 def test_a_cut_inside_a_character_leaves_no_half_of_it(repository) -> None:
     (repository / "CLAUDE.md").write_text("x" + "ü" * MOST_INSTRUCTION_BYTES)
-    (found,) = read_project_instructions(repository)
+    (found,), _ = read_project_instructions(repository)
     assert "\ufffd" not in found.text
 
 

@@ -101,7 +101,6 @@ def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     open_before = open_files()
     for name, line in [
-        ("pipe", "pipe is no file"),
         (".", ". is no file"),
         ("", " is no file"),
         ("gone.json", "cannot read gone.json: no such file (and a schema as text begins with {)"),
@@ -112,7 +111,17 @@ def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
         ("a\0b", 'cannot read "a\\u0000b": embedded null byte'),
     ]:
         assert fault(name, tmp_path) == line
+    with pytest.raises(ValueError, match="pipe is no file"):
+        read_schema("pipe", tmp_path, takes_pipe=False)
     assert open_files() == open_before
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'{"type": "object"}')
+    os.close(writing)
+    assert read_schema(f"/dev/fd/{reading}", tmp_path) == {"type": "object"}
+    os.close(reading)
 
 
 UNUSABLE = "the schema is no JSON Schema that can be used: "

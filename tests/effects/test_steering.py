@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 
 from ralph.core.control_lines import UserMessage, failure, success
-from ralph.core.events import ClockFired, Heartbeat, Notice, ResponseDiscarded, StreamReceived
+from ralph.core.events import (
+    ClockFired,
+    Heartbeat,
+    Notice,
+    PermissionModeChanged,
+    ResponseDiscarded,
+    StreamReceived,
+)
 from ralph.core.outcome import Outcome
+from ralph.core.permission_mode import PermissionMode
 from ralph.effects.clock import SystemClock
 from ralph.effects.control_channel import END_OF_INPUT, EndOfInput, TooLong
 from ralph.effects.steering import MOST_QUEUED_BYTES, MOST_QUEUED_MESSAGES
 from ralph.effects.waiter import InboxWaiter
-from ralph.ports import Interrupted, InterruptRequested, RetryAborted
+from ralph.ports import GuardRefused, Interrupted, InterruptRequested, RetryAborted
 from tests.driver_lines import ACCEPTED, EXHAUSTED, FAILED, RECOVERED, SCHEDULED, Desk, request, user
 
 
@@ -23,19 +31,94 @@ def desk() -> Desk:
     return Desk()
 
 
-@pytest.mark.parametrize("subtype", ["initialize", "set_permission_mode"])
-def test_what_needs_nothing_done_succeeds(desk, subtype) -> None:
-    assert desk.answer_to(subtype, hooks=None, mode="acceptEdits") == {}
+def test_what_needs_nothing_done_succeeds(desk) -> None:
+    assert desk.answer_to("initialize", hooks=None) == {}
 
 
 def test_what_a_driver_would_count_on_in_vain_is_refused(desk) -> None:
     nothing: dict[str, Any] = {"hooks": {}, "agents": None, "skills": [], "excludeDynamicSections": True}
     assert desk.answer_to("initialize", **nothing) == {}
-    wishes = {"hooks": {"PreToolUse": [{"hookCallbackIds": ["h1"]}]}, "agents": {"a": {}}}
+    wishes = {"skills": ["s"], "agents": {"a": {}}}
     assert (
         desk.answer_to("initialize", **wishes)
-        == "initialize: ralph does not offer hooks, agents; leave that out"
+        == "initialize: ralph does not offer agents, skills; leave that out"
     )
+    assert desk.answer_to("initialize", **nothing) == {}
+    assert desk.steering.refused_guard is None
+
+
+GUARDS: list[dict[str, Any]] = [
+    {"hooks": {"PreToolUse": [{"hookCallbackIds": ["h1"]}]}},
+    {"hooks": ["what"]},
+    {"canUseTool": True},
+    {"can_use_tool": {"enabled": True}},
+    {"permissionPromptToolName": "stdio"},
+    {"permissions": {"deny": ["Bash"]}},
+    {"disallowedTools": ["Bash"]},
+]
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: next(iter(guard)))
+def test_a_guard_that_cannot_be_honoured_is_refused_for_good_and_stops_the_message(desk, guard) -> None:
+    desk.steering.is_working = True
+    assert desk.answer_to("initialize", **guard).startswith(f'initialize asked for "{next(iter(guard))}"')
+    assert "nothing runs without a guard that was asked for" in desk.steering.refused_guard
+    desk.steering.is_working = False
+    desk.steering.is_working = True
+    for again in (guard, {"hooks": None}, {}):
+        assert desk.answer_to("initialize", **again) == desk.steering.refused_guard
+
+
+def test_the_message_at_work_is_stopped_once_when_a_guard_is_refused(desk) -> None:
+    desk.steering.is_working = True
+    with pytest.raises(GuardRefused) as caught:
+        desk.steering.handle(request("initialize", **GUARDS[0]))
+    assert caught.value.outcome is Outcome.CONFIG
+    desk.steering.handle(request("initialize", **GUARDS[0]))
+    desk.steering.is_working = False
+    desk.steering.handle(request("initialize", **GUARDS[0]))
+
+
+@pytest.mark.parametrize("mode", ["plan", "bypassPermissions", "auto", "default", "acceptEdits"])
+def test_a_permission_mode_is_set_and_then_told(desk, mode) -> None:
+    assert desk.answer_to("set_permission_mode", mode=mode) == {"mode": mode}
+    assert desk.controls.permission_mode == mode
+    told, *notices = desk.events
+    assert told == PermissionModeChanged(mode)
+    asking = mode in ("default", "acceptEdits")
+    assert ["nobody is asked here" in one.text for one in notices] == [True] * asking
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({}, '"mode" must be the name of a permission mode, not null'),
+        ({"mode": ["plan"]}, '"mode" must be the name of a permission mode, not a list'),
+        (
+            {"mode": "Plan"},
+            "\"mode\" must be one of plan, bypassPermissions, auto, default, acceptEdits, not 'Plan'",
+        ),
+        (
+            {"mode": "x" * 99},
+            '"mode" must be one of plan, bypassPermissions, auto, default, acceptEdits, not a text',
+        ),
+        ({"mode": "dontAsk"}, '"mode" dontAsk needs allow rules, which ralph does not have yet'),
+    ],
+)
+def test_a_permission_mode_that_cannot_be_kept_changes_nothing(desk, fields, error) -> None:
+    desk.answer_to("set_permission_mode", mode="plan")
+    desk.events.clear()
+    assert desk.answer_to("set_permission_mode", **fields).startswith(error)
+    assert desk.controls.permission_mode == "plan"
+    assert desk.events == []
+
+
+def test_a_run_that_was_started_in_plan_stays_in_it(desk) -> None:
+    desk.controls.permission_mode = PermissionMode.PLAN
+    desk.controls.stays_in_plan = True
+    assert desk.answer_to("set_permission_mode", mode="plan") == {"mode": "plan"}
+    assert "was started with --permission-mode plan" in desk.answer_to("set_permission_mode", mode="default")
+    assert desk.controls.permission_mode == "plan"
 
 
 def test_an_unknown_request_is_an_error_that_lists_the_known_ones(desk) -> None:

@@ -14,7 +14,7 @@ from ralph.core.control_lines import UserMessage
 from ralph.effects.clock import SystemClock
 from ralph.effects.control_channel import END_OF_INPUT
 from ralph.effects.waiter import InboxWaiter
-from ralph.ports import TIMED_OUT, InterruptRequested, RetryAborted
+from ralph.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
 from tests.driver_lines import ACCEPTED, EXHAUSTED, MODELS, RECOVERED, SCHEDULED, Desk, request, user
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ REQUESTS = [
     ("set_auto_retry", {"enabled": False}),
     ("set_auto_retry", {"enabled": True}),
     ("set_auto_retry", {"enabled": "x"}),
+    ("set_permission_mode", {"mode": "plan"}),
+    ("set_permission_mode", {"mode": "dontAsk"}),
+    ("initialize", {"hooks": {"Stop": [{}]}}),
     ("reboot", {}),
 ]
 STEPS = st.lists(
@@ -38,6 +41,9 @@ STEPS = st.lists(
     | st.sampled_from(REQUESTS),
     max_size=30,
 )
+
+
+STOPS = {"interrupt": InterruptRequested, "abort_retry": RetryAborted, "initialize": GuardRefused}
 
 
 @dataclass
@@ -49,6 +55,7 @@ class Model:
     is_retrying: bool = False
     auto_retry: bool = True
     model: str = "claude-first-1"
+    is_guarded: bool = False
     turn: int = 0
     queue: deque[str] = field(default_factory=deque)
 
@@ -56,7 +63,10 @@ class Model:
         """None: an error."""
         match subtype, fields.get("model", fields.get("enabled")):
             case "initialize", _:
-                return {}
+                self.is_guarded |= bool(fields.get("hooks"))
+                return None if self.is_guarded else {}
+            case "set_permission_mode", _:
+                return {"mode": "plan"} if fields["mode"] == "plan" else None
             case "interrupt", _:
                 return {"interrupted": self.is_working}
             case "abort_retry", _:
@@ -86,7 +96,9 @@ class Model:
     def stops(self, subtype: str) -> bool:
         """Whether the answer just given is followed by a stop."""
         is_stopping = self.is_working and (
-            subtype == "interrupt" or (subtype == "abort_retry" and self.is_retrying)
+            subtype == "interrupt"
+            or (subtype == "abort_retry" and self.is_retrying)
+            or (subtype == "initialize" and self.is_guarded)
         )
         is_first = not self.has_raised
         self.has_raised |= is_stopping
@@ -127,8 +139,7 @@ def test_whatever_comes_each_request_has_one_answer_in_order_and_the_state_is_as
             case (str() as subtype, dict() as fields):
                 expected.append((f"r{number}", model.answer(subtype, fields)))
                 if model.stops(subtype):
-                    stop = InterruptRequested if subtype == "interrupt" else RetryAborted
-                    with pytest.raises(stop):
+                    with pytest.raises(STOPS[subtype]):
                         desk.steering.handle(request(subtype, f"r{number}", **fields))
                 else:
                     desk.steering.handle(request(subtype, f"r{number}", **fields))

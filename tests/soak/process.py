@@ -95,7 +95,9 @@ def _furnished(room: Path, plan: RunPlan) -> Path:
     settings = _SETTINGS.format(max_retries=MAX_RETRIES, base_delay_s=plan.base_delay_s)
     if plan.has_stalls:
         settings += "\n".join(["[clocks]", *(f"{name} = {limit_s}" for name, limit_s in CLOCKS_S.items())])
-    (room / "work" / "ralph.toml").write_text(settings)
+    user_settings = room / "home" / ".config" / "ralph" / "config.toml"
+    user_settings.parent.mkdir(parents=True)
+    user_settings.write_text(settings)
     (room / "work" / NOTES_FILE).write_text(NOTES)
     return room
 

@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING
 
 from ralph.core.redaction import MARK, Redactor
 from ralph.effects.checkout.git_settings import GitSettings, settings_before_any, settings_from
+from ralph.effects.own_programs import own_program, trusted_directories
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 from ralph.effects.tools.terminal_text import readable_text
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ralph.ports import Clock, Waiter
 
 LOCAL_LIMIT_S = 300.0  # a cold cache, a slow disk: a look must not be what ends a night
-REMOTE_LIMIT_S = 300.0
 
 _GRACE_S = 2.0
 _MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
 _MOST_ERROR_BYTES = 64 * 1024
 _MOST_COMPLAINT_CHARS = 500
-_NOT_FOUND = 127
 
 # They would lead git to another checkout, index or meaning of a path than that of the directory: `git rev-parse
 # --local-env-vars`, and those of paths.
@@ -87,8 +86,58 @@ class GitAnswer:
         )
 
 
+class GitProgram:
+    """Calls of git in one directory, each followed to its end. Who calls says by which settings and environment."""
+
+    def __init__(self, directory: Path, seams: GitSeams) -> None:
+        self._directory = directory
+        self._seams = seams
+
+    def call(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        name: str,
+        given: bytes | None = None,
+        limit_s: float = LOCAL_LIMIT_S,
+        is_merged: bool = False,
+    ) -> GitAnswer:
+        """`name`: of the command, for people. Output that is read must not have a warning in the middle: unless it is
+        merged, standard error has a file of its own. Raises CheckoutError, where it does not end, and Interrupted.
+        """
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
+            source.write(given or b"")
+            source.seek(0)
+            output = _Output()
+            program = own_program("git", environment["PATH"], self._directory)
+            if program is None:
+                raise CheckoutError(
+                    "this is a git checkout, but there is no git program on PATH outside of it; install git"
+                )
+            try:
+                process = SupervisedCommand(
+                    [program, "--no-pager", *arguments],
+                    cwd=self._directory,
+                    environment=environment,
+                    grace_s=_GRACE_S,
+                    input_from=None if given is None else source.fileno(),
+                    errors_to=None if is_merged else errors.fileno(),
+                )
+                running = RunningCommand(
+                    process, output, waiter=self._seams.waiter, clock=self._seams.clock, grace_s=_GRACE_S
+                )
+                ending = running.run(limit_s, f"git {name}")
+            except (OSError, NotFollowedError) as error:
+                raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
+            errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
+            said = output.data() if is_merged else errors.read()
+        _refuse_other_ends(name, ending, limit_s)
+        return GitAnswer(ending.status, output.data(), said)
+
+
 class Git:
-    """Calls on the checkout whose top, the directory with `.git` in it, is `top`.
+    """Calls on the checkout whose top, the directory with `.git` in it, is `top`; none that speaks with a remote.
 
     The settings are those at its making: it is for one operation, between two iterations.
     """
@@ -96,7 +145,7 @@ class Git:
     def __init__(self, top: Path, seams: GitSeams) -> None:
         """Raises CheckoutError and Interrupted."""
         self.top = top
-        self._seams = seams
+        self._program = GitProgram(top, seams)
         self._environment = _environment(top, seams.environment)
         self.settings: GitSettings = settings_before_any()
         self.settings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
@@ -109,72 +158,21 @@ class Git:
 
     def change(self, *arguments: str, given: bytes | None = None) -> None:
         """A call that writes into this repository. Raises CheckoutError when it fails, and Interrupted."""
-        self._refuse_failure(arguments[0], self._call(arguments, given=given, takes_locks=True))
+        self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
 
     def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
         """Of a call that changes nothing and may fail. Raises CheckoutError, where it does not end, and Interrupted."""
-        return self._call(arguments, given=given)
+        return self._call(arguments, self._environment | {"GIT_OPTIONAL_LOCKS": "0"}, given)
 
-    def reach(self, *arguments: str) -> GitAnswer:
-        """A call that speaks with a remote. Its output and what it said on standard error are both in each."""
-        return self._call(arguments, limit_s=REMOTE_LIMIT_S, takes_locks=True, is_merged=True)
+    def _call(
+        self, arguments: tuple[str, ...], environment: Mapping[str, str], given: bytes | None
+    ) -> GitAnswer:
+        whole = [*self.settings.arguments, *arguments]
+        return self._program.call(whole, environment, name=arguments[0], given=given)
 
     def _refuse_failure(self, command: str, answer: GitAnswer) -> None:
         if answer.status:
             raise failure(self.top, command, answer)
-
-    def _call(
-        self,
-        arguments: tuple[str, ...],
-        *,
-        given: bytes | None = None,
-        limit_s: float = LOCAL_LIMIT_S,
-        takes_locks: bool = False,
-        is_merged: bool = False,
-    ) -> GitAnswer:
-        """Output that is read must not have a warning in the middle: standard error has a file of its own then."""
-        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
-            source.write(given or b"")
-            source.seek(0)
-            output = _Output()
-            ending = self._follow(
-                arguments,
-                output,
-                input_from=None if given is None else source.fileno(),
-                errors_to=None if is_merged else errors.fileno(),
-                limit_s=limit_s,
-                environment=self._environment | ({} if takes_locks else {"GIT_OPTIONAL_LOCKS": "0"}),
-            )
-            errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
-            said = output.data() if is_merged else errors.read()
-        _refuse_other_ends(arguments[0], ending, limit_s)
-        return GitAnswer(ending.status, output.data(), said)
-
-    def _follow(
-        self,
-        arguments: tuple[str, ...],
-        output: _Output,
-        *,
-        input_from: int | None,
-        errors_to: int | None,
-        limit_s: float,
-        environment: Mapping[str, str],
-    ) -> Ending:
-        try:
-            process = SupervisedCommand(
-                ["git", "--no-pager", *self.settings.arguments, *arguments],
-                cwd=self.top,
-                environment=environment,
-                grace_s=_GRACE_S,
-                input_from=input_from,
-                errors_to=errors_to,
-            )
-            running = RunningCommand(
-                process, output, waiter=self._seams.waiter, clock=self._seams.clock, grace_s=_GRACE_S
-            )
-            return running.run(limit_s, f"git {arguments[0]}")
-        except (OSError, NotFollowedError) as error:
-            raise CheckoutError(f"git {arguments[0]} could not be run in {self.top}: {error}") from None
 
 
 class _Output:
@@ -213,18 +211,27 @@ def top_above(directory: Path) -> Path | None:
     return next((place for place in (start, *start.parents) if os.path.lexists(place / ".git")), None)
 
 
-def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
+def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
+    """Of any call of ours about the checkout `top`. `base`: without credentials."""
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
+    search_path = trusted_directories(ours.get("PATH", os.defpath), top)
     return environment_for_commands(ours) | {
+        # Git looks its helpers, ssh and a shell up there.
+        "PATH": os.pathsep.join(search_path),
+        # A missing object is an error and no reason to ask a remote: that would run its `uploadpack`.
+        "GIT_NO_LAZY_FETCH": "1",
+        # Its messages are read here.
+        "LC_ALL": "C",
+    }
+
+
+def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
+    return environment_for_git(base, top) | {
         # Not what `core.worktree` says, and no repository further above when this one is damaged.
         "GIT_WORK_TREE": str(top),
         "GIT_CEILING_DIRECTORIES": str(top.parent),
-        # A missing object is an error and no reason to ask a remote: that would run its `uploadpack`.
-        "GIT_NO_LAZY_FETCH": "1",
         # Of `core.gitProxy` the first one counts: no later one replaces it.
-        "GIT_PROXY_COMMAND": ours.get("GIT_PROXY_COMMAND", ""),
-        # Its messages are read here.
-        "LC_ALL": "C",
+        "GIT_PROXY_COMMAND": base.get("GIT_PROXY_COMMAND", ""),
     }
 
 
@@ -240,8 +247,6 @@ def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
             )
         case Ended.WITHOUT_SUPERVISOR:
             raise CheckoutError(f"git {command} was killed")
-        case Ended.BY_ITSELF if ending.status == _NOT_FOUND:
-            raise CheckoutError("this is a git checkout, but there is no git program on PATH; install git")
 
 
 def _without_credentials(text: str) -> str:

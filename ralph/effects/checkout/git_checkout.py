@@ -8,15 +8,29 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_values import Changes, Snapshot
-from ralph.effects.checkout import git_push
 from ralph.effects.checkout.file_digests import FileDigests, differing
 from ralph.effects.checkout.git import Git, GitSeams, failure
 from ralph.effects.checkout.git_look import counted, look, status_of
+from ralph.effects.checkout.git_pins import (
+    Pins,
+    changed_names,
+    guarded_settings,
+    pins_of,
+    pins_text,
+    read_pins,
+    remote_settings,
+)
+from ralph.effects.checkout.git_push import Push, WritablePlaces, identity_of
+from ralph.effects.checkout.git_remote import local_path
 from ralph.effects.checkout.own_paths import OwnPaths
 from ralph.loop_ports import CheckoutError
 
@@ -34,6 +48,7 @@ _UNDER_WAY = {
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
 }
+_MOST_HOOKS = 200
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -41,14 +56,26 @@ class GitCheckout:
     """A `Checkout`: the whole of it, also where the loop's directory is a part."""
 
     def __init__(
-        self, top: Path, directory: Path, *, plan_file: str, seams: GitSeams, own_paths: tuple[Path, ...] = ()
+        self,
+        top: Path,
+        directory: Path,
+        *,
+        plan_file: str,
+        seams: GitSeams,
+        own_paths: tuple[Path, ...] = (),
+        writable: tuple[Path, ...] = (),
     ) -> None:
-        """`top`: as `git.top_above` says. `own_paths`: as `OwnPaths` takes them."""
+        """`top`: as `git.top_above` says. `own_paths`: as `OwnPaths` takes them.
+
+        `writable`: where the agent may write besides the checkout.
+        """
         self.top = top
         self._seams = seams
         self._directory = directory.resolve()
         self._plan = os.path.normpath(self._directory / plan_file)
         self._own = OwnPaths(top, self._directory, own_paths)
+        self._writable = tuple(Path(os.path.realpath(place)) for place in (top, self._directory, *writable))
+        self._pins: Pins | None = None
 
     @cached_property
     def git_directory(self) -> Path:
@@ -56,27 +83,46 @@ class GitCheckout:
         answer = self.git().read("rev-parse", "--absolute-git-dir")
         return Path(os.fsdecode(answer.removesuffix(b"\n")))
 
+    @cached_property
+    def _common_directory(self) -> Path:
+        """What all working trees share, hooks among it. Raises CheckoutError and Interrupted."""
+        answer = self.git().read("rev-parse", "--git-common-dir")
+        return self.top / os.fsdecode(answer.removesuffix(b"\n"))
+
     def git(self) -> Git:
         """For one operation, by the settings as they are now. Raises CheckoutError and Interrupted."""
         return Git(self.top, self._seams)
 
     def snapshot(self) -> Snapshot:
         digests = FileDigests(self._seams.waiter, self._seams.clock)
-        seen = look(self.git(), self._seams, digests, own=self._own)
+        git = self.git()
+        seen = look(git, self._seams, digests, own=self._own)
+        guarded = guarded_settings(git.settings) | self._hooks(digests)
         # Its content counts even where git ignores it.
         seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
-        return Snapshot(seen.digest(), seen.head, seen.files, seen.branch)
+        return Snapshot(seen.digest(), seen.head, seen.files, seen.branch, guarded)
+
+    def _hooks(self, digests: FileDigests) -> dict[str, str]:
+        """Digest by name. Of a directory that cannot be listed nothing is told."""
+        with suppress(OSError), os.scandir(self._common_directory / "hooks") as listing:
+            names = [
+                entry.name for entry in islice(listing, _MOST_HOOKS) if not entry.name.endswith(".sample")
+            ]
+            place = self._common_directory / "hooks"
+            return {f"hooks/{name}": digests.of_target(str(place / name)) for name in names}
+        return {}
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         """Where history was rewritten so that `before` is gone: no commits, and the files by their digests alone."""
-        files, commits = set(differing(before, after)), 0
+        files, commits = set(differing(before.files, after.files)), 0
         if before.head != after.head:
             git = self.git()
             if _is_commit(git, before.head) and _is_commit(git, after.head):
                 committed = _committed_differences(git, before.head, after.head)
                 files |= {path for path in committed if not self._own.hold(path)}
                 commits = _commits_between(git, before.head, after.head)
-        return Changes(commits, tuple(sorted(files)))
+        guarded = differing(before.guarded, after.guarded)
+        return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
 
     def commit(self, message: str) -> bool:
         """Inner repositories that this one does not know stay out: their work is in a git of their own."""
@@ -102,16 +148,61 @@ class GitCheckout:
     def push(self) -> int:
         git = self.git()
         status = status_of(git)
-        return git_push.push(git, git_push.target_of(git, status)) if status.head else 0
+        return self.push_of(git, status).push() if status.head else 0
 
     def unpushed(self) -> int | None:
         git = self.git()
         status = status_of(git)
         try:
-            target = git_push.target_of(git, status)
+            push = self.push_of(git, status)
         except CheckoutError:  # nowhere to push to
             return None
-        return git_push.unpushed(git, target) if status.head else 0
+        return push.unpushed() if status.head else 0
+
+    def push_of(self, git: Git, status: GitStatus) -> Push:
+        """By the pins, which are taken by the first call. Raises CheckoutError and Interrupted."""
+        pins = self._pins = self._pins or self._pinned_now(git, status)
+        places = WritablePlaces(self._writable, pins.places)
+        return Push(git, self._seams, remote_settings(git.settings, pins), status, places)
+
+    def pins_text(self) -> str:
+        """For `restore_pins`. Raises CheckoutError and Interrupted."""
+        git = self.git()
+        self._pins = self._pins or self._pinned_now(git, status_of(git))
+        return pins_text(self._pins, secrets.token_hex(16))
+
+    def restore_pins(self, text: str) -> list[str]:
+        """Notices for people. Raises BrokenPinsError, CheckoutError and Interrupted."""
+        now = pins_of(self.git().settings)
+        self._pins, has_lost = read_pins(text, now)
+        changed = changed_names(self._pins, now)
+        if not changed and not has_lost:
+            return []
+        notice = (
+            f"git's configuration here says something else than when the loop began ({shown(changed)}): "
+            "pushes keep to what it was"
+        )
+        lost = "; what held a credential then is not known any more: put it back, or begin a new loop"
+        return [notice + (lost if has_lost else "")]
+
+    def _pinned_now(self, git: Git, status: GitStatus) -> Pins:
+        """With the remotes on this machine that are there by now."""
+        pins = pins_of(git.settings)
+        everywhere = WritablePlaces((), frozenset())
+        try:
+            push = Push(git, self._seams, remote_settings(git.settings, pins), status, everywhere)
+            paths = [path for url in push.urls() if (path := local_path(url)) is not None]
+        except CheckoutError:  # nowhere to push to, as will be told
+            return pins
+        found = (identity_of(self.top, path) for path in paths)
+        return replace(pins, places=frozenset(one for one in found if one is not None))
+
+    def tracks(self, path: Path) -> bool:
+        """Whether a file is part of what git keeps here. Raises CheckoutError and Interrupted."""
+        inside = os.path.relpath(os.path.realpath(path), self.top)
+        return not inside.startswith("../") and bool(
+            self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")
+        )
 
     def refuse_unfinished(self, status: GitStatus) -> None:
         """Raises CheckoutError in the middle of a merge, or with conflicts."""

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.effects.checkout.git import failure
+from ralph.effects.checkout.git_remote import RemoteGit, Source, local_path
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
-    from ralph.effects.checkout.git import Git, GitAnswer
+    from collections.abc import Iterable, Sequence
+
+    from ralph.effects.checkout.git import Git, GitAnswer, GitSeams
+    from ralph.effects.checkout.git_pins import RemoteSettings
     from ralph.effects.checkout.git_status import GitStatus
 
-# Our own call runs no hook (of which one would be git-lfs's), signs nothing, and goes into no submodule. The first
-# `remote.*.receivepack` counts in git, so that no later setting replaces it; an option does.
-_PLAINLY = (
-    *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
-    "--receive-pack=git-receive-pack",
-)
 # `<flag>\t<from>:<to>\t<summary>`, the summary of a plain push being "<old>..<new>"; a remote's own words begin with
 # "remote: ".
 _PUSHED = re.compile(
     rb"^(?P<flag>[ *=])\t\S+:\S+\t(?:(?P<old>[0-9a-f]+)\.\.(?P<new>[0-9a-f]+)$)?", re.MULTILINE
 )
+_REMOTE_REFS = "refs/remotes/"
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,34 @@ class PushTarget:
     remote_branch: str
 
     @property
-    def refspec(self) -> str:
-        return f"refs/heads/{self.branch}:refs/heads/{self.remote_branch}"
+    def remote_ref(self) -> str:
+        return f"refs/heads/{self.remote_branch}"
 
 
-def target_of(git: Git, status: GitStatus) -> PushTarget:
-    """The branch's configured one, else the only remote, else `origin`. Raises CheckoutError, with what to do."""
-    branch = status.branch
+@dataclass(frozen=True)
+class WritablePlaces:
+    """What an agent may write to, and which remotes were there before it could."""
+
+    directories: Sequence[Path]
+    known: frozenset[str]
+    """Identities."""
+
+
+def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
+    """The branch's configured one, else the only remote, else `origin`. Raises CheckoutError, with what to do.
+
+    `branch`: None where HEAD is detached.
+    """
     if branch is None:
         raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
-    values, remotes = git.settings.values, git.settings.remotes
+    values, remotes = settings.values, settings.remotes
     configured = (
         values.get(f"branch.{branch}.pushremote")
         or values.get("remote.pushdefault")
         or values.get(f"branch.{branch}.remote")
     )
     if configured and configured != ".":  # a dot: it follows another branch of this repository
-        return PushTarget(configured, branch, _remote_branch(git, branch, configured))
+        return PushTarget(configured, branch, _remote_branch(settings, branch, configured))
     if not remotes:
         raise CheckoutError("there is no remote to push to; git remote add origin URL")
     if len(remotes) > 1 and "origin" not in remotes:
@@ -61,35 +73,117 @@ def target_of(git: Git, status: GitStatus) -> PushTarget:
     return PushTarget(remotes[0] if len(remotes) == 1 else "origin", branch, branch)
 
 
-def push(git: Git, target: PushTarget) -> int:
-    """How many commits the remote did not have. Raises CheckoutError and Interrupted."""
-    before = _commits(git, f"refs/heads/{target.branch}", "--not", f"--remotes={target.remote}")
-    answer = git.reach(*_PLAINLY, "--", target.remote, target.refspec)
-    if answer.status:
-        raise failure(git.top, "push", answer)
-    return _count(git, answer, before)
+class Push:
+    """Of what is checked out, by settings that were pinned."""
+
+    def __init__(
+        self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
+    ) -> None:
+        """Raises CheckoutError: there is nowhere to push to."""
+        self.target = target_of(settings, status.branch)
+        self._git = git
+        self._head = status.head
+        self._settings = settings
+        self._places = places
+        self._remote_git = RemoteGit(
+            git.top, seams, settings, _source_of(git, self.target.branch, status.head)
+        )
+
+    def urls(self) -> list[str]:
+        """Raises CheckoutError for one that must not be pushed to."""
+        found = self._settings.push_urls(self.target.remote)
+        for url in found:
+            _refuse_new_place(self._git.top, url, self._places)
+        return found
+
+    def push(self) -> int:
+        """How many commits the remote did not have. Raises CheckoutError and Interrupted."""
+        before = self._missing()
+        answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
+        for answer in answers:  # each address has had its turn
+            if answer.status:
+                raise failure(self._git.top, "push", answer)
+        self._note_what_the_remote_has()
+        return max((_count(self._git, answer, before) for answer in answers), default=0)
+
+    def try_out(self) -> None:
+        """Speak with the remote without changing it. Raises CheckoutError and Interrupted."""
+        self._remote_git.refuse_old()
+        for url in self.urls():
+            if self._head:
+                answer = self._pushed(url, is_tried_out=True)
+            else:
+                answer = self._remote_git.list_refs(self.target.remote, url)
+            if answer.status:
+                raise failure(self._git.top, "push" if self._head else "ls-remote", answer)
+
+    def unpushed(self) -> int | None:
+        """By what was last heard of the remote; None: nothing is kept of it."""
+        return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
+
+    def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:
+        target = self.target
+        return self._remote_git.push(target.remote, url, target.remote_ref, is_tried_out=is_tried_out)
+
+    def _missing(self) -> int:
+        return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
+
+    def _note_what_the_remote_has(self) -> None:
+        """As a push from the checkout itself would."""
+        fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
+        for ref in tracking_refs(fetched, self.target.remote_ref):
+            self._git.change("update-ref", ref, self._head)
 
 
-def try_out(git: Git, target: PushTarget, *, has_commits: bool) -> None:
-    """Speak with the remote without changing it. Raises CheckoutError and Interrupted."""
-    if has_commits:
-        answer = git.reach(*_PLAINLY, "--dry-run", "--", target.remote, target.refspec)
-    else:
-        answer = git.reach("ls-remote", "--upload-pack=git-upload-pack", "--", target.remote)
-    if answer.status:
-        raise failure(git.top, "push" if has_commits else "ls-remote", answer)
+def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
+    """Where a checkout keeps what it last heard of a remote's ref, by `remote.*.fetch`."""
+    found = []
+    for refspec in refspecs:
+        source, _, kept = refspec.removeprefix("+").partition(":")
+        before, star, after = source.partition("*")
+        name = remote_ref.removeprefix(before).removesuffix(after) if star else ""
+        if f"{before}{name}{after}" == remote_ref and kept.startswith(_REMOTE_REFS):
+            found.append(kept.replace("*", name, 1))
+    return found
 
 
-def unpushed(git: Git, target: PushTarget) -> int | None:
-    """By what was last heard of the remote; None: nothing is kept of it."""
-    if f"remote.{target.remote}.fetch" not in git.settings.values:
+def identity_of(top: Path, path: str) -> str | None:
+    """Of a repository on this machine; another one in its place has another. None: nothing is there."""
+    try:
+        status = (top / path).stat()
+    except OSError:
         return None
-    return _commits(git, f"refs/heads/{target.branch}", "--not", f"--remotes={target.remote}")
+    return f"{status.st_dev}:{status.st_ino}"
 
 
-def _remote_branch(git: Git, branch: str, remote: str) -> str:
+def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
+    """What an agent has made is no remote: programs that it names there would run as the user."""
+    path = local_path(url)
+    if path is None or identity_of(top, path) in {None, *places.known}:
+        return
+    real = Path(os.path.realpath(top / path))
+    if any(real.is_relative_to(directory) for directory in places.directories):
+        raise CheckoutError(
+            f"{path} lies where the agent may write, and was not there when the loop began: it is no remote to push to"
+        )
+
+
+def _source_of(git: Git, branch: str, head: str) -> Source:
+    """Raises CheckoutError and Interrupted."""
+    asked = ("--show-object-format", "--git-path", "objects", "--git-path", "shallow")
+    lines = os.fsdecode(git.read("rev-parse", *asked)).splitlines()
+    if len(lines) != 3:
+        raise CheckoutError("git does not tell where its objects are: their path has a line break")
+    form, objects, shallow_file = lines
+    ref = f"refs/heads/{branch}"
+    if os.path.normpath(ref) != ref:
+        raise CheckoutError(f"{branch!r} is no name of a branch")
+    return Source(ref, head, str(git.top / objects), str(git.top / shallow_file), form)
+
+
+def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
     """Its own name, unless the user asked for the upstream's: a branch cut from `main` must not land there."""
-    values = git.settings.values
+    values = settings.values
     merge = values.get(f"branch.{branch}.merge", "")
     is_upstream = values.get("push.default") in {"upstream", "tracking"}
     if is_upstream and remote == values.get(f"branch.{branch}.remote") and merge.startswith("refs/heads/"):

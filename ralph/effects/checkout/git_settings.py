@@ -4,10 +4,10 @@
 the system's files and of the environment count as ever; one that the repository sets is set back to what they say, or
 to nothing. Pure: it reads what `git config --list` printed and refuses to run anything.
 
-What stays, as no option takes it away: hooks of a remote on this machine run in that remote, by its own configuration;
-a repository's `remote.*.url` says where a push goes; helpers that the user's own configuration names (git-lfs, a
-credential helper, ssh) read settings of their own, some of them in the repository; before git 2.39.4 an object that is
-missing may be fetched by `remote.*.uploadpack`.
+This is for calls that stay on this machine, and goes by a list of what git runs. Calls that speak with a remote read no
+configuration of the repository at all: `git_pins.py` has what they follow instead. What stays, as no option takes it
+away: helpers that the user's own configuration names (git-lfs) read settings of their own, some of them in the
+repository; before git 2.39.4 an object that is missing may be fetched by `remote.*.uploadpack`.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ _OF_THE_REPOSITORY = frozenset({"local", "worktree"})
 
 
 @dataclass(frozen=True)
-class _Setting:
+class Setting:
     scope: str
+    """`system`, `global`, `local`, `worktree` or `command`."""
     name: str
     """Section and key in lower case, as git prints them."""
     value: str
+
+    @property
+    def is_of_repository(self) -> bool:
+        """It stands where an agent can write it."""
+        return self.scope in _OF_THE_REPOSITORY
 
 
 @dataclass(frozen=True)
 class GitSettings:
     values: dict[str, str]
-    """The last value of each, whoever set it. For what is no program: remotes, branches."""
+    """The last value of each, whoever set it. For what is no program."""
     arguments: tuple[str, ...]
     """What goes before the command of every call."""
     left_out: tuple[str, ...] = ()
     """Names of the repository's settings that our calls do not follow though a push or a commit may miss them."""
     dropped_filters: frozenset[str] = frozenset()
     """Filters that only the repository defines: what they would change must not be committed without them."""
-
-    @property
-    def remotes(self) -> list[str]:
-        return [
-            name.removeprefix("remote.").removesuffix(".url")
-            for name in self.values
-            if name.startswith("remote.") and name.endswith(".url")
-        ]
+    entries: tuple[Setting, ...] = ()
+    """All of them, in the order in which git reads them."""
 
 
 def settings_before_any() -> GitSettings:
@@ -86,8 +86,8 @@ def settings_before_any() -> GitSettings:
 def settings_from(listing: bytes) -> GitSettings:
     """`listing`: of `git config --list --show-scope -z`. Raises CheckoutError."""
     settings = list(_read(listing))
-    theirs = [setting for setting in settings if setting.scope in _OF_THE_REPOSITORY]
-    trusted = [setting for setting in settings if setting.scope not in _OF_THE_REPOSITORY]
+    theirs = [setting for setting in settings if setting.is_of_repository]
+    trusted = [setting for setting in settings if not setting.is_of_repository]
     known = {setting.name: setting.value for setting in trusted}
     filters = _filters_to_replace(theirs)
     dropped = frozenset(name for name, keys in filters.items() if not _is_defined(name, keys, known))
@@ -102,17 +102,18 @@ def settings_from(listing: bytes) -> GitSettings:
         tuple(_options([*_ALWAYS, *pairs])),
         tuple(dict.fromkeys(_missed(theirs, filters))),
         dropped,
+        tuple(settings),
     )
 
 
-def _read(listing: bytes) -> Iterator[_Setting]:
+def _read(listing: bytes) -> Iterator[Setting]:
     parts = listing.decode("utf-8", "surrogateescape").split("\0")
     for scope, setting in zip(parts[0::2], parts[1::2], strict=False):
         name, has_value, value = setting.partition("\n")
-        yield _Setting(scope, name, value if has_value else "true")
+        yield Setting(scope, name, value if has_value else "true")
 
 
-def _replaced_programs(theirs: Sequence[_Setting], known: dict[str, str]) -> Iterator[str]:
+def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iterator[str]:
     for name in dict.fromkeys(setting.name for setting in theirs):
         if name in _PROGRAMS:
             yield _pair(name, known.get(name, _PROGRAMS[name]))
@@ -122,7 +123,7 @@ def _replaced_programs(theirs: Sequence[_Setting], known: dict[str, str]) -> Ite
             yield _pair(name, known.get(name, ""))
 
 
-def _replaced_helpers(theirs: Sequence[_Setting], trusted: Sequence[_Setting]) -> list[str]:
+def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
     """They add up, for all addresses together, and an empty one takes away all before it: gitcredentials(7)."""
     if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
         return []
@@ -130,7 +131,7 @@ def _replaced_helpers(theirs: Sequence[_Setting], trusted: Sequence[_Setting]) -
     return ["credential.helper=", *(_pair(setting.name, setting.value) for setting in kept)]
 
 
-def _filters_to_replace(theirs: Sequence[_Setting]) -> dict[str, set[str]]:
+def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
     """By their names, the keys that the repository sets."""
     found: dict[str, set[str]] = {}
     for setting in theirs:
@@ -161,7 +162,7 @@ def _user_pair(section: str, key: str, known: dict[str, str]) -> str:
     return _pair(f"{section}.{key}", known.get(f"{section}.{key}", _NO_FILTER[key]))
 
 
-def _missed(theirs: Sequence[_Setting], filters: Collection[str]) -> Iterator[str]:
+def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str]:
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
         is_program = setting.name == "core.sshcommand" or _CREDENTIAL_HELPER.fullmatch(setting.name)

@@ -12,9 +12,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.loop_values import OWN_DIRECTORY
 from ralph.effects.checkout.git import top_above
 from ralph.effects.checkout.git_checkout import GitCheckout
+from ralph.effects.loop.regular_file import read_regular_file
 from ralph.effects.sessions.looking import is_locked
 from ralph.loop_ports import CheckoutError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ralph.effects.checkout.plain_directory import PlainDirectory
 
 _NAME_IN_GIT = "ralph-loop.lock"
-_NAME_IN_OWN = "lock"
+_NAME_OF_OURS = "lock"
 _MOST_BYTES = 16_384
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # flock(2) and what network file systems answer in its place.
@@ -35,11 +35,15 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 class CheckoutLock:
     """Held until every process that has the descriptor has closed it: an orphaned iteration still holds it."""
 
-    def __init__(self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime) -> None:
-        """Raises CheckoutError: another loop has it, which is named, or its file cannot be used."""
+    def __init__(
+        self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
+    ) -> None:
+        """`place`: of the lock outside of git, a directory of the user's. Raises CheckoutError: another loop has it,
+        which is named, or its file cannot be used.
+        """
         self.notice: str | None = None
         """What people should know; None: nothing."""
-        self.path, self.descriptor = _opened(checkout)
+        self.path, self.descriptor = _opened(checkout, place)
         """For `pass_fds` of a process that shall hold it too."""
         try:
             self._take()
@@ -74,13 +78,13 @@ class CheckoutLock:
             self.notice = f"the file system of {self.path} knows no locks: nothing keeps a second loop out"
 
 
-def holder_of(directory: Path) -> int | None:
+def holder_of(directory: Path, place: Path) -> int | None:
     """The process of the loop that works on the checkout of this directory; None: none does, as far as it can be told.
 
-    Calls no git.
+    `place`: as for the lock. Calls no git.
     """
     top = top_above(directory)
-    path = directory / OWN_DIRECTORY / _NAME_IN_OWN if top is None else _git_directory(top) / _NAME_IN_GIT
+    path = place / _NAME_OF_OURS if top is None else _git_directory(top) / _NAME_IN_GIT
     try:
         if not is_locked(path):
             return None
@@ -98,21 +102,18 @@ def _git_directory(top: Path) -> Path:
     """A linked working tree has a file that names its own (gitrepository-layout(5))."""
     place = top / ".git"
     try:
-        named = place.read_text(encoding="utf-8", errors="surrogateescape")
+        named = os.fsdecode(read_regular_file(place, _MOST_BYTES))
     except OSError:
         return place
     return top / named.removeprefix("gitdir:").strip()
 
 
-def _opened(checkout: GitCheckout | PlainDirectory) -> tuple[Path, int]:
+def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
     """In git's directory, which a linked working tree has of its own; outside of git in ralph's."""
+    name = _NAME_OF_OURS
     if isinstance(checkout, GitCheckout):
         place, name = checkout.git_directory, _NAME_IN_GIT
-    else:
-        place, name = checkout.directory / OWN_DIRECTORY, _NAME_IN_OWN
     try:
-        if not isinstance(checkout, GitCheckout):
-            place.mkdir(exist_ok=True)
         held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             descriptor = os.open(name, _FLAGS, 0o600, dir_fd=held)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.effects.checkout import git_push
 from ralph.effects.checkout.git import GitSeams, top_above
 from ralph.effects.checkout.git_checkout import GitCheckout, shown
 from ralph.effects.checkout.git_look import status_of
@@ -12,23 +11,36 @@ from ralph.effects.checkout.plain_directory import PlainDirectory
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ralph.effects.checkout.git import Git
+    from ralph.effects.checkout.git_push import Push
 
 
 def open_checkout(
-    directory: Path, plan_file: str, seams: GitSeams, own_paths: tuple[Path, ...] = ()
+    directory: Path,
+    plan_file: str,
+    seams: GitSeams,
+    *,
+    own_paths: tuple[Path, ...] = (),
+    writable: tuple[Path, ...] = (),
+    warn: Callable[[str], None] = lambda _text: None,
 ) -> GitCheckout | PlainDirectory:
     """That `directory`, the working directory, is in. Whether git works in it is found out by its first call.
 
-    `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is.
+    `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is. `writable`: absolute, where
+    the agent may write besides the directory. `warn`: tells people what is not looked at.
     """
     top = top_above(directory)
     if top is None:
         waiter, clock = seams.waiter, seams.clock
-        return PlainDirectory(directory, plan_file=plan_file, waiter=waiter, clock=clock, own_paths=own_paths)
-    return GitCheckout(top, directory, plan_file=plan_file, seams=seams, own_paths=own_paths)
+        return PlainDirectory(
+            directory, plan_file=plan_file, waiter=waiter, clock=clock, own_paths=own_paths, warn=warn
+        )
+    return GitCheckout(
+        top, directory, plan_file=plan_file, seams=seams, own_paths=own_paths, writable=writable
+    )
 
 
 def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
@@ -37,7 +49,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
         if commits or pushes:
             option = "--commit" if commits else "--push"
             raise CheckoutError(
-                f"{checkout.directory} is in no git checkout; run git init there, or leave out {option}"
+                f"{checkout.top} is in no git checkout; run git init there, or leave out {option}"
             )
         return []
     git = checkout.git()
@@ -47,7 +59,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
     _refuse_missing_identity(git)
     notices = _about_settings(git) if commits or pushes else []
     if pushes:
-        _refuse_useless_remote(git, git_push.target_of(git, status), has_commits=bool(status.head))
+        _refuse_useless_remote(checkout.push_of(git, status))
     uncommitted = checkout.uncommitted(status)
     if commits and uncommitted:
         verb = "is" if len(uncommitted) == 1 else "are"
@@ -78,11 +90,12 @@ def _about_settings(git: Git) -> list[str]:
     return [sentence]
 
 
-def _refuse_useless_remote(git: Git, target: git_push.PushTarget, *, has_commits: bool) -> None:
+def _refuse_useless_remote(push: Push) -> None:
     try:
-        git_push.try_out(git, target, has_commits=has_commits)
+        push.try_out()
     except CheckoutError as error:
-        advice = f"try: git push --dry-run {target.remote} {target.refspec}"
+        target = push.target
+        advice = f"try: git push --dry-run {target.remote} {target.branch}:{target.remote_ref}"
         raise CheckoutError(
             f"remote {target.remote} does not take branch {target.branch}: {error}; {advice}"
         ) from None

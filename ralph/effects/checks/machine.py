@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
 from ralph.core.finding import Finding, ok, short, warn
 from ralph.core.shortage import ShortageError, shortage_of
 from ralph.effects.atomic_write import HELD_DIRECTORY
+from ralph.effects.own_programs import lies_in, own_program
+from ralph.effects.repository import repository_top
 from ralph.effects.starting import patiently, start_thread
 from ralph.effects.tools.beneath import open_by_kernel
+from ralph.own_process import is_memory_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from ralph.ports import Clock, Waiter
 
@@ -33,12 +36,19 @@ _PROGRAMS = (
 )
 
 
-def look_at_machine(environment: Mapping[str, str], ralph_version: str) -> Iterator[Finding]:
+def look_at_machine(
+    environment: Mapping[str, str], ralph_version: str, cwd: Path | None = None
+) -> Iterator[Finding]:
+    """`cwd`: the working directory; None: it is gone."""
     yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
     yield _system()
+    search_path = environment.get("PATH", os.defpath)
+    work = None if cwd is None else repository_top(cwd) or cwd
     for program, without, advice in _PROGRAMS:
-        path = shutil.which(program, path=environment.get("PATH", os.defpath))
+        path = own_program(program, search_path, work)
         yield ok(program, path) if path else warn(program, f"not found: {without}", advice)
+    yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
+    yield _memory()
     yield _confinement()
     yield warn(
         "sandbox",
@@ -68,6 +78,38 @@ def _system() -> Finding:
         "system",
         f"{name}: ralph is tested on Linux, and what a killed ralph leaves running is ended there only",
         "run it in a Linux container where that matters",
+    )
+
+
+def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Iterator[Finding]:
+    """What lets a checkout run programs of its own, as far as ralph cannot prevent it."""
+    if not all(entry.startswith(os.sep) for entry in search_path.split(os.pathsep)):
+        yield warn(
+            "PATH",
+            "has an empty or a relative entry: a command of the agent may run what lies where it works",
+            "take that entry out",
+        )
+    named = [entry or os.curdir for entry in python_path.split(os.pathsep) if python_path]
+    within = [entry for entry in named if cwd is not None and lies_in(entry, cwd)]
+    if within:
+        yield warn(
+            "PYTHONPATH",
+            f"names {', '.join(within)}, in the working directory: before ralph begins, Python runs a "
+            "sitecustomize.py that lies there",
+            "unset it for ralph",
+        )
+
+
+def _memory() -> Finding:
+    """That of this process stands for that of any ralph."""
+    if is_memory_private():
+        return ok(
+            "memory", "ralph leaves no core dump, and an ordinary user's commands cannot read its memory"
+        )
+    return warn(
+        "memory",
+        "this system does not keep commands from reading ralph's memory, the key included",
+        "run it on Linux where that matters",
     )
 
 

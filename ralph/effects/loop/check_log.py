@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.effects.loop.state_directory import new_file
+from ralph.effects.loop.record import new_file
 from ralph.effects.tools.output_capture import StreamRedaction
 from ralph.effects.tools.terminal_text import readable_text
 
@@ -31,13 +31,13 @@ class CheckLog:
 
     def __init__(
         self,
-        directory: Path,
+        folder: Path,
         *,
         redact: Callable[[str], str],
         longest_bytes: int,
         most_bytes: int = MOST_LOG_BYTES,
     ) -> None:
-        """`longest_bytes`: of a credential, as `redact` knows them."""
+        """`folder`: the loop's own. `longest_bytes`: of a credential, as `redact` knows them."""
         self._redact = redact
         self._redaction = StreamRedaction(redact, longest_bytes)
         self._room_bytes = self._most_bytes = most_bytes
@@ -45,7 +45,7 @@ class CheckLog:
         self._has_lost_its_beginning = False
         self._descriptor: int | None = None
         with suppress(OSError):
-            self._descriptor = new_file(directory, LOG_FILE)
+            self._descriptor = new_file(folder, LOG_FILE)
 
     def feed(self, chunk: bytes) -> bool:
         self._keep(self._redaction.feed(chunk))

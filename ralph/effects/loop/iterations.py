@@ -14,25 +14,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_rules import is_counted
-from ralph.core.loop_values import OWN_DIRECTORY, IterationResult
+from ralph.core.loop_values import IterationResult
 from ralph.core.outcome import Outcome
 from ralph.effects.loop import tether
+from ralph.effects.loop.record import write_private
 from ralph.effects.loop.run_results import NoResultError, outcome_of, result_written
 from ralph.effects.loop.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
 from ralph.effects.loop.sessions_seen import session_seen
-from ralph.effects.loop.state_directory import write_private
+from ralph.effects.own_programs import own_python
 from ralph.effects.processes import OwnedProcess
+from ralph.effects.settings_handover import handed_over
+from ralph.own_process import core_limit_at_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.core.loop_values import IterationOrder, LoopPlan, SessionSeen
     from ralph.effects.loop.running_iteration import IterationEnding
+    from ralph.effects.settings_files import SettingsFile
     from ralph.ports import Clock, Waiter
 
 PROMPT_FILE = "prompt.md"
-RALPH = (sys.executable, "-P", "-m", "ralph")
-"""-P: a package of that name in the checkout is not it."""
 # The least that `ralph run` takes as a limit; less would be none at all.
 _LEAST_USD = 0.000001
 _LEAST_S = 0.001
@@ -47,21 +49,28 @@ class RalphIterations:
         self,
         plan: LoopPlan,
         *,
+        folder: Path,
         environment: Mapping[str, str],
         waiter: Waiter,
         clock: Clock,
+        settings: Sequence[SettingsFile],
         lock: int | None = None,
-        program: tuple[str, ...] = RALPH,
+        program: tuple[str, ...] | None = None,
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`."""
+        """`folder`: the loop's own, for the prompt. `settings`: the files that each iteration's settings come from, as they
+        were read. `lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`; None:
+        this ralph.
+        """
         self._plan = plan
+        self._folder = folder
         self._environment = environment
         self._waiter = waiter
         self._clock = clock
         self._lock = lock
-        self._program = program
+        self._settings = settings
+        self._program = _this_ralph() if program is None else program
         self._stops_within_s = stops_within_s
         self._overtime_s = overtime_s
 
@@ -71,20 +80,21 @@ class RalphIterations:
         # New for each: the result of an earlier process cannot be taken for this one's.
         with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
             result_file = Path(place, "result.json")
-            ending = self._followed(order, result_file)
+            with handed_over(self._settings) as settings:
+                ending = self._followed(order, result_file, settings)
             result = self._result(order, ending, result_file)
         return replace(result, duration_s=self._clock.now_s() - started_s, stopped_by=ending.stopped_by)
 
     def seen(self, session_id: str) -> SessionSeen | None:
         return session_seen(session_id, self._environment, self._plan.session_directory)
 
-    def _followed(self, order: IterationOrder, result_file: Path) -> IterationEnding:
-        arguments = [*self._program, *self._arguments(order, result_file)]
+    def _followed(self, order: IterationOrder, result_file: Path, settings: int) -> IterationEnding:
+        arguments = [*self._program, *self._arguments(order, result_file), "--settings-fd", str(settings)]
         process = OwnedProcess(
             [*(sys.executable, "-I", "-S", tether.__file__), str(os.getpid()), *arguments],
             cwd=Path(self._plan.launch_directory),
             environment=self._environment,
-            kept_descriptors=() if self._lock is None else (self._lock,),
+            kept_descriptors=(settings,) if self._lock is None else (settings, self._lock),
         )
         running = RunningIteration(
             process,
@@ -112,10 +122,8 @@ class RalphIterations:
             yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
 
     def _write_prompt(self, prompt: str) -> str:
-        directory = Path(self._plan.directory)
         # Half of a surrogate pair, which no file can hold, becomes a question mark.
-        write_private(directory, PROMPT_FILE, prompt.encode("utf-8", "replace"))
-        return str(directory / OWN_DIRECTORY / PROMPT_FILE)
+        return str(write_private(self._folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
 
     def _result(self, order: IterationOrder, ending: IterationEnding, result_file: Path) -> IterationResult:
         try:
@@ -146,6 +154,11 @@ class RalphIterations:
             outcome = Outcome.INTERNAL_ERROR
             exit_code = outcome.exit_code()
         return IterationResult(exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem)
+
+
+def _this_ralph() -> tuple[str, ...]:
+    """What an earlier iteration has written into the checkout cannot stand in for any part of it."""
+    return tuple(own_python(f"from ralph.__main__ import main; main({core_limit_at_start()})"))
 
 
 def _signal_name(number: int) -> str:

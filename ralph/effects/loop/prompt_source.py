@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.effects.loop.regular_file import read_regular_file
+from ralph.effects.named_file import read_named_file
 from ralph.effects.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ralph.core.loop_values import LoopPlan
     from ralph.ports import Clock, Waiter
@@ -32,16 +32,33 @@ class PromptSource:
 
 
 def find_prompt(
-    argument: str | None, file: str | None, *, waiter: Waiter, clock: Clock, stdin_fd: int = 0
+    argument: str | None,
+    file: str | None,
+    *,
+    directories: Sequence[str | Path],
+    waiter: Waiter,
+    clock: Clock,
+    stdin_fd: int = 0,
 ) -> PromptSource:
-    """Raises PromptError; `Interrupted` when a signal came."""
+    """Raises PromptError; `Interrupted` when a signal came. `directories`: as for `open_named_file`."""
     is_piped = "-" in (argument, file) or (argument is None and file is None)
     text, notices = read_prompt(
-        argument, file, waiter=waiter, clock=clock, stdin_fd=stdin_fd if is_piped else _NO_STDIN
+        argument,
+        file,
+        directories=directories,
+        waiter=waiter,
+        clock=clock,
+        stdin_fd=stdin_fd if is_piped else _NO_STDIN,
     )
     if not is_piped:
         beside, notices = read_prompt(
-            None, None, waiter=waiter, clock=clock, stdin_fd=stdin_fd, is_required=False
+            None,
+            None,
+            directories=directories,
+            waiter=waiter,
+            clock=clock,
+            stdin_fd=stdin_fd,
+            is_required=False,
         )
         if beside is not None:
             raise PromptError("a prompt was given and standard input holds data as well; use one of them")
@@ -53,17 +70,27 @@ def find_prompt(
 class PromptReader:
     """The prompt as each iteration gets it."""
 
-    def __init__(self, plan: LoopPlan, *, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: LoopPlan, *, warn: Callable[[str], None], redact: Callable[[str], str] = str
+    ) -> None:
         self._file = plan.prompt_file
+        self._directories = (plan.launch_directory, plan.directory)
         self._last = plan.prompt
         self._warn = warn
+        self._redact = redact
 
     def read(self) -> str:
-        """A file that an agent removed or emptied says what it said before. Raises OSError where that is not known."""
+        """A file that an agent removed, emptied or made a link out of the repository says what it said before.
+
+        Raises OSError where that is not known.
+        """
+        return self._redact(self._read())
+
+    def _read(self) -> str:
         if self._file is None:
             return self._last or ""
         try:
-            data = read_regular_file(self._file, MOST_PROMPT_BYTES, follows_links=True)
+            data = read_named_file(self._file, self._directories, MOST_PROMPT_BYTES, takes_pipe=False)
         except OSError as error:
             if self._last is None:
                 raise

@@ -1,28 +1,30 @@
-"""`.ralph/loop.json`: the state of a loop, for `--continue`, and for `--status` from another terminal.
+"""`loop.json` in a loop's folder: its state, for `--continue`, and for `--status` from another terminal.
 
 It refuses to guess: a record that cannot be read whole is an error that says what is wrong with it.
 """
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_state import BrokenSealError, NewerStateError, read_state, state_text
-from ralph.core.loop_values import OWN_DIRECTORY
+from ralph.core.loop_state import NewerStateError, read_state, state_text
 from ralph.core.outcome import Outcome
-from ralph.effects.atomic_write import remove_leftovers
+from ralph.effects.atomic_write import HELD_DIRECTORY, remove_leftovers, replace_at
 from ralph.effects.loop.regular_file import read_regular_file
-from ralph.effects.loop.state_directory import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ralph.core.loop_state import LoopState
 
 RECORD_FILE = "loop.json"
+PINS_FILE = "git.json"
+"""What `GitCheckout.pins_text` said when the loop began."""
 # A record of thousands of iterations has a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
+_PRIVATE = 0o600
 
 
 class RecordError(Exception):
@@ -34,37 +36,46 @@ class RecordError(Exception):
 
 
 class FileRecord:
-    def __init__(self, directory: Path, seal: Callable[[bytes], str] | None = None) -> None:
-        """`seal`: needed to save, and to load what will be followed; None: it is only looked at."""
-        self.path = directory / OWN_DIRECTORY / RECORD_FILE
-        self._directory = directory
-        self._seal = seal
+    def __init__(self, folder: Path) -> None:
+        """`folder`: the loop's own."""
+        self.folder = folder
+        self.path = folder / RECORD_FILE
         self._has_saved = False
 
     def save(self, state: LoopState) -> None:
         """Whole or not at all. Raises OSError."""
-        assert self._seal is not None  # noqa: S101 - who saves has one
         if not self._has_saved:
-            remove_leftovers(self.path.parent)
-        write_private(self._directory, RECORD_FILE, state_text(state, self._seal).encode())
+            remove_leftovers(self.folder)
+        write_private(self.folder, RECORD_FILE, state_text(state).encode())
         self._has_saved = True
 
     def load(self) -> LoopState:
-        """Raises RecordError: there is none (usage), it is not to be followed (config), or damaged (io_error)."""
+        """Raises RecordError: a newer ralph wrote it (config), or it is damaged (io_error)."""
         try:
-            return read_state(self._text(), self._seal)
-        except FileNotFoundError:
-            none = f"there is no loop in {self._directory} ({OWN_DIRECTORY}/{RECORD_FILE} is missing)"
-            raise RecordError(Outcome.USAGE, none) from None
+            return read_state(self._text())
         except OSError as error:
             said = error.strerror or type(error).__name__
             raise RecordError(Outcome.IO_ERROR, f"cannot read {self.path}: {said}") from error
-        except (NewerStateError, BrokenSealError) as error:
+        except NewerStateError as error:
             raise RecordError(Outcome.CONFIG, f"{self.path} {error}; ralph loop begins a new loop") from error
         except RecursionError:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} is damaged: nested too deep") from None
         except ValueError as error:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} {error}") from error
+
+    def save_pins(self, text: str) -> None:
+        """Raises OSError."""
+        write_private(self.folder, PINS_FILE, text.encode())
+
+    def pins(self) -> str | None:
+        """None: the loop has none. Raises RecordError."""
+        path = self.folder / PINS_FILE
+        try:
+            return read_regular_file(path, _MOST_BYTES).decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise RecordError(Outcome.IO_ERROR, f"cannot read {path}: {error}") from error
 
     def _text(self) -> str:
         """Raises OSError, and ValueError like `read_state`."""
@@ -72,3 +83,27 @@ class FileRecord:
             return read_regular_file(self.path, _MOST_BYTES).decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"is damaged: it is no UTF-8 ({error.reason})") from None
+
+
+def write_private(folder: Path, name: str, data: bytes) -> Path:
+    """Whole or not at all, for the user alone; a folder that somebody removed is made again. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / name
+    try:
+        held = os.open(folder, HELD_DIRECTORY)
+        try:
+            replace_at(held, name, data, None, new_mode=_PRIVATE)
+        finally:
+            os.close(held)
+    except OSError as error:  # a call relative to a held directory fails without saying where
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    return path
+
+
+def new_file(folder: Path, name: str) -> int:
+    """An open descriptor of an empty file for the user alone, whatever had that name. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / name
+    with suppress(FileNotFoundError):
+        path.unlink()
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def read_regular_file(path: Path | str, most_bytes: int, *, follows_links: bool = False) -> bytes:
+def read_regular_file(path: Path | str, most_bytes: int) -> bytes:
     """Raises OSError for what cannot be read, is no regular file (EINVAL) or has more bytes (EFBIG)."""
-    link = 0 if follows_links else os.O_NOFOLLOW
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | link)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))

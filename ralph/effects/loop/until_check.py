@@ -6,12 +6,13 @@ It refuses to read anything into the output: the exit code is the verdict.
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from ralph.core.loop_values import CheckResult
 from ralph.effects.loop.check_log import CheckLog
+from ralph.effects.own_programs import own_program
 from ralph.effects.processes import SupervisedCommand, environment_for_commands
+from ralph.effects.repository import repository_top
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class UntilCheck:
         command: str,
         *,
         directory: Path,
+        folder: Path,
         environment: Mapping[str, str],
         redact: Callable[[str], str],
         longest_bytes: int,
@@ -37,9 +39,10 @@ class UntilCheck:
         clock: Clock,
         grace_s: float = _GRACE_S,
     ) -> None:
-        """`environment`: already without credentials. `longest_bytes`: of a credential that `redact` knows."""
+        """`folder`: the loop's own, for the log. `environment`: already without credentials. `longest_bytes`: of a credential that `redact` knows."""
         self._command = command
         self._directory = directory
+        self._folder = folder
         self._environment = environment_for_commands(environment)
         self._redact = redact
         self._longest_bytes = longest_bytes
@@ -50,7 +53,7 @@ class UntilCheck:
     def run(self, limit_s: float) -> CheckResult:
         """Raises `Interrupted` once it is gone."""
         started_s = self._clock.now_s()
-        log = CheckLog(self._directory, redact=self._redact, longest_bytes=self._longest_bytes)
+        log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         try:
             ending = self._followed(log, limit_s)
         except OSError as error:
@@ -72,7 +75,8 @@ class UntilCheck:
         return error.strerror or type(error).__name__
 
     def _followed(self, log: CheckLog, limit_s: float) -> Ending:
-        shell = shutil.which("bash", path=self._environment.get("PATH", os.defpath)) or "/bin/sh"
+        work = repository_top(self._directory) or self._directory
+        shell = own_program("bash", self._environment.get("PATH", os.defpath), work) or "/bin/sh"
         process = SupervisedCommand(
             [shell, "-c", self._command],
             cwd=self._directory,

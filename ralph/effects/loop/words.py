@@ -13,9 +13,11 @@ from ralph.core.loop_prompt import names_of
 from ralph.core.loop_state import Phase
 from ralph.core.outcome import Outcome
 from ralph.core.resume_command import shell_word
+from ralph.core.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from ralph.core.backoff import Wait
     from ralph.core.loop_rules import Share
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ralph.core.setting_tables import LoopSettings
 
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
+_MOST_NAME_CHARS = 80
 _DOING = {
     Phase.WORKING: "the model works",
     Phase.WAITING: "waiting for the API",
@@ -112,6 +115,17 @@ def branch_line(state: LoopState, before: str | None, after: str | None) -> str:
     return f"iteration {current.number} {now}; before it was {before or 'on none'}"
 
 
+def git_line(state: LoopState, names: Sequence[str]) -> str:
+    """What stands in `.git` may run at the next command of git's, whoever types it."""
+    current = state.current
+    assert current is not None  # noqa: S101 - it changed them
+    shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
+    return (
+        f"iteration {current.number} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "
+        "ralph's own git runs none of it, yours may: look at .git/config and .git/hooks first"
+    )
+
+
 def cut_off_line(state: LoopState, result: IterationResult) -> str:
     current = state.current
     assert current is not None  # noqa: S101 - it was cut off
@@ -147,8 +161,8 @@ def totals(state: LoopState) -> str:
     )
 
 
-def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterator[str]:
-    """For `ralph loop --status`. `is_running`: its process holds the lock."""
+def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datetime) -> Iterator[str]:
+    """For `ralph loop --status`. `folder`: the loop's own. `is_running`: its process holds the lock."""
     plan = state.plan
     yield f"loop in {plan.directory}, begun {local(state.started_at)}"
     if state.ended is not None:
@@ -163,6 +177,7 @@ def status_lines(state: LoopState, *, is_running: bool, now: datetime) -> Iterat
         yield f"check `{plan.until}`: {state.last_check.words}"
     yield from (iteration_line(record, state) for record in state.iterations[-10:])
     yield from state.warnings
+    yield f"record, last prompt and the check's output: {folder}"
     if state.ended is not None:
         yield from filter(None, [way_on(state, state.ended)])
     elif not is_running:
@@ -269,5 +284,5 @@ def _number(number: int, state: LoopState) -> str:
 
 def _cell(text: str) -> str:
     """What a model or a program said must not end its cell, its row or its table."""
-    shown = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+    shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

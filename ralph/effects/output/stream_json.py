@@ -50,7 +50,7 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
         "mcp_servers": [],
         "model": event.model,
         **({"targets": list(event.targets)} if event.targets else {}),
-        "permissionMode": "bypassPermissions",
+        "permissionMode": event.permission_mode,
         "slash_commands": [],
         "apiKeySource": event.api_key_source,
         "output_style": "default",

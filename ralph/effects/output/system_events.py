@@ -144,6 +144,8 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
                     "source": event.source,
                 },
             }
+        case ev.PermissionModeChanged():
+            return {"subtype": "status", "status": None, "permissionMode": event.mode}
         case ev.Heartbeat():
             since_s = round(event.since_s, 1)
             return {"subtype": "heartbeat", "waiting_for": event.waiting_for, "since_s": since_s}

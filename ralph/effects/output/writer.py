@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ralph.core.events import Event, RunEnded
 from ralph.core.outcome import Delivery
+from ralph.core.screen_text import foreign_lines, json_for_terminal
 from ralph.effects.output.narration import Narration
 from ralph.effects.output.result_file import write_result_file
 from ralph.effects.output.result_object import result_object
@@ -46,6 +47,8 @@ class OutputOptions:
     is_quiet: bool = False
     result_file: str | None = None
     """Where the `result` object is written too, by atomic rename. None: nowhere."""
+    directories: tuple[str, ...] = ()
+    """Where ralph was called and where it works, absolute: links there do not lead its files elsewhere."""
 
 
 class Writer:
@@ -61,10 +64,14 @@ class Writer:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         has_color: bool = False,
+        is_on_terminal: bool = False,
         is_one_terminal: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
-        """`is_one_terminal`: both descriptors are the same screen, which need not show the answer twice."""
+        """`is_on_terminal`: `stdout_fd` is shown to people, who get no exact text but one that cannot do anything.
+
+        `is_one_terminal`: both descriptors are the same screen, which need not show the answer twice.
+        """
         self._options = options
         self.session_id = session_id
         """May change until the first event."""
@@ -72,6 +79,7 @@ class Writer:
         self.redact = redact
         """Cuts secrets out of everything written. Replaced once the settings have told all of them."""
         self._narration = Narration(is_quiet=options.is_quiet, has_color=has_color)
+        self._is_on_terminal = is_on_terminal
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
         self._stderr = Spool(stderr_fd)
@@ -94,7 +102,7 @@ class Writer:
             for fields in stream_objects(
                 event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
             ):
-                self._stdout.write(self._json_line(fields))
+                self._put_json(self._json_line(fields))
 
     @property
     def has_room(self) -> bool:
@@ -104,7 +112,7 @@ class Writer:
     def respond(self, fields: dict[str, Any]) -> None:
         """An answer to whoever drives the run; it is written even while the output is closing."""
         line = json.dumps(shown(fields, self.redact), ensure_ascii=False, separators=(",", ":"))
-        self._stdout.write(_encoded(line), must_arrive=True)
+        self._put_json(line, must_arrive=True)
 
     def count_down(self, waiting_for: str, left_s: float) -> None:
         """In place, on a terminal: seconds until a wait is over. 0 takes the line away."""
@@ -117,7 +125,7 @@ class Writer:
         """Raises OSError; the file then has its old content or none."""
         if self._options.result_file is not None:
             result = self._json_line(result_object(ended, self.session_id))
-            write_result_file(self._options.result_file, result)
+            write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
         """Give the reader of standard output a last chance to take what is there; a signal shortens it.
@@ -176,7 +184,7 @@ class Writer:
             fields = result_object(ended, self.session_id)
             if self._stdout.dropped_writes:
                 fields["dropped_events"] = self._stdout.dropped_writes
-            self._stdout.write(self._json_line(fields), must_arrive=True)
+            self._put_json(self._json_line(fields), must_arrive=True)
         else:
             answer = self._text_answer(ended)
             if answer is not None:
@@ -186,17 +194,23 @@ class Writer:
         """What was asked for: the report's payload, else the last words. None: they stand on the screen already."""
         report = ended.report
         if report is not None and report.payload is not None:
-            return json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)
+            payload = json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)
+            return json_for_terminal(payload) if self._is_on_terminal else payload
         # The model's own words are narrated; a report that stood in a text or is synthetic has others.
         is_narrated = report is None or report.source == "tool_call"
         if ended.result is None or (is_narrated and self._shows_answer_twice):
             return None
-        return self.redact(ended.result)
+        exact = ended.result
+        return self.redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
 
-    def _json_line(self, fields: dict[str, Any]) -> bytes:
+    def _put_json(self, line: str, *, must_arrive: bool = False) -> None:
+        fit = json_for_terminal(line) if self._is_on_terminal else line
+        self._stdout.write(_encoded(fit), must_arrive=must_arrive)
+
+    def _json_line(self, fields: dict[str, Any]) -> str:
         event_id = uuid.UUID(int=self._random.getrandbits(128), version=4)
         stamped = {**fields, "uuid": str(event_id), "session_id": self.session_id}
-        return _encoded(json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":")))
+        return json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":"))
 
 
 def _encoded(line: str) -> bytes:

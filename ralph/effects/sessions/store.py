@@ -47,12 +47,12 @@ class SessionStore:
         """
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
-            _make_private(chosen)
+            make_private(chosen)
             return cls(chosen)
         usual = _usual_place(environment)
         try:
             if usual is not None:
-                _make_private(usual)
+                make_private(usual)
                 return cls(usual, others=_temporary_if_ours())
             why = "there is no HOME"
         except JournalError as error:
@@ -76,19 +76,23 @@ class SessionStore:
 
     def create(self, session_id: str, cwd: Path) -> FileJournal:
         """Raises JournalError; its cause is a FileExistsError when there is such a session already."""
-        path = self.root / _directory_name(cwd) / f"{session_id}{SUFFIX}"
-        _make_private(path.parent)
+        path = self.root / directory_name(cwd) / f"{session_id}{SUFFIX}"
+        make_private(path.parent)
         try:
             return FileJournal.create(path)
         except JournalError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-        _make_private(path.parent)  # another run's end has just removed it, empty as it was
+        make_private(path.parent)  # another run's end has just removed it, empty as it was
         return FileJournal.create(path)
 
     def place_of(self, cwd: Path) -> Path:
         """Where new ones of this directory are made."""
-        return self.root / _directory_name(cwd)
+        return self.root / directory_name(cwd)
+
+    def beside(self, name: str) -> tuple[Path, ...]:
+        """Places of that name in the state directories that sessions lie in, the first one to be written to."""
+        return tuple(_state_directory(root) / name for root in self._roots)
 
     def last_of(self, cwd: Path) -> Path | None:
         """The journal of this directory that was written last."""
@@ -121,7 +125,7 @@ class SessionStore:
 
     def of(self, cwd: Path) -> Iterator[Path]:
         """The journals of this directory."""
-        name = _directory_name(cwd)
+        name = directory_name(cwd)
         return chain.from_iterable((root / name).glob(f"*{SUFFIX}") for root in self._roots)
 
     def all(self) -> Iterator[Path]:
@@ -139,7 +143,7 @@ class SessionStore:
         return f"; the newest of this directory: {_names(newest)}" if newest else ""
 
 
-def _directory_name(cwd: Path) -> str:
+def directory_name(cwd: Path) -> str:
     """For people to recognise, with a hash because names repeat."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
     return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
@@ -199,17 +203,26 @@ def _absolute(base: str | None, *rest: str) -> Path | None:
     return Path(base, *rest) if base and Path(base).is_absolute() else None
 
 
+def _state_directory(root: Path) -> Path:
+    """The temporary place is one itself: beside it lie other people's files."""
+    return root if root.name == _temporary_name() else root.parent
+
+
 def _temporary_place() -> Path:
     """Anybody may write to the temporary directory: what is there under our name must be ours alone."""
     place = _temporary_path()
-    _make_private(place)
+    make_private(place)
     if not _is_ours_alone(place):
         raise JournalError(place, PermissionError("it belongs to somebody else, or is open to others"))
     return place
 
 
 def _temporary_path() -> Path:
-    return Path(tempfile.gettempdir()) / f"ralph-sessions-{os.getuid()}"
+    return Path(tempfile.gettempdir()) / _temporary_name()
+
+
+def _temporary_name() -> str:
+    return f"ralph-sessions-{os.getuid()}"
 
 
 def _temporary_if_ours() -> tuple[Path, ...]:
@@ -229,7 +242,7 @@ def _is_ours_alone(place: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
-def _make_private(directory: Path) -> None:
+def make_private(directory: Path) -> None:
     """Make it and what is missing above it; and see that it can be written to."""
     try:
         for missing in reversed([directory, *directory.parents]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.edit_hints import hint_for_no_match
 from ralph.effects.tools.file_type import binary_type, image_media_type, is_binary
-from ralph.effects.tools.kernel_files import refuse_kernel_file
+from ralph.effects.tools.path_guard import refuse_kernel_file
 from ralph.effects.tools.planned_write import PlannedWrite
 from ralph.effects.tools.read import open_regular
 from ralph.effects.tools.text_encoding import TextEncoding, marked_encoding, possible_encodings
@@ -36,9 +36,9 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
     shown, old, new = arguments["file_path"], arguments["old_string"], arguments["new_string"]
     _check_strings(old, new)
     path = room.resolve(shown)
-    data, before = _content(path, shown)
+    data, before = _content(path, shown, room)
     # What was read is what is edited: where the file has changed since, the write refuses it.
-    target = replace(write_target(path, shown, room.roots), before=before)
+    target = replace(write_target(path, shown, room), before=before)
     digest = hashlib.sha256(data).hexdigest()
     room.seen.refuse_changed(target.path, before, digest, shown)
     encoding, text, places = _places(data, old)
@@ -69,13 +69,13 @@ def _check_strings(old: str, new: str) -> None:
         raise ToolError("a string holds half a surrogate pair, which no text file can") from None
 
 
-def _content(path: Path, shown: str) -> tuple[bytes, os.stat_result]:
-    refuse_kernel_file(path, shown)
-    descriptor = open_regular(path, shown)
+def _content(path: Path, shown: str, room: ToolRoom) -> tuple[bytes, os.stat_result]:
+    refuse_kernel_file(os.path.realpath(path), shown, None)
+    descriptor, real = open_regular(path, shown, room)
     try:
         with os.fdopen(descriptor, "rb") as file:
             before = os.fstat(descriptor)
-            refuse_kernel_file(path, shown, before.st_dev)
+            refuse_kernel_file(real, shown, before)
             data = file.read(_MAX_BYTES + 1) or b""
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None

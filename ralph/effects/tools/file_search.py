@@ -10,30 +10,28 @@ import json
 import os
 import re
 import stat
-import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.effects.atomic_write import HELD_DIRECTORY
+from ralph.effects.own_programs import own_python
+from ralph.effects.repository import repository_top
 from ralph.effects.tools.file_type import SNIFFED_BYTES, is_binary, kind_of
+from ralph.effects.tools.path_guard import HiddenPlaces
 from ralph.effects.tools.read import open_regular
 from ralph.effects.tools.search_process import SearchProcess
 from ralph.effects.tools.text_encoding import marked_encoding
 from ralph.effects.tools.tool_error import ToolError, os_error_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ralph.effects.tools.tool_room import ToolRoom
 
 # What ripgrep's file types understand as `GlobPattern` does: names without classes, escapes, braces in braces
 # and empty alternatives. A colon would have a meaning of its own.
 _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
 
-# `-I` keeps the working directory and the environment out; the program needs to find ralph all the same.
-_WORKER = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ralph.effects.tools.search_worker import main; sys.exit(main(sys.argv[2]))"
-)
+_WORKER = "from ralph.effects.tools.search_worker import main; sys.exit(main(sys.argv[1]))"
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,14 @@ class Place:
     """Where to search: a directory, or one file in it."""
 
     directory: Path
+    """As it was named."""
+    real: str
+    """The same as it was opened, without links: the search begins there."""
+    hidden: HiddenPlaces
     file_name: str | None = None
+    """In `real`."""
+    named: str | None = None
+    """As the file was named, in `directory`."""
 
     @property
     def target(self) -> str:
@@ -58,8 +63,9 @@ class LineQuery:
     glob: str | None = None
 
 
-def place_at(path: Path, shown: str) -> Place:
-    """Raises ToolError for what cannot be searched."""
+def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
+    """Raises ToolError for what cannot be searched, or must not be."""
+    judged = room.guard.refuse_read(path, shown)
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -67,17 +73,31 @@ def place_at(path: Path, shown: str) -> Place:
     if stat.S_ISDIR(mode):
         if not os.access(path, os.R_OK | os.X_OK):
             raise ToolError(f"{shown}: Permission denied")
-        return Place(path)
+        real = _opened_directory(path, shown, judged, room)
+        return Place(path, real, room.guard.hidden_beneath(real))
     if not stat.S_ISREG(mode):
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
-    descriptor = open_regular(path, shown)
+    descriptor, real = open_regular(path, shown, room)
     try:
         start = os.read(descriptor, SNIFFED_BYTES)
     finally:
         os.close(descriptor)
     if marked_encoding(start) is None and is_binary(start):
         raise ToolError(f"{shown} is a binary file")
-    return Place(path.parent, path.name)
+    directory, name = os.path.split(real)
+    return Place(path.parent, directory, HiddenPlaces(room.guard, directory, ()), name, path.name)
+
+
+def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
+    """Where it lies."""
+    try:
+        descriptor = os.open(path, HELD_DIRECTORY)
+    except OSError as error:
+        raise ToolError(f"{shown}: {os_error_text(error)}") from None
+    try:
+        return room.guard.refuse_opened(descriptor, path, shown, judged)
+    finally:
+        os.close(descriptor)
 
 
 def list_files(place: Place, room: ToolRoom) -> SearchProcess:
@@ -87,7 +107,7 @@ def list_files(place: Place, room: ToolRoom) -> SearchProcess:
         command = [ripgrep, *_ripgrep_options(place), "--files", "--null", "--", place.target]
     else:
         command = _worker_command(place, room, {"output_mode": "files"})
-    return SearchProcess(command, cwd=str(place.directory), room=room)
+    return SearchProcess(command, cwd=place.real, room=room)
 
 
 def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProcess:
@@ -97,7 +117,7 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProces
     """
     ripgrep = room.program("rg")
     if ripgrep is None:
-        return SearchProcess(_worker_command(place, room, vars(query)), cwd=str(place.directory), room=room)
+        return SearchProcess(_worker_command(place, room, vars(query)), cwd=place.real, room=room)
     command = [
         ripgrep,
         *_ripgrep_options(place),
@@ -120,15 +140,7 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProces
         # Not --glob, which would bring ignored files back.
         command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
     command += ["--regexp", query.pattern, "--", place.target]
-    return SearchProcess(command, cwd=str(place.directory), room=room)
-
-
-def repository_top(directory: Path) -> Path | None:
-    directory = directory.resolve()
-    for above in (directory, *directory.parents):
-        if os.path.exists(above / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look
-            return above
-    return None
+    return SearchProcess(command, cwd=place.real, room=room)
 
 
 def _ripgrep_options(place: Place) -> list[str]:
@@ -138,18 +150,34 @@ def _ripgrep_options(place: Place) -> list[str]:
         "--no-ignore-dot",
         "--no-ignore-global",
         "--no-ignore-exclude",
-        *([] if repository_top(place.directory) else outside),
+        *([] if repository_top(Path(place.real)) else outside),
         *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
+        *(
+            word
+            for path in place.hidden.paths
+            if _is_text(path)
+            for word in ("--glob", f"!/{_as_glob(path)}")
+        ),
     ]
 
 
+def _as_glob(path: str) -> str:
+    """Which fits this path alone."""
+    return re.sub(r"([\\*?\[\]{}!])", r"\\\1", path)
+
+
+def _is_text(path: str) -> bool:
+    """Ripgrep takes no other globs; what it finds there is left out all the same."""
+    return path.encode("utf-8", "replace") == os.fsencode(path)
+
+
 def _worker_command(place: Place, room: ToolRoom, query: dict[str, object]) -> list[str]:
-    top = repository_top(place.directory)
+    top = repository_top(Path(place.real))
     task = {
         "target": place.target,
         "top": None if top is None else str(top),
+        "hidden": place.hidden.paths,
         "limit_s": room.settings.search_timeout_s,
         **query,
     }
-    import_path = json.dumps([entry for entry in sys.path if entry])
-    return [sys.executable, "-I", "-c", _WORKER, import_path, json.dumps(task)]
+    return own_python(_WORKER, json.dumps(task))

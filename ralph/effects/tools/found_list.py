@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ralph.effects.tools.path_guard import HiddenPlaces
     from ralph.effects.tools.search_process import SearchProcess
 
 MOST_ENTRIES = 1000
+_MOST_NAMED = 5
 
 
 @dataclass
@@ -29,7 +31,7 @@ class FoundList:
         self._bytes += size
         return True
 
-    def text(self, nothing: str, search: SearchProcess, limit_s: float) -> str:
+    def text(self, nothing: str, search: SearchProcess, limit_s: float, hidden: HiddenPlaces) -> str:
         notes = []
         if self.is_full:
             notes.append(
@@ -39,4 +41,10 @@ class FoundList:
             notes.append(f"[stopped after {limit_s:g} s: more may exist; narrow the pattern or the path]")
         if search.skipped:
             notes.append(f"[{search.skipped:,} could not be read and were skipped]")
+        left_out = hidden.those_there
+        if left_out:
+            more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
+            notes.append(
+                f"[left out, as they hold credentials or ralph's own: {', '.join(left_out[:_MOST_NAMED])}{more}]"
+            )
         return "\n".join([*(self.entries or [nothing]), *notes])

@@ -23,7 +23,7 @@ _SPECIAL = re.compile(r"[*?\[{]")
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     start, pattern = _start_and_pattern(arguments["pattern"], arguments.get("path", "."), room)
     glob = GlobPattern(pattern)
-    place = place_at(start, room.shown(start))
+    place = place_at(start, room.shown(start), room)
     if place.file_name is not None:
         raise ToolError(f"{room.shown(start)} is a file; path must be a directory")
     found = FoundList(MOST_ENTRIES, room.settings.max_output_bytes)
@@ -32,12 +32,12 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     with list_files(place, room) as search:
         for record, _size in search.records(b"\0"):
             path = os.fsdecode(record).removeprefix("./")
-            if glob.matches(path) and not found.add(prefix + path):
+            if glob.matches(path) and not place.hidden.hides(path) and not found.add(prefix + path):
                 break
         failure = None if found.entries or search.is_cut_short else search.failure()
         if failure:
             raise ToolError(failure)
-        text = found.text("No files found", search, room.settings.search_timeout_s)
+        text = found.text("No files found", search, room.settings.search_timeout_s, place.hidden)
         return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
 
 

@@ -31,7 +31,7 @@ _MOST_CONTEXT_LINES = 1000
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     pattern, path = arguments["pattern"], arguments.get("path", ".")
     _check_pattern(pattern)
-    place = place_at(room.resolve(path), path)
+    place = place_at(room.resolve(path), path, room)
     query = _query(arguments)
     found = FoundList(
         min(arguments.get("head_limit", MOST_ENTRIES), MOST_ENTRIES), room.settings.max_output_bytes
@@ -43,7 +43,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
         failure = None if found.entries or search.is_cut_short else search.failure()
         if failure:
             raise ToolError(f"the search failed: {failure}")
-        text = found.text("No matches found", search, room.settings.search_timeout_s)
+        text = found.text("No matches found", search, room.settings.search_timeout_s, place.hidden)
         return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
 
 
@@ -95,8 +95,9 @@ def _entries(
             is_apart = is_apart or record[0] == b"--"
             continue
         path = os.fsdecode(name).removeprefix("./")
-        if glob is not None and not glob.matches(path):
+        if (glob is not None and not glob.matches(path)) or place.hidden.hides(path):
             continue
+        path = place.named or path
         if is_apart:
             is_apart = False
             yield "--"

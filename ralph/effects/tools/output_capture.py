@@ -19,25 +19,33 @@ if TYPE_CHECKING:
 
 
 class StreamRedaction:
-    """Redacts a stream of chunks. Holds back as much as the beginning of a credential can be long."""
+    """Redacts a stream of chunks. Holds back as much as the beginning of a credential can be long.
+
+    It looks again at what it held back only once as much has come: a stream of single bytes costs what it costs whole.
+    """
 
     def __init__(self, redact: Callable[[str], str], longest_bytes: int) -> None:
         self._redact = redact
         self._held_bytes = max(longest_bytes - 1, 0)
         self._held = b""
+        self._new = bytearray()
 
     def feed(self, chunk: bytes) -> bytes:
         if not self._held_bytes:
             return chunk
-        text = (self._held + chunk).decode("utf-8", "surrogateescape")
-        redacted = self._redact(text).encode("utf-8", "surrogateescape")
-        border = max(len(redacted) - self._held_bytes, 0)
-        self._held = redacted[border:]
-        return redacted[:border]
+        self._new += chunk
+        return self._passed_on(self._held_bytes) if len(self._new) >= self._held_bytes else b""
 
     def end(self) -> bytes:
-        held, self._held = self._held, b""
-        return held
+        return self._passed_on(0)
+
+    def _passed_on(self, kept_bytes: int) -> bytes:
+        text = (self._held + self._new).decode("utf-8", "surrogateescape")
+        redacted = self._redact(text).encode("utf-8", "surrogateescape")
+        border = max(len(redacted) - kept_bytes, 0)
+        self._held = redacted[border:]
+        self._new.clear()
+        return redacted[:border]
 
 
 class OutputCapture:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ralph.core.tool_calls import ToolOutput
 from ralph.effects.tools.file_type import binary_type, image_media_type, image_size, is_binary, kind_of
-from ralph.effects.tools.kernel_files import refuse_private_file
 from ralph.effects.tools.text_encoding import marked_encoding
 from ralph.effects.tools.text_lines import LineRange, read_range
 from ralph.effects.tools.tool_error import ToolError, os_error_text
@@ -32,7 +31,7 @@ _MOST_NAMES_COMPARED = 2000
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     path = room.resolve(arguments["file_path"])
-    descriptor = open_regular(path, arguments["file_path"])
+    descriptor, _ = open_regular(path, arguments["file_path"], room)
     try:
         before = os.fstat(descriptor)
         output = _output(descriptor, arguments, room)
@@ -44,9 +43,12 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     return replace(output, seen=seen)
 
 
-def open_regular(path: Path, shown: str) -> int:
-    """A descriptor to read from. Never blocks, and never opens a device, which could act on being opened."""
-    refuse_private_file(path, shown)
+def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
+    """A descriptor to read from, and where what it opened lies.
+
+    Never blocks, and never opens a device, which could act on being opened. Raises ToolError for what must not be read.
+    """
+    judged = room.guard.refuse_read(path, shown)
     try:
         _refuse_special(path.stat().st_mode, shown)
         # Between the look and the open a FIFO may have taken the file's place: do not block on it.
@@ -56,13 +58,11 @@ def open_regular(path: Path, shown: str) -> int:
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
     try:
-        opened = os.fstat(descriptor)
-        _refuse_special(opened.st_mode, shown)
-        refuse_private_file(path, shown, opened.st_dev)
+        _refuse_special(os.fstat(descriptor).st_mode, shown)
+        return descriptor, room.guard.refuse_opened(descriptor, path, shown, judged)
     except ToolError:
         os.close(descriptor)
         raise
-    return descriptor
 
 
 def _output(descriptor: int, arguments: Arguments, room: ToolRoom) -> ToolOutput:

@@ -52,6 +52,11 @@ class Roots:
             self.close()
             raise
 
+    @property
+    def paths(self) -> list[str]:
+        """Links followed."""
+        return [str(root.path) for root in self._roots]
+
     def check_working_directory(self) -> None:
         """Raises WorkingDirectoryGoneError."""
         if not self._roots[0].is_in_place():
@@ -61,7 +66,7 @@ class Roots:
         """The innermost one above `target`, whose links have been followed. Raises ToolError where there is none."""
         above = [root for root in self._roots if root.path in target.parents]
         if not above:
-            allowed = ", ".join(str(root.path) for root in self._roots)
+            allowed = ", ".join(self.paths)
             where = shown if shown == str(target) else f"{shown} (really {target})"
             raise ToolError(
                 f"{where} is outside the directories that this run may write to: {allowed}. It can be read. "

@@ -17,6 +17,11 @@ class SpillDirectory:
         self._path: Path | None = None
         self._files: deque[Path] = deque()
 
+    @property
+    def path(self) -> Path | None:
+        """None: nothing was kept yet."""
+        return self._path
+
     def new_file(self) -> tuple[int, Path]:
         """An open descriptor and its path. Raises OSError."""
         if self._path is None or not self._path.is_dir():  # a command may have cleared the place

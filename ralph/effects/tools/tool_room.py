@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from ralph.effects.own_programs import own_program
+from ralph.effects.repository import repository_top
 from ralph.effects.tools.image_budget import ImageBudget
 from ralph.effects.tools.seen_files import SeenFiles
 from ralph.effects.tools.spill_directory import SpillDirectory
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ralph.effects.tools.path_guard import PathGuard
     from ralph.effects.tools.roots import Roots
     from ralph.ports import Clock, Waiter
 
@@ -27,7 +31,7 @@ class ToolSettings:
     cwd: Path
     """Absolute. Relative paths start here, and every command does."""
     environment: Mapping[str, str]
-    """What commands see, already without credentials. Its PATH decides which `rg` and `bash` are used."""
+    """What commands see, already without credentials. On its PATH `rg` and `bash` are found, but not in the work."""
     bash_timeout_s: float = 120
     bash_max_timeout_s: float = 600
     """A longer wish is clamped to this."""
@@ -41,6 +45,12 @@ class ToolSettings:
     """A command that prints more is stopped."""
     writable: tuple[Path, ...] = ()
     """Directories besides `cwd` that Write and Edit may write beneath. Absolute."""
+    user_environment: Mapping[str, str] | None = None
+    """The one that ralph was started with: it says where the user's secrets are. None: `environment` does."""
+    configuration: tuple[Path, ...] = ()
+    """Files of ralph's settings that the command line named."""
+    session_directory: Path | None = None
+    """Where the command line said that sessions are kept."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +68,25 @@ class ToolRoom:
     """Set when nobody wants the results of the running read-only calls any more."""
     _found: dict[str, str | None] = field(default_factory=dict)
 
-    def program(self, name: str) -> str | None:
-        """The path of a program on the commands' PATH, looked up once; None when the machine has none."""
-        if name not in self._found:
-            import shutil  # noqa: PLC0415 - not needed before the first command or search
+    @cached_property
+    def guard(self) -> PathGuard:
+        from ralph.effects.protected_places import gather_paths  # noqa: PLC0415 - for the first file tool
+        from ralph.effects.tools.path_guard import PathGuard  # noqa: PLC0415 - the same
 
-            self._found[name] = shutil.which(name, path=self.settings.environment.get("PATH", os.defpath))
+        settings = self.settings
+        environment = settings.environment if settings.user_environment is None else settings.user_environment
+        roots = self.roots.paths
+        return PathGuard(
+            lambda: gather_paths(roots, environment, settings.configuration, settings.session_directory),
+            own_files=lambda: self.spill.path,
+        )
+
+    def program(self, name: str) -> str | None:
+        """The path of a program of ralph's own, looked up once; None when the machine has none outside the work."""
+        if name not in self._found:
+            work = repository_top(self.settings.cwd) or self.settings.cwd
+            search_path = self.settings.environment.get("PATH", os.defpath)
+            self._found[name] = own_program(name, search_path, work)
         return self._found[name]
 
     def resolve(self, path: str) -> Path:

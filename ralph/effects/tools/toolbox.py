@@ -53,11 +53,15 @@ class LocalToolbox:
         clock: Clock,
         redact: Callable[[str], str] | None = None,
         redact_longest: int = 0,
+        why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
         """`redact` replaces every known credential; `redact_longest` is the longest one's length in bytes.
 
+        `why_refused`: why a tool that is offered may not be used just now; None: it may.
+
         Raises WorkingDirectoryGoneError, and OSError for another directory that cannot be held open.
         """
+        self._why_refused = why_refused
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         roots = Roots(settings.cwd, settings.writable)
         self._room = ToolRoom(settings, waiter, clock, redact or str, redact_longest if redact else 0, roots)
@@ -173,6 +177,9 @@ class LocalToolbox:
         if call.name not in self._room.settings.enabled or call.name not in DEFINITIONS:
             names = ", ".join(known.name for known in self.definitions)
             return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
+        why = self._why_refused(call.name)  # asked last of all: whoever calls may have forgotten to
+        if why is not None:
+            return ToolOutput(why, is_error=True)
         if call.name not in FILE_TOOLS:
             return self._presentable(
                 call.name, _guarded(call.name, lambda: _module(call).run(call.arguments, self._room))

@@ -19,7 +19,7 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite | ToolOutput:
         data = arguments["content"].encode()
     except UnicodeEncodeError:
         raise ToolError("the content holds half a surrogate pair, which no text file can") from None
-    target = write_target(room.resolve(shown), shown, room.roots)
+    target = write_target(room.resolve(shown), shown, room)
     before = target.before
     digest = digest_of(target.path) if before is not None else None
     lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))

@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.effects.atomic_write import replace_at
+from ralph.effects.opened_file import opened_path
 from ralph.effects.tools.beneath import open_parent
 from ralph.effects.tools.file_type import kind_of
-from ralph.effects.tools.kernel_files import refuse_kernel_file
+from ralph.effects.tools.path_guard import refuse_kernel_file
 from ralph.effects.tools.seen_files import signature_of
 from ralph.effects.tools.tool_error import ToolError, os_error_text
 
 if TYPE_CHECKING:
-    from ralph.effects.tools.roots import Root, Roots
+    from ralph.effects.tools.path_guard import PathGuard
+    from ralph.effects.tools.roots import Root
+    from ralph.effects.tools.tool_room import ToolRoom
 
 _DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
@@ -34,6 +37,7 @@ class WriteTarget:
     before: os.stat_result | None
     """None: the file does not exist yet."""
     shown: str
+    guard: PathGuard
 
     def replace(self, data: bytes) -> os.stat_result:
         """The stat of the new file. Raises ToolError, the old file intact, also when it is not as `before` says."""
@@ -41,6 +45,7 @@ class WriteTarget:
         try:
             directory, name = open_parent(self.root.descriptor, relative, make=True)
             try:
+                self._refuse_protected(directory, name)
                 self._refuse_changed(directory, name)
                 replace_at(directory, name, data, self.before)
                 return os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -48,6 +53,13 @@ class WriteTarget:
                 os.close(directory)
         except OSError as error:
             raise ToolError(f"{self.shown} was not written: {self._reason(error)}") from None
+
+    def _refuse_protected(self, directory: int, name: str) -> None:
+        """What the path led to when the call was prepared has been judged; here counts what was opened."""
+        where = opened_path(directory, str(self.path.parent))
+        if where is None:
+            raise ToolError(f"{self.shown} was not written: where it really lies cannot be told")
+        self.guard.refuse_written(os.path.join(where, name), self.shown)  # noqa: PTH118 - strings throughout
 
     def _refuse_changed(self, directory: int, name: str) -> None:
         try:
@@ -66,23 +78,21 @@ class WriteTarget:
         return f"{os_error_text(error)}{where}"
 
 
-def write_target(path: Path, shown: str, roots: Roots) -> WriteTarget:
-    """Raises ToolError for anything that is no regular file, is outside every root, or may not be written."""
+def write_target(path: Path, shown: str, room: ToolRoom) -> WriteTarget:
+    """Raises ToolError for what is no regular file, is outside every root, is protected, or may not be written."""
     target = Path(os.path.realpath(path))
     before: os.stat_result | None = None
     try:
-        refuse_kernel_file(target, shown)
         before = target.stat()
     except FileNotFoundError:
         pass
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
-    if before is None:
-        return WriteTarget(target, roots.root_of(target, shown), None, shown)
-    if not stat.S_ISREG(before.st_mode):
+    refuse_kernel_file(str(target), shown, before)
+    if before is not None and not stat.S_ISREG(before.st_mode):
         raise ToolError(f"{shown} is {kind_of(before.st_mode)}; only regular files can be written")
-    refuse_kernel_file(target, shown, before.st_dev)
-    root = roots.root_of(target, shown)
-    if not os.access(target, os.W_OK):
+    root = room.roots.root_of(target, shown)
+    room.guard.refuse_written(str(target), shown)
+    if before is not None and not os.access(target, os.W_OK):
         raise ToolError(f"{shown} is read-only")
-    return WriteTarget(target, root, before, shown)
+    return WriteTarget(target, root, before, shown, room.guard)

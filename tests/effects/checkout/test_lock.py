@@ -22,13 +22,14 @@ NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 
 @pytest.fixture
 def plain(tmp_path: Path) -> PlainDirectory:
+    (tmp_path / "place").mkdir()
     return PlainDirectory(
         tmp_path, plan_file="P", waiter=Repository(tmp_path, tmp_path / "h").waiter, clock=CLOCK
     )
 
 
 def locked(checkout) -> CheckoutLock:
-    return CheckoutLock(checkout, Path("/the/first"), NOW)
+    return CheckoutLock(checkout, Path("/the/first"), NOW, place=checkout.top / "place")
 
 
 def test_the_second_loop_is_told_of_the_first(repository: Repository) -> None:
@@ -47,7 +48,7 @@ def test_the_second_loop_is_told_of_the_first(repository: Repository) -> None:
 
 def test_outside_of_git_the_directory_is_locked(plain: PlainDirectory) -> None:
     first = locked(plain)
-    assert first.path == plain.directory / ".ralph/lock"
+    assert first.path == plain.top / "place/lock"
     with pytest.raises(CheckoutError, match="another loop"):
         locked(plain)
     first.close()
@@ -141,14 +142,13 @@ def plant_link_above(place: Path, victim: Path) -> None:
     [plant_link, plant_dangling_link, plant_second_name, plant_fifo, plant_directory, plant_link_above],
 )
 def test_what_stands_in_the_files_place_is_not_written_to(plain: PlainDirectory, plant) -> None:
-    outside = plain.directory / "outside"
+    outside = plain.top / "outside"
     outside.mkdir()
     victim = outside / "victim"
     victim.write_text("precious")
-    (plain.directory / ".ralph").mkdir()
-    plant(plain.directory / ".ralph", victim)
+    plant(plain.top / "place", victim)
     before = open_descriptors()
-    with pytest.raises(CheckoutError, match=r"\.ralph/lock "):
+    with pytest.raises(CheckoutError, match=r"place/lock "):
         locked(plain)
     assert victim.read_text() == "precious"
     assert [path.name for path in outside.iterdir()] == ["victim"]

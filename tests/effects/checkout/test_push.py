@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.effects.checkout import git
+from ralph.effects.checkout import git, git_remote
 from ralph.effects.checkout.git import GitAnswer
+from ralph.effects.checkout.git_pins import PinnedSetting, RemoteSettings
 from ralph.effects.checkout.git_push import target_of
-from ralph.effects.checkout.git_settings import settings_from
-from ralph.effects.checkout.git_status import GitStatus
 from ralph.loop_ports import CheckoutError
 from ralph.ports import SignalReceived
 from tests.children import children
@@ -21,13 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Settings:
-    """Of a `Git` what choosing a target asks for."""
-
-    def __init__(self, *values: str) -> None:
-        pairs = (value.partition("=") for value in values)
-        text = "".join(f"local\0{name}\n{value}\0" for name, _, value in pairs)
-        self.settings = settings_from(text.encode())
+def told(*values: str) -> RemoteSettings:
+    pairs = (value.partition("=") for value in values)
+    return RemoteSettings(tuple(PinnedSetting(name, value) for name, _, value in pairs))
 
 
 ORIGIN, FORK = "remote.origin.url=o", "remote.fork.url=f"
@@ -50,7 +45,7 @@ UPSTREAM = ("branch.work.remote=origin", "branch.work.merge=refs/heads/main")
     ],
 )
 def test_a_push_goes_where_git_would_send_it(values, target: str) -> None:
-    found = target_of(Settings(*values), GitStatus("1", "work", ()))  # type: ignore[arg-type]
+    found = target_of(told(*values), "work")
     assert f"{found.remote} {found.remote_branch}" == target
 
 
@@ -64,7 +59,7 @@ def test_a_push_goes_where_git_would_send_it(values, target: str) -> None:
 )
 def test_a_branch_without_a_way_is_told_what_to_do(values, branch, words: str) -> None:
     with pytest.raises(CheckoutError, match=words):
-        target_of(Settings(*values), GitStatus("1", branch, ()))  # type: ignore[arg-type]
+        target_of(told(*values), branch)
 
 
 def test_a_push_brings_what_the_remote_lacks_and_writes_no_configuration(tmp_path: Path) -> None:
@@ -112,7 +107,7 @@ def silent(tmp_path: Path) -> Repository:
 
 
 def test_a_remote_that_says_nothing_is_given_up(silent: Repository, monkeypatch) -> None:
-    monkeypatch.setattr(git, "REMOTE_LIMIT_S", 0.2)
+    monkeypatch.setattr(git_remote, "REMOTE_LIMIT_S", 0.2)
     monkeypatch.setattr(git, "_GRACE_S", 0.1)
     before = children()
     with pytest.raises(CheckoutError, match=r"git push took longer than 0\.2 s and was stopped"):

@@ -203,7 +203,8 @@ def test_edits_and_commits_in_inner_repositories_are_progress(repository: Reposi
     assert watch.changes() is not None
     repository.git("submodule", "--quiet", "add", "./inner", "inner")
     repository.commit_all()
-    assert watch.changes() == Changes(1, (".gitmodules", "inner"))
+    added = ("submodule.inner.active", "submodule.inner.url")
+    assert watch.changes() == Changes(1, (".gitmodules", "inner"), added)
     inner.write("f", "y")
     assert watch.changes() == Changes(0, ("inner/f",))
     inner.commit_all()

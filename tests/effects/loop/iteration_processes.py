@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.loop_values import IterationOrder, LoopPlan
 from ralph.effects.clock import SystemClock
-from ralph.effects.loop.iterations import RALPH, RalphIterations
+from ralph.effects.loop.iterations import RalphIterations
 from ralph.effects.waiter import InboxWaiter
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Iterating:
         prompt: str | None = "Do it.",
         budget_usd: float | None = None,
         time_s: float | None = None,
-        program: tuple[str, ...] = RALPH,
+        program: tuple[str, ...] | None = None,
         **options: Any,
     ) -> IterationResult:
         order = IterationOrder(SESSION_ID, prompt, budget_usd, time_s)
@@ -70,9 +70,11 @@ class Iterating:
     def iterations(self, *run_arguments: str, **options: Any) -> RalphIterations:
         return RalphIterations(
             self.plan(*run_arguments),
+            folder=self.root / "folder",
             environment=self.environment,
             waiter=self.waiter,
             clock=SystemClock(),
+            settings=(),
             **options,
         )
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from ralph.core.outcome import Outcome
-from ralph.effects.loop.iterations import RALPH
 from ralph.mock_api import Fault, Turn
 from tests.children import is_gone, is_running
 from tests.cli.conftest import wait_until
@@ -30,13 +29,21 @@ from ralph.core.loop_values import IterationOrder, LoopPlan
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop.iterations import RalphIterations
 from ralph.effects.waiter import InboxWaiter
+from pathlib import Path
 
 plan = LoopPlan(directory=sys.argv[1], launch_directory=sys.argv[1])
 lock = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 clock = SystemClock()
 iterations = RalphIterations(
-    plan, environment=dict(os.environ), waiter=InboxWaiter(clock), clock=clock, lock=lock)
+    plan,
+    folder=Path(sys.argv[1], "folder"),
+    environment=dict(os.environ),
+    waiter=InboxWaiter(clock),
+    clock=clock,
+    settings=(),
+    lock=lock,
+)
 iterations.run(IterationOrder(sys.argv[3], "Do it."))
 """
 
@@ -71,7 +78,7 @@ def test_the_model_gets_the_prompt_and_the_loop_what_came_of_it(iterating, serve
     assert told_texts(server, 0)[-1] == "Add a test.\n\n\U0001f600 ?"
     assert results(server) == [(str(iterating.work), False)]
     assert "Be brief." in str(server.requests[0].json()["system"])  # from where the loop was started
-    file = iterating.work / ".ralph" / "prompt.md"
+    file = iterating.root / "folder" / "prompt.md"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     status = subprocess.run(
         ["git", "status", "--porcelain"], cwd=iterating.work, capture_output=True, check=True
@@ -177,11 +184,11 @@ def test_nothing_outlives_a_loop_that_is_killed_and_its_lock_is_held_until_then(
 
 
 def test_a_place_that_cannot_be_written_to_is_an_os_error(iterating) -> None:
-    (iterating.work / ".ralph").write_text("")
-    with pytest.raises(NotADirectoryError, match="is no directory"):
+    (iterating.root / "folder").write_text("")
+    with pytest.raises(FileExistsError, match="folder"):
         iterating.run()
     iterating.root.joinpath("launch").rmdir()
-    (iterating.work / ".ralph").unlink()
+    (iterating.root / "folder").unlink()
     with pytest.raises(FileNotFoundError):
         iterating.run()
 
@@ -190,5 +197,4 @@ def test_a_package_called_ralph_in_the_checkout_is_not_run(iterating, serve) -> 
     serve(DONE)
     (iterating.root / "launch" / "ralph").mkdir()
     (iterating.root / "launch" / "ralph" / "__main__.py").write_text("raise SystemExit(9)")
-    assert RALPH[1] == "-P"
     assert iterating.run().exit_code == 0

@@ -37,7 +37,9 @@ def piped() -> Iterator[Callable[[bytes], int]]:
 
 def found(argument: str | None, file: str | None, stdin_fd: int = NOTHING) -> PromptSource:
     clock = SystemClock()
-    return find_prompt(argument, file, waiter=InboxWaiter(clock), clock=clock, stdin_fd=stdin_fd)
+    return find_prompt(
+        argument, file, directories=(), waiter=InboxWaiter(clock), clock=clock, stdin_fd=stdin_fd
+    )
 
 
 def test_an_argument_is_the_text(piped) -> None:

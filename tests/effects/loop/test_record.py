@@ -13,41 +13,40 @@ from ralph.core.loop_state import LoopState, state_text
 from ralph.core.loop_values import LoopPlan
 from ralph.core.outcome import Outcome
 from ralph.effects.loop.record import FileRecord, RecordError
-from tests.fakes_of_loop import seal
 
 STATE = LoopState(LoopPlan("/work", "/work", prompt="\u20ac \udc80"), "2026-11-21T12:00:00+00:00", 4711)
 
 
 def test_what_was_saved_last_is_loaded(tmp_path) -> None:
-    record = FileRecord(tmp_path, seal)
+    record = FileRecord(tmp_path / "0001")
     record.save(STATE)
     later = dataclasses.replace(STATE, elapsed_s=12.5)
     record.save(later)
-    assert FileRecord(tmp_path, seal).load() == later
-    assert sorted(file.name for file in (tmp_path / ".ralph").iterdir()) == [".gitignore", "loop.json"]
+    assert FileRecord(tmp_path / "0001").load() == later
+    assert sorted(file.name for file in record.folder.iterdir()) == ["loop.json"]
     assert stat.S_IMODE(record.path.stat().st_mode) == 0o600
 
 
-def test_it_is_saved_anew_where_an_agent_removed_the_directory(tmp_path) -> None:
-    record = FileRecord(tmp_path, seal)
+def test_it_is_saved_anew_where_somebody_removed_the_folder(tmp_path) -> None:
+    record = FileRecord(tmp_path / "0001")
     record.save(STATE)
-    for file in (tmp_path / ".ralph").iterdir():
+    for file in record.folder.iterdir():
         file.unlink()
-    (tmp_path / ".ralph").rmdir()
+    record.folder.rmdir()
     record.save(STATE)
     assert record.load() == STATE
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path) -> None:
-    (tmp_path / ".ralph").mkdir()
-    left = tmp_path / ".ralph" / ".ralph-0123456789ab.tmp"
+    (tmp_path / "0001").mkdir()
+    left = tmp_path / "0001" / ".ralph-0123456789ab.tmp"
     left.write_text("half")
-    FileRecord(tmp_path, seal).save(STATE)
+    FileRecord(tmp_path / "0001").save(STATE)
     assert not left.exists()
 
 
 def test_a_link_or_a_pipe_in_its_place_is_replaced_and_not_written_through(tmp_path) -> None:
-    record = FileRecord(tmp_path, seal)
+    record = FileRecord(tmp_path / "0001")
     record.save(STATE)
     other = tmp_path / "other"
     other.write_text("mine")
@@ -62,15 +61,14 @@ def test_a_link_or_a_pipe_in_its_place_is_replaced_and_not_written_through(tmp_p
 
 
 def changed(**fields: object) -> str:
-    return json.dumps({**json.loads(state_text(STATE, seal)), **fields})
+    return json.dumps({**json.loads(state_text(STATE)), **fields})
 
 
 @pytest.mark.parametrize(
     ("text", "outcome", "message"),
     [
-        pytest.param(None, Outcome.USAGE, "there is no loop in", id="none"),
         pytest.param("", Outcome.IO_ERROR, "is damaged", id="empty"),
-        pytest.param(state_text(STATE, seal)[:-9], Outcome.IO_ERROR, "is damaged", id="cut"),
+        pytest.param(state_text(STATE)[:-9], Outcome.IO_ERROR, "is damaged", id="cut"),
         pytest.param("[]", Outcome.IO_ERROR, "is damaged", id="no object"),
         pytest.param("[" * 100_000, Outcome.IO_ERROR, "is damaged", id="deep"),
         pytest.param(b"\xff", Outcome.IO_ERROR, "is damaged: it is no UTF-8", id="no text"),
@@ -79,7 +77,7 @@ def changed(**fields: object) -> str:
     ],
 )
 def test_one_that_cannot_be_read_is_an_error_that_says_why(tmp_path, text, outcome, message) -> None:
-    record = FileRecord(tmp_path, seal)
+    record = FileRecord(tmp_path / "0001")
     if text is not None:
         record.save(STATE)
         record.path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -91,7 +89,7 @@ def test_one_that_cannot_be_read_is_an_error_that_says_why(tmp_path, text, outco
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "link"])
 def test_what_is_no_file_is_not_waited_for_and_not_followed(tmp_path, kind) -> None:
-    record = FileRecord(tmp_path, seal)
+    record = FileRecord(tmp_path / "0001")
     record.save(STATE)
     record.path.rename(tmp_path / "loop.json")
     match kind:

@@ -28,11 +28,17 @@ SECRET = "hunter2-is-the-secret"
 REDACTOR = Redactor([SECRET])
 
 
+def folder_of(directory: Path) -> Path:
+    """The loop's own, which is not where it works."""
+    return directory.with_name(f"{directory.name}-folder")
+
+
 def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None) -> UntilCheck:
     clock = SystemClock()
     return UntilCheck(
         command,
         directory=directory,
+        folder=folder_of(directory),
         environment={"PATH": os.environ["PATH"]},
         redact=REDACTOR.redact,
         longest_bytes=REDACTOR.longest_bytes,
@@ -44,7 +50,10 @@ def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None) -
 
 def logged(directory: Path, *chunks: bytes, most_bytes: int = 1000) -> CheckLog:
     log = CheckLog(
-        directory, redact=REDACTOR.redact, longest_bytes=REDACTOR.longest_bytes, most_bytes=most_bytes
+        folder_of(directory),
+        redact=REDACTOR.redact,
+        longest_bytes=REDACTOR.longest_bytes,
+        most_bytes=most_bytes,
     )
     for chunk in chunks:
         assert log.feed(chunk)
@@ -53,7 +62,7 @@ def logged(directory: Path, *chunks: bytes, most_bytes: int = 1000) -> CheckLog:
 
 
 def kept(directory: Path) -> bytes:
-    return (directory / ".ralph" / "check.log").read_bytes()
+    return (folder_of(directory) / "check.log").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +87,7 @@ def test_both_outputs_are_kept_and_end_the_result_and_nobody_is_asked(tmp_path) 
     )
     assert result.tail == f"{tmp_path}\n0\nred"
     assert kept(tmp_path) == f"{tmp_path}\n0\n\033[31mred\033[0m\n".encode()
-    assert stat.S_IMODE((tmp_path / ".ralph" / "check.log").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder_of(tmp_path) / "check.log").stat().st_mode) == 0o600
     check(tmp_path, "echo again").run(20)
     assert kept(tmp_path) == b"again\n"
 
@@ -134,17 +143,17 @@ def test_without_its_directory_it_says_so(tmp_path) -> None:
 @pytest.mark.parametrize("place", ["link to a full disk", "file"])
 def test_a_log_that_cannot_be_kept_does_not_change_the_verdict(tmp_path, place) -> None:
     if place == "file":
-        (tmp_path / ".ralph").write_text("")
+        (folder_of(tmp_path)).write_text("")
     else:
-        (tmp_path / ".ralph").mkdir()
-        (tmp_path / ".ralph" / "check.log").symlink_to("/dev/full")
+        (folder_of(tmp_path)).mkdir()
+        (folder_of(tmp_path) / "check.log").symlink_to("/dev/full")
     result = check(tmp_path, "seq 100000; exit 3").run(20)
     assert result.exit_code == 3
     assert result.tail.endswith("\n99999\n100000")
 
 
 def test_a_write_that_fails_ends_the_log_and_nothing_else(tmp_path) -> None:
-    log = CheckLog(tmp_path, redact=str, longest_bytes=0)
+    log = CheckLog(folder_of(tmp_path), redact=str, longest_bytes=0)
     assert log._descriptor is not None
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log._descriptor)
@@ -168,7 +177,7 @@ def test_a_write_that_fails_ends_the_log_and_nothing_else(tmp_path) -> None:
     ],
 )
 def test_the_log_is_bounded_and_says_so_and_the_end_is_known_all_the_same(tmp_path, chunks, content) -> None:
-    log = CheckLog(tmp_path, redact=str, longest_bytes=0, most_bytes=10)
+    log = CheckLog(folder_of(tmp_path), redact=str, longest_bytes=0, most_bytes=10)
     for chunk in chunks:
         assert log.feed(chunk)
     log.close()

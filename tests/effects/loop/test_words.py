@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_what_is_left_of_the_loop_is_said_when_an_iteration_begins(granted: Shar
 )
 def test_the_status_says(changes: dict[str, object], is_running: bool, said: str) -> None:
     state = replace(STATE, **changes)  # type: ignore[arg-type]  # by name
-    assert said in "\n".join(words.status_lines(state, is_running=is_running, now=NOW))
+    assert said in "\n".join(words.status_lines(state, Path("/state/0001"), is_running=is_running, now=NOW))
 
 
 def test_the_way_on_names_the_directory_where_it_is_not_the_shells() -> None:

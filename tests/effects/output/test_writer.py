@@ -262,12 +262,17 @@ def test_the_result_file_is_replaced_not_rewritten(output, tmp_path) -> None:
         assert held.read() == "old"
 
 
-def test_a_result_file_that_is_a_link_stays_one(output, tmp_path) -> None:
+def test_a_result_file_that_is_a_link_is_replaced_and_what_it_led_to_stays(output, tmp_path) -> None:
     target, link = tmp_path / "target.json", tmp_path / "link.json"
-    link.symlink_to(target)
-    output(result_file=str(link)).writer.write_result_file(ended())
-    assert link.is_symlink()
-    assert json.loads(target.read_text())["type"] == "result"
+    target.write_text("mine")
+    for leads_to in (target, tmp_path / "nowhere", "/dev/full"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(leads_to)
+        output(result_file=str(link)).writer.write_result_file(ended())
+        assert not link.is_symlink()
+        assert json.loads(link.read_text())["type"] == "result"
+    assert target.read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_result_file_that_is_a_pipe_is_written_to(output, tmp_path) -> None:

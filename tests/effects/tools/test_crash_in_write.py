@@ -19,6 +19,8 @@ import json, os, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
 from ralph.effects.tools import edit, write
+from ralph.effects.protected_places import gather_paths
+from ralph.effects.tools.path_guard import PathGuard
 from ralph.effects.tools.planned_write import settle
 from ralph.effects.tools.roots import Roots
 from ralph.effects.tools.seen_files import SeenFiles
@@ -29,8 +31,12 @@ tool = {"Edit": edit, "Write": write}[case["tool"]]
 really_write = os.write
 os.write = lambda descriptor, data: really_write(descriptor, bytes(data[:400]))  # several writes a file
 
+guard = PathGuard(lambda: gather_paths([str(directory)], {}), own_files=lambda: None)
+
 def plan():
-    room = SimpleNamespace(roots=Roots(directory, ()), seen=SeenFiles(), resolve=lambda name: directory / name)
+    room = SimpleNamespace(
+        roots=Roots(directory, ()), seen=SeenFiles(), guard=guard, resolve=lambda name: directory / name
+    )
     return tool.plan(case["arguments"], room)
 
 def die_before(step):

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ralph.effects.protected_places import gather_paths
 from ralph.effects.tools.edit import plan
+from ralph.effects.tools.path_guard import PathGuard
 from ralph.effects.tools.roots import Roots
 from ralph.effects.tools.seen_files import SeenFiles
 from ralph.effects.tools.text_match import EditableText
@@ -154,12 +156,16 @@ ending = st.sampled_from(["\n", "\r\n", "\r"])
 codecs = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"])
 
 
+GUARD = PathGuard(lambda: gather_paths([tempfile.gettempdir()], {}), own_files=lambda: None)
+
+
 class Room:
     """As much of a room as Edit asks for."""
 
     def __init__(self) -> None:
         self.roots = Roots(Path(tempfile.gettempdir()), ())
         self.seen = SeenFiles()
+        self.guard = GUARD
 
     def resolve(self, path: str) -> Path:
         return Path(path)

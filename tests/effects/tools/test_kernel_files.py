@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.effects.tools.kernel_files import refuse_kernel_file, refuse_private_file
-from ralph.effects.tools.tool_error import ToolError
+from ralph.effects.opened_file import is_made_by_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,11 +47,8 @@ def test_other_files_of_the_kernel_are_still_read(tools: Any) -> None:
 
 
 def test_a_file_is_known_by_its_device_too_whatever_its_path() -> None:
-    device = Path("/proc").stat().st_dev
-    with pytest.raises(ToolError, match="made up by the kernel"):
-        refuse_kernel_file(Path("/mnt/elsewhere/comm"), "comm", device)
-    with pytest.raises(ToolError, match="is not read"):
-        refuse_private_file(Path("/mnt/elsewhere/environ"), "environ", device)
+    assert is_made_by_kernel("/mnt/elsewhere/comm", Path("/proc/self/comm").stat())
+    assert not is_made_by_kernel("/mnt/elsewhere/comm", Path(__file__).stat())
 
 
 def test_an_ordinary_file_of_such_a_name_is_read_and_edited(tools: Any, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def submodule(repository: Path) -> Path:
 
 
 def instructions(directory: Path) -> list[str]:
-    return [found.text for found in read_project_instructions(directory)]
+    return [found.text for found in read_project_instructions(directory)[0]]
 
 
 @pytest.fixture(params=["rg", "fallback"])

@@ -78,6 +78,20 @@ def test_a_credential_is_found_however_the_stream_is_split(
     assert out.decode() == f"{before}[redacted]{after}[redacted]"
 
 
+def test_a_stream_of_single_bytes_is_looked_at_a_few_times_not_once_a_byte() -> None:
+    looked_at = 0
+
+    def count(text: str) -> str:
+        nonlocal looked_at
+        looked_at += len(text)
+        return text
+
+    redaction = StreamRedaction(count, 1000)
+    data = b"".join(redaction.feed(b"x") for _ in range(20_000)) + redaction.end()
+    assert data == b"x" * 20_000
+    assert looked_at < 3 * len(data)
+
+
 @given(st.lists(st.binary(max_size=60)), st.integers(2, 80))
 def test_the_file_holds_every_byte_and_the_text_is_bounded(chunks: list[bytes], max_bytes: int) -> None:
     spill = SpillDirectory()

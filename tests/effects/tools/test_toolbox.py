@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.tool_arguments import check_arguments
 from ralph.core.tool_calls import ToolCall, ToolOutput
-from ralph.effects.tools import ALL_TOOLS, read
+from ralph.effects.clock import SystemClock
+from ralph.effects.tools import ALL_TOOLS, LocalToolbox, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,26 @@ def test_a_tool_that_is_not_enabled_neither_shows_nor_runs(make_tools: Callable[
     assert [known.name for known in tools.box.definitions] == ["Read", "Grep"]
     assert tools.error("Bash", command="touch x") == "There is no tool Bash. Tools: Read, Grep"
     assert tools.error("Nonsense") == "There is no tool Nonsense. Tools: Read, Grep"
+
+
+def test_a_tool_that_may_not_be_used_just_now_shows_and_does_nothing(tools: Any, tmp_path: Path) -> None:
+    """Whoever plans or runs a call without asking first changes nothing."""
+    refused = {"Write", "Edit", "Bash"}
+    box = LocalToolbox(
+        tools.settings,
+        waiter=tools.waiter,
+        clock=SystemClock(),
+        why_refused=lambda name: f"not {name}" if name in refused else None,
+    )
+    write = ToolCall("toolu_1", "Write", {"file_path": "made", "content": "x"})
+    box.plan(write)
+    outputs = [
+        box.run([call])[0][0] for call in (write, ToolCall("toolu_2", "Bash", {"command": "touch made"}))
+    ]
+    assert outputs == [ToolOutput("not Write", is_error=True), ToolOutput("not Bash", is_error=True)]
+    assert not (tmp_path / "made").exists()
+    assert {known.name for known in box.definitions} == ALL_TOOLS
+    box.close()
 
 
 def test_read_only_calls_run_together_and_answer_in_order(

@@ -1,0 +1,113 @@
+"""Which tools a run has, from what was said about them, and which names may be said.
+
+Pure. Refuses a name that is no tool anywhere: a typing mistake must not leave a tool in, or take one out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
+READ_ONLY = ("Read", "Glob", "Grep")
+ALL_OF_THEM = "default"
+"""What `--tools` takes for all tools, as SDKs send it."""
+
+# Tools of Claude Code: those of its tools reference (https://code.claude.com/docs/en/tools-reference, read 2026-11)
+# and those of earlier versions, which scripts still name. ralph does not have them, so that taking one away or
+# allowing it changes nothing.
+_ELSEWHERE = frozenset(
+    [
+        "Agent",
+        "Artifact",
+        "AskUserQuestion",
+        "CronCreate",
+        "CronDelete",
+        "CronList",
+        "EnterPlanMode",
+        "EnterWorktree",
+        "ExitPlanMode",
+        "ExitWorktree",
+        "LSP",
+        "ListMcpResourcesTool",
+        "Monitor",
+        "NotebookEdit",
+        "PowerShell",
+        "PushNotification",
+        "ReadMcpResourceTool",
+        "RemoteTrigger",
+        "ScheduleWakeup",
+        "SendMessage",
+        "Skill",
+        "StructuredOutput",
+        "TaskCreate",
+        "TaskGet",
+        "TaskList",
+        "TaskOutput",
+        "TaskStop",
+        "TaskUpdate",
+        "TeamCreate",
+        "TeamDelete",
+        "TodoWrite",
+        "ToolSearch",
+        "WebFetch",
+        "WebSearch",
+        "Workflow",
+        "AgentOutputTool",
+        "BashOutput",
+        "KillBash",
+        "KillShell",
+        "LS",
+        "MultiEdit",
+        "NotebookRead",
+        "SlashCommand",
+        "Task",
+        "TodoRead",
+    ]
+)
+_ELSEWHERE_FORM = re.compile(r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?", re.ASCII | re.DOTALL)
+
+
+def is_elsewhere(name: str) -> bool:
+    """A tool that ralph does not have and others do; a pattern narrows nothing of it that is there."""
+    form = _ELSEWHERE_FORM.fullmatch(name)
+    return form is not None and (form[1] in _ELSEWHERE or form[1].startswith("mcp__"))
+
+
+def check_tool_name(name: str) -> None:
+    """Raises ValueError with what is wrong with it, to go after the option's name."""
+    if name in TOOL_NAMES or is_elsewhere(name):
+        return
+    tools = ", ".join(TOOL_NAMES)
+    if re.search(r"[^A-Za-z0-9_-]", name):
+        raise ValueError(
+            f"must hold exact names of tools ({tools}); {name!r}: patterns are not supported yet"
+        )
+    raise ValueError(
+        f"must hold exact names of tools ({tools}); no tool is called {name!r}{_suggestion(name)}"
+    )
+
+
+def _suggestion(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
+    by_lower = {known.lower(): known for known in (*sorted(_ELSEWHERE), *TOOL_NAMES)}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    return f": did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def lacking(names: Iterable[str]) -> tuple[str, ...]:
+    """Those among them that ralph does not have."""
+    return tuple(name for name in names if name not in TOOL_NAMES)
+
+
+def enabled_tools(
+    exact: tuple[str, ...] | None, allowed: tuple[str, ...] | None, disallowed: tuple[str, ...]
+) -> tuple[str, ...]:
+    """`exact`: these and no others. `allowed`: these and the read-only ones. None: not said, so all of them."""
+    kept = TOOL_NAMES if exact is None else exact
+    permitted = TOOL_NAMES if allowed is None else (*allowed, *READ_ONLY)
+    return tuple(name for name in TOOL_NAMES if name in kept and name in permitted and name not in disallowed)

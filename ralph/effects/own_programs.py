@@ -1,0 +1,64 @@
+"""The programs that ralph starts in its own name: interpreters of its own, and what it looks up on PATH.
+
+It refuses whatever somebody else may have put into the working directory. Commands of the model are looked up by their
+shell, on the PATH that the user has set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_ABOVE_PACKAGE = str(Path(__file__).absolute().parents[2])
+
+
+def own_python(statement: str, *arguments: str) -> list[str]:
+    """The command line of an interpreter that executes `statement`, with `arguments` in `sys.argv[1:]`.
+
+    It is isolated from the working directory, PYTHON* variables and the user's own packages, and imports from where
+    this process imports: the same ralph, the same dependencies.
+    """
+    # Its own package first and alone: it may come from a directory that is not to be imported from.
+    statements = (
+        f"import sys; sys.path[:] = [{_ABOVE_PACKAGE!r}]; import ralph; "
+        f"sys.path[:] = {sys.path!r}; {statement}"
+    )
+    return [sys.executable, "-I", *_kept_options(), "-c", statements, *arguments]
+
+
+def _kept_options() -> list[str]:
+    """What this interpreter may have been told by variables, which an isolated one does not read."""
+    dont_write = ["-B"] if sys.dont_write_bytecode else []
+    return [*dont_write, "-X", "utf8=1"] if sys.flags.utf8_mode else dont_write
+
+
+def own_program(name: str, search_path: str, work: Path | None) -> str | None:
+    """The absolute path of an executable in one of the directories of `search_path`; None: there is none.
+
+    Left out are empty and relative entries, and directories in `work`: a checkout brings its own programs, and an
+    agent can write them. `work`: None where there is none.
+    """
+    for directory in trusted_directories(search_path, work):
+        path = Path(directory, name)
+        if os.access(path, os.X_OK) and path.is_file():
+            return str(path)
+    return None
+
+
+def trusted_directories(search_path: str, work: Path | None) -> list[str]:
+    """The entries of a PATH in which ralph looks for its own programs."""
+    absolute = [entry for entry in search_path.split(os.pathsep) if entry.startswith(os.sep)]
+    if work is None:
+        return absolute
+    return [entry for entry in absolute if not lies_in(entry, work)]
+
+
+def lies_in(path: str, work: Path) -> bool:
+    """Links resolved. The directory lies in itself."""
+    return _real(path).startswith(_real(str(work)))
+
+
+def _real(directory: str) -> str:
+    """Ends in a slash, so that it compares with what lies in it. Of the file system's root nothing begins with it."""
+    return os.path.realpath(directory) + os.sep
