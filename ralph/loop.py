@@ -127,6 +127,11 @@ class Run:
         return self._transcript.conversation
 
     @property
+    def has_messages(self) -> bool:
+        """Somebody can go on from here: the journal holds a prompt at least."""
+        return bool(self.conversation.messages)
+
+    @property
     def _turn(self) -> int:
         """The one at work, 1-based."""
         return self._tally.turns + 1

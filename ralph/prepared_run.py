@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ralph.core.events import Notice, RunStarted
-from ralph.core.outcome import Outcome
+from ralph.core.outcome import Delivery, Outcome
 from ralph.core.permission_mode import mode_notice
-from ralph.core.session_entries import run_entry
+from ralph.core.session_entries import delivery_entry, run_entry
 from ralph.effects.claude_settings import rules_not_honoured
 from ralph.loop import Run
 from ralph.run_session import OpenSession, open_new_session, prompt_of_resumed, way_back
@@ -47,9 +47,15 @@ if TYPE_CHECKING:
     from ralph.wiring import Surroundings
 
 _RESUMABLE = frozenset(
-    {Outcome.LIMIT_REACHED, Outcome.API_UNAVAILABLE, Outcome.TIMED_OUT, Outcome.INTERRUPTED}
+    {
+        Outcome.LIMIT_REACHED,
+        Outcome.IO_ERROR,
+        Outcome.API_UNAVAILABLE,
+        Outcome.TIMED_OUT,
+        Outcome.INTERRUPTED,
+    }
 )
-"""Ends that nothing is wrong with but the time: another run goes on from there."""
+"""Ends that nothing is wrong with but the time or the disk: another run goes on from there."""
 
 
 class PreparedRun:
@@ -69,6 +75,8 @@ class PreparedRun:
         self._early_notes: list[Entry] = []
         """What happened before the next task begins."""
         self._is_working = False
+        self._recorded: RunEnded | None = None
+        """The end that the journal tells of, without what became of it."""
         self._clients = build_clients(around, redactor)
         self.session = self._opened(new_id)
         self._total = self.session.total
@@ -197,13 +205,30 @@ class PreparedRun:
         )
         notes, self._early_notes = self._early_notes, []
         self._is_working = True
-        ended = self._run.run(redacted_prompt(prompt, self._redactor), opening, *notes)
+        task = redacted_prompt(prompt, self._redactor)
+        ended = self._recorded = self._run.run(task, opening, *notes)
         self._is_working = False
-        self._total = self._total.plus(ended)
-        ended = replace(ended, session_total=self._total)
-        is_told = ended.outcome in _RESUMABLE and not self._options.is_iteration
-        command = self._way_back() if is_told else None
-        return ended if command is None else replace(ended, hints=(*ended.hints, f"go on with: {command}"))
+        is_retelling = prompt is None and self.session.old is not None and self.session.old.awaits_delivery
+        self._total = self._total.plus(replace(ended, num_turns=0) if is_retelling else ended)
+        return self.with_way_back(replace(ended, session_total=self._total))
+
+    def with_way_back(self, ended: RunEnded) -> RunEnded:
+        """With the command that goes on with the session as the last hint, where there is something to go on with."""
+        if ended.outcome not in _RESUMABLE or self._options.is_iteration or not self._run.has_messages:
+            return ended
+        command = self._way_back()
+        hint = f"go on with: {command}"
+        return ended if command is None or hint in ended.hints else replace(ended, hints=(*ended.hints, hint))
+
+    def note_delivery(self, ended: RunEnded, delivery: Delivery) -> None:
+        """What became of the last result, as the process has told it. Raises JournalError."""
+        recorded, self._recorded = self._recorded, None
+        if recorded is None:
+            return  # no task was worked on, or that was noted before
+        has_failed = ended.outcome is Outcome.IO_ERROR and recorded.outcome is not Outcome.IO_ERROR
+        entry = delivery_entry(Delivery.FAILED if has_failed else delivery, ended)
+        # Lost in a power cut, nobody knows whether it was delivered: that is the truth, and costs no sync.
+        self.session.journal.append(entry, sync=has_failed)
 
     def note(self, entry: Entry) -> None:
         """Something that belongs to the story: of the task at work, else of the next one. Raises JournalError."""
@@ -219,15 +244,18 @@ class PreparedRun:
         run is worth more than a hint.
         """
         options = self._options
-        cwd = self._around.cwd if options.directory is not None else None
+        cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None
         try:
             return way_back(self.session, options.session, cwd=cwd, again=options.needed_again)
         except (OSError, MemoryError, ImportError):
             return None
 
-    def close(self) -> None:
+    def close_tools(self) -> None:
+        """Nothing is asked or run any more; the journal still takes what becomes of the result."""
         self._clients.close()
         self._toolbox.close()
+
+    def close(self) -> None:
         self.session.journal.close()
 
 

@@ -106,6 +106,7 @@ class RunCommand:
             code = self._work()
             self._remove_old_journals()
         except UsageError:
+            self._stop_work()
             self._close()
             self._close_telemetry(Outcome.USAGE.exit_code())
             raise
@@ -212,22 +213,41 @@ class RunCommand:
             self._writer.write_result_file(ended)
         except OSError as error:
             name = self.options.output.result_file
-            ended = _io_error(ended, f"cannot write the result file {name}: {error.strerror}")
+            ended = self._undelivered(ended, f"cannot write the result file {name}: {error.strerror}")
         self.emit(ended)
         return ended
+
+    def _note_delivery(self, ended: RunEnded) -> None:
+        """What became of the last result, into the journal: of those before it in this process too, as they went first."""
+        if self._prepared is None:
+            return
+        try:
+            self._prepared.note_delivery(ended, self._writer.delivery)
+        except JournalError as error:
+            if ended.outcome is Outcome.IO_ERROR:
+                return  # it is told already that the journal takes no more
+            self._writer.tell_late(Notice(f"the session does not tell what became of the result: {error}"))
+
+    def _undelivered(self, ended: RunEnded, error: str) -> RunEnded:
+        """The same end, whose result could not be delivered, and how to get at it."""
+        outcome = Outcome.IO_ERROR
+        failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
+        return self._prepared.with_way_back(failed) if self._prepared is not None else failed
 
     def delivered(self, ended: RunEnded, *, is_told: bool) -> RunEnded:
         """What is written has been read, or never will be. Where it cannot be, the outcome becomes io_error.
 
         `is_told`: the lines about the end stand on standard error already.
         """
-        self._close()
+        self._stop_work()
         failure = self._writer.deliver(self.waiter, self.clock)
         if failure is not None:
-            ended = _io_error(ended, f"cannot write to standard output: {failure.strerror}")
+            ended = self._undelivered(ended, f"cannot write to standard output: {failure.strerror}")
             with suppress(OSError):  # said already when it failed before
                 self._writer.write_result_file(ended)
         self.ended = ended
+        self._note_delivery(ended)
+        self._close()
         self._close_telemetry(ended.exit_code)
         if failure is not None or not is_told:
             self._writer.tell_end(ended)
@@ -299,8 +319,12 @@ class RunCommand:
         for event in self._telemetry.close(exit_code, was_stopped=self.waiter.was_stopped):
             self._writer.tell_late(event)
 
-    def _close(self) -> None:
+    def _stop_work(self) -> None:
         self._takes_notes = False  # a signal may still come while the result is delivered
+        if self._prepared is not None:
+            self._prepared.close_tools()
+
+    def _close(self) -> None:
         if self._prepared is not None:
             self._prepared.close()
 
@@ -343,9 +367,3 @@ class RunCommand:
             api_s=0.0,
             usage=RunUsage(),
         )
-
-
-def _io_error(ended: RunEnded, error: str) -> RunEnded:
-    """The same end, whose result could not be delivered."""
-    outcome = Outcome.IO_ERROR
-    return replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))

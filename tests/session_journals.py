@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.conversation import RequestShape, user_message
 from ralph.core.events import AttemptEnded, Notice, RetryRecovered, RetryScheduled, RunEnded, TurnAsked
 from ralph.core.journal_lines import line_of
 from ralph.core.models import facts_of
-from ralph.core.outcome import Outcome
+from ralph.core.outcome import Delivery, Outcome
 from ralph.core.session_entries import (
     assistant_entry,
+    delivery_entry,
     ended_entry,
     event_entry,
     intent_entry,
@@ -68,11 +70,20 @@ class Told(FakeJournal):
         self.append(event_entry(fields))
         return self
 
-    def ends(self, outcome: Outcome = Outcome.COMPLETED, *errors: str, turns: int = 2) -> Told:
+    def ends(
+        self,
+        outcome: Outcome = Outcome.COMPLETED,
+        *errors: str,
+        turns: int = 2,
+        delivery: Delivery | None = Delivery.DELIVERED,
+    ) -> Told:
+        """`delivery`: what becomes of the result; None: that was never written."""
         usage = RunUsage().plus(MODEL, TokenUsage(1000, 100), facts_of(MODEL))
-        self.append(
-            ended_entry(RunEnded(outcome, outcome.exit_code(), None, errors, None, turns, 12.34, 9.0, usage))
-        )
+        ended = RunEnded(outcome, outcome.exit_code(), None, errors, None, turns, 12.34, 9.0, usage)
+        self.append(ended_entry(ended))
+        if delivery is not None:
+            failed = replace(ended, exit_code=Outcome.IO_ERROR.exit_code(), errors=(*errors, "no room"))
+            self.append(delivery_entry(delivery, failed))
         return self
 
     @property

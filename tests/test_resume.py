@@ -236,7 +236,29 @@ def test_records_that_make_no_sense_are_an_error() -> None:
 def test_a_session_knows_every_id_that_was_used() -> None:
     session: Session = replay(WHOLE.journal.records)
     assert session.call_ids == {"e", "t", "w", "t2"}
-    assert session.is_completed
+    assert session.has_ended_as(Outcome.COMPLETED)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_completed"), [("delivered", 1), ("reader_left", 1), ("unread", 1), ("failed", 0)]
+)
+def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str, is_completed: int) -> None:
+    told = FakeJournal()
+    told.records = list(WHOLE.journal.records)
+    before = replay(told.records)
+    assert (before.is_completed, before.awaits_delivery) == (False, True)
+    told.append(("delivery", {"state": state}))
+    after = replay(told.records)
+    assert (after.is_completed, after.awaits_delivery) == (bool(is_completed), not is_completed)
+
+
+def test_a_journal_of_a_ralph_that_told_nothing_of_deliveries_is_completed() -> None:
+    old = FakeJournal()
+    for record in WHOLE.journal.records:
+        old.append(
+            (record.kind, {name: value for name, value in record.fields.items() if name != "delivered"})
+        )
+    assert replay(old.records).is_completed
 
 
 def test_a_prompt_waits_in_the_journal_while_pending_calls_run() -> None:
@@ -256,6 +278,7 @@ def test_a_prompt_waits_in_the_journal_while_pending_calls_run() -> None:
 
 def test_a_run_that_was_killed_before_its_prompt_leaves_a_completed_session_completed() -> None:
     whole = Life(DONE, prompt="the task")
+    whole.journal.append(("delivery", {"state": "delivered"}))
     whole.journal.append(run_entry(SHAPE, "later", 2))
     assert replay(whole.journal.records).is_completed
     whole.journal.append(("queued", {"content": [{"type": "text", "text": "more"}]}))

@@ -38,6 +38,18 @@ class Outcome(enum.Enum):
         return self is not Outcome.COMPLETED
 
 
+class Delivery(enum.Enum):
+    """What became of a result once it was written. The value stands in the journal."""
+
+    DELIVERED = "delivered"
+    READER_LEFT = "reader_left"
+    """Whoever read standard output had gone: the work's own outcome holds."""
+    UNREAD = "unread"
+    """The reader never read, and was waited for in vain."""
+    FAILED = "failed"
+    """A full disk, for one: the process ended with `io_error`, whatever the work had come to."""
+
+
 # 64-78 are the BSD sysexits; 75 is EX_TEMPFAIL; 124 is what timeout(1) uses.
 _EXIT_CODES = {
     Outcome.COMPLETED: 0,

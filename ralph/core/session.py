@@ -17,7 +17,7 @@ from ralph.core.errors import AgentError
 from ralph.core.journal_lines import FORMAT
 from ralph.core.next_step import TurnState, next_step
 from ralph.core.notices import CONTINUE
-from ralph.core.outcome import Outcome
+from ralph.core.outcome import Delivery, Outcome
 from ralph.core.reading import Reading
 from ralph.core.session_entries import tasks_after, users_own
 from ralph.core.tool_calls import FINAL_REPORT, FileChange, ToolCall, ToolDefinition, ToolResult
@@ -72,6 +72,8 @@ class Session:
     """What answers before that one, or before the next one, left behind."""
     ended: Mapping[str, Any] | None = None
     """How the last run ended, and nothing has followed; None: it was killed, or is still running."""
+    is_delivered: bool = True
+    """False: that run's result has not reached anybody, as far as is known."""
     call_ids: frozenset[str] = frozenset()
     """Every call's id so far."""
     target: str = ""
@@ -105,8 +107,13 @@ class Session:
 
     @property
     def is_completed(self) -> bool:
-        """Nothing is pending: going on needs a prompt."""
-        return self.has_ended_as(Outcome.COMPLETED) and not self.queued
+        """Nothing is pending, not even the delivery of the answer: going on needs a prompt."""
+        return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued
+
+    @property
+    def awaits_delivery(self) -> bool:
+        """The work is done, and its answer is what is pending."""
+        return self.has_ended_as(Outcome.COMPLETED) and not self.is_delivered and not self.queued
 
     def has_ended_as(self, outcome: Outcome) -> bool:
         return self.ended is not None and self.ended.get("outcome") == outcome.value
@@ -161,6 +168,7 @@ class _Replay:
         self._intents: dict[str, FileChange | None] = {}
         self._turn_state = TurnState()
         self._ended: Mapping[str, Any] | None = None
+        self._is_delivered = True
         self._call_ids: set[str] = set()
         self._seen: dict[str, str] = {}
         self._tasks: list[tuple[Block, ...]] = []
@@ -190,6 +198,7 @@ class _Replay:
             "compacted": self._start_afresh,
             "event": self._note_event,
             "ended": self._end,
+            "delivery": self._note_delivery,
         }.get(kind)
         if take is not None:
             take(fields)
@@ -208,6 +217,7 @@ class _Replay:
             intents=self._intents,
             turn_state=self._turn_state,
             ended=self._ended,
+            is_delivered=self._is_delivered,
             call_ids=frozenset(self._call_ids),
             target=self._target,
             first=self._first,
@@ -293,6 +303,10 @@ class _Replay:
 
     def _end(self, fields: Mapping[str, Any]) -> None:
         self._ended = fields
+        self._is_delivered = fields.get("delivered", True)
+
+    def _note_delivery(self, fields: Mapping[str, Any]) -> None:
+        self._is_delivered = fields["state"] != Delivery.FAILED.value
 
     def _take_answer(self, fields: Mapping[str, Any]) -> None:
         message = fields["message"]

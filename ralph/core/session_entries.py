@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.core.answer import MalformedCall
 from ralph.core.journal_lines import FORMAT
 from ralph.core.notices import LIMIT_LIFTED
+from ralph.core.outcome import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -151,6 +152,7 @@ def event_entry(fields: Mapping[str, Any]) -> Entry:
 
 
 def ended_entry(ended: RunEnded) -> Entry:
+    """How the work ended. It is written before anybody is told: that the result was delivered, another record says."""
     return "ended", {
         "outcome": ended.outcome.value,
         "exit_code": ended.exit_code,
@@ -159,4 +161,13 @@ def ended_entry(ended: RunEnded) -> Entry:
         "num_turns": ended.num_turns,
         "duration_s": round(ended.duration_s, 3),
         "cost_usd": ended.usage.cost_usd,
+        "delivered": False,
     }
+
+
+def delivery_entry(delivery: Delivery, ended: RunEnded) -> Entry:
+    """What became of the last result. `ended`: as the process ended, which may be by the delivery itself."""
+    fields: dict[str, Any] = {"state": delivery.value}
+    if delivery is Delivery.FAILED:
+        fields |= {"exit_code": ended.exit_code, "errors": list(ended.errors)}
+    return "delivery", fields

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.models import facts_of
-from ralph.core.outcome import Outcome
+from ralph.core.outcome import Delivery, Outcome
 from ralph.core.reading import Reading
 from ralph.core.session import SessionError, refuse_newer, replay
 from ralph.core.session_opening import MOVED
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 RUNNING = "running"
 KILLED = "killed"
+NOT_DELIVERED = "not delivered"
 DAMAGED = "damaged"
 EMPTY = "empty"
 NEWER_FORMAT = "newer format"
@@ -44,6 +46,8 @@ class RunHistory:
     """What it wrote, its `run` record apart."""
     is_copied: bool = False
     """It belongs to the session that this one was forked from, and so does its cost."""
+    told: Mapping[str, Any] | None = None
+    """The fields of the record of what became of its result; None: there is none."""
 
     @property
     def started_at(self) -> str:
@@ -57,6 +61,30 @@ class RunHistory:
     def ended(self) -> Mapping[str, Any] | None:
         """The fields of its last record; None: it was killed, or is at it."""
         return next((record.fields for record in self.records if record.kind == "ended"), None)
+
+    @cached_property
+    def delivery(self) -> Delivery | None:
+        """What became of its result; None: nobody knows. Older journals do not tell, and those results were delivered."""
+        if self.ended is None:
+            return None
+        if self.ended.get("delivered", True):
+            return Delivery.DELIVERED
+        return None if self.told is None else Delivery(self.told["state"])
+
+    @property
+    def undelivered(self) -> str | None:
+        """Why its result has not reached anybody, as far as is known; None: it has, or there is none yet."""
+        if self.ended is None or self.delivery not in {None, Delivery.FAILED}:
+            return None
+        if self.delivery is None:
+            return "whether the result was delivered is not known"
+        failed: Mapping[str, Any] = self.told or {}
+        return f"the result was not delivered (exit {failed['exit_code']}): {failed['errors'][-1]}"
+
+    @property
+    def is_retelling(self) -> bool:
+        """It did no work: it told once more what the run before it had come to."""
+        return self.ended is not None and not any(one.kind in {"user", "assistant"} for one in self.records)
 
     @cached_property
     def turns(self) -> int:
@@ -121,7 +149,10 @@ class SessionHistory:
 
     @property
     def turns(self) -> int:
-        return sum(run.turns for run in self.own_runs)
+        """Each once: what was told again was counted before, unless that run was killed and counted none of it."""
+        own = self.own_runs
+        retold = (run.turns for before, run in pairwise(own) if run.is_retelling and before.ended is not None)
+        return sum(run.turns for run in own) - sum(retold)
 
     @property
     def cost_usd(self) -> float | None:
@@ -139,9 +170,11 @@ class SessionHistory:
 
     @property
     def end(self) -> str | None:
-        """The last run's outcome; None: it has none."""
-        ended = self.runs[-1].ended if self.runs else None
-        return str(ended["outcome"]) if ended is not None else None
+        """The last run's outcome, or that its result was not delivered; None: it has none."""
+        last = self.runs[-1] if self.runs else None
+        if last is None or last.ended is None:
+            return None
+        return str(last.ended["outcome"]) if last.undelivered is None else NOT_DELIVERED
 
     @property
     def is_completed(self) -> bool:
@@ -163,15 +196,32 @@ def history_of(records: Iterable[Record]) -> SessionHistory:
                 runs.append((record, []))
             elif runs:
                 runs[-1][1].append(record)
+        told = _told(runs)
         return SessionHistory(
             opening,
             tuple(
-                RunHistory(number, run.fields, tuple(written), _is_copied(opening, run))
+                RunHistory(number, run.fields, tuple(written), _is_copied(opening, run), told[number - 1])
                 for number, (run, written) in enumerate(runs, start=1)
             ),
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise SessionError(f"a record of it makes no sense ({type(error).__name__}: {error})") from error
+
+
+def _told(runs: Sequence[tuple[Record, Sequence[Record]]]) -> list[Mapping[str, Any] | None]:
+    """For each run what became of its result. A process that worked on several tasks tells it once, of the last one:
+    what went out before that was delivered too. Where the last one failed, nothing is known of the others.
+    """
+    told: list[Mapping[str, Any] | None] = []
+    later: Mapping[str, Any] | None = None
+    process_id = None
+    for run, written in reversed(runs):
+        own = next((record.fields for record in written if record.kind == "delivery"), None)
+        is_same = process_id == run.fields["pid"] and later is not None
+        is_known = is_same and later is not None and later["state"] != Delivery.FAILED.value
+        told.append(own if own is not None or not is_known else later)
+        later, process_id = told[-1], run.fields["pid"]
+    return told[::-1]
 
 
 def said_by_user(record: Record) -> str:

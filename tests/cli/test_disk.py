@@ -96,6 +96,7 @@ def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_exits_74
     assert str(state) in ran.last_line
     assert ran.result["terminal_reason"] == "io_error"
     [journal] = journals(kept)
+    assert ran.stderr.splitlines()[-2] == f"[hint] go on with: ralph --resume {journal.stem[:8]}"
     reading = read_lines(journal.read_bytes())
     assert reading.torn == b""
     kinds = [record.kind for record in reading.records]
@@ -184,6 +185,7 @@ def test_p6_without_any_place_for_a_session_nothing_is_spent_exits_74(ralph, ser
     ran = in_small_disk(ralph, READ_ONLY, state, "go", "--output-format", "json")
     assert time.monotonic() - started_s < 2
     assert (ran.code, len(server.requests)) == (74, 0)
+    assert "go on with" not in ran.stderr, "nothing can be resumed"
     assert str(state) in ran.last_line
     assert ran.result["terminal_reason"] == "io_error"
 
@@ -305,7 +307,7 @@ def test_p7_a_signal_while_the_journal_is_written_ends_the_run_and_seals_it_exit
     [journal] = journals(state)
     reading = read_lines(journal.read_bytes())
     assert reading.torn == b""
-    last = reading.records[-1]
+    last = [record for record in reading.records if record.kind != "delivery"][-1]
     assert (last.kind, last.fields.get("outcome")) in {("ended", "interrupted"), ("session", None)}
 
 

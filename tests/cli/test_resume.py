@@ -303,7 +303,7 @@ def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(
     for cut, (ran, path) in zip(cuts, resumed(ralph, tmp_path, [journal[:cut] for cut in cuts]), strict=True):
         whole = max((end for end in ends if end <= cut + 1), default=0)  # a line is whole without its break
         kinds = [record.kind for record in read_lines(journal[:whole]).records]
-        assert ran.code == (0 if "user" in kinds and "ended" not in kinds else 2), (cut, ran.stderr)
+        assert ran.code == (0 if "user" in kinds and "delivery" not in kinds else 2), (cut, ran.stderr)
         torn = path.with_suffix(".torn")
         if "user" not in kinds:  # nothing goes on, and nothing is touched
             assert (path.read_bytes(), torn.exists()) == (journal[:cut], False)

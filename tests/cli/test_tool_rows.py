@@ -57,6 +57,7 @@ def test_t8_a_command_that_takes_the_working_directory_away_has_its_result_and_t
     assert results(server) == [(how, False)]
     said = f"the working directory {ralph.cwd} is gone: it was removed, moved or replaced"
     assert said in ran.last_line
+    assert ran.stderr.splitlines()[-2].startswith("[hint] go on with: ralph --resume ")
     assert ran.result["terminal_reason"] == "io_error"
     last = [entry for entry in ran.objects if entry["type"] == "user"][-1]["message"]["content"]
     assert [(block["content"], block["is_error"]) for block in last] == [

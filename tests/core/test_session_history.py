@@ -6,10 +6,10 @@ import pytest
 
 from ralph.core.conversation import user_message
 from ralph.core.journal_lines import FORMAT, Record
-from ralph.core.outcome import Outcome
+from ralph.core.outcome import Delivery, Outcome
 from ralph.core.session import NewerFormatError, SessionError
 from ralph.core.session_entries import user_entry
-from ralph.core.session_history import SessionHistory, history_of, messages_of
+from ralph.core.session_history import NOT_DELIVERED, SessionHistory, history_of, messages_of
 from ralph.core.session_opening import copied_entries
 from ralph.core.session_story import Called, Happened, Prompted, Said, story_of
 from tests.fakes import call, text
@@ -161,3 +161,35 @@ def test_a_call_that_nothing_could_be_made_of_is_told_as_it_was_written() -> Non
     [called] = [happening for happening in happenings(journal) if isinstance(happening, Called)]
     assert called.call.arguments == {"INVALID_JSON": '{"comm'}
     assert Said("x") not in happenings(journal)
+
+
+def test_a_result_that_reached_nobody_is_told_beside_the_end_of_the_work() -> None:
+    failed = told(Told().run().prompt("x").answers(text("a")).ends(delivery=Delivery.FAILED))
+    assert (failed.end, failed.is_completed) == (NOT_DELIVERED, False)
+    assert failed.runs[0].undelivered == "the result was not delivered (exit 74): no room"
+    killed = told(Told().run().prompt("x").answers(text("a")).ends(delivery=None))
+    assert (killed.end, killed.is_completed) == (NOT_DELIVERED, False)
+    assert killed.runs[0].undelivered == "whether the result was delivered is not known"
+
+
+@pytest.mark.parametrize("delivery", [Delivery.DELIVERED, Delivery.READER_LEFT, Delivery.UNREAD])
+def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_was(delivery: Delivery) -> None:
+    history = told(Told().run().prompt("x").answers(text("a")).ends(delivery=delivery))
+    assert (history.end, history.is_completed, history.runs[0].undelivered) == ("completed", True, None)
+
+
+@pytest.mark.parametrize(("last", "is_known"), [(Delivery.DELIVERED, True), (Delivery.FAILED, False)])
+def test_what_went_out_before_a_result_that_was_delivered_was_delivered_too(
+    last: Delivery, is_known: bool
+) -> None:
+    journal = Told().run().prompt("x").answers(text("a")).ends(delivery=None)
+    first, _ = told(journal.run().prompt("y").answers(text("b")).ends(delivery=last)).runs
+    assert (first.undelivered is None) is is_known
+
+
+def test_a_result_that_is_told_again_counts_its_turns_once() -> None:
+    journal = Told().run().prompt("x").answers(text("a")).ends(turns=1, delivery=Delivery.FAILED)
+    history = told(journal.run().ends(turns=1))
+    assert (history.turns, history.end) == (1, "completed")
+    was_killed = Told().run().prompt("x").answers(text("a"), call("b")).run().ends(turns=1)
+    assert told(was_killed).turns == 1, "the run that was killed has counted none of it"

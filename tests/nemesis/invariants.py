@@ -51,17 +51,23 @@ def interrupted(lines: list[Line]) -> set[str]:
 
 
 def _ends(seen: Observed) -> Iterator[str]:
-    """With 0; or with 2 where nothing is left to do: a kill came after the end, or before the beginning."""
+    """With 0; or with 2 where nothing is left to do: a kill came after the delivery, or before the beginning."""
     for number, life in enumerate(seen.lives):
         if life.exit_code in (None, 0):
             continue
         previous = readable_lines(life.journal)
-        is_over = bool(previous) and previous[-1]["kind"] == "ended"
+        is_over = bool(previous) and previous[-1]["kind"] == "delivery"
         if life.exit_code != 2 or (has_message(life.journal) and not is_over):
             yield f"process {number} ended with {life.exit_code}: {life.stderr[-300:]}"
-    last = readable_lines(seen.lives[-1].journal)
-    if not last or last[-1].get("outcome") != "completed":
-        yield "the last record does not say that it is completed"
+    end = [
+        (line["kind"], line.get("outcome", line.get("state"))) for line in readable_lines(_last(seen))[-2:]
+    ]
+    if end != [("ended", "completed"), ("delivery", "delivered")]:
+        yield f"the last records do not say that it is completed and delivered, but {end}"
+
+
+def _last(seen: Observed) -> bytes:
+    return seen.lives[-1].journal
 
 
 def _prefixes(seen: Observed) -> Iterator[str]:

@@ -250,8 +250,8 @@ def has_message(journal: bytes) -> bool:
 
 def _torn(kill: Kill, journal: bytes) -> bytes:
     """What is written behind the journal when the power fails in the middle of the next record."""
-    if b'"kind":"ended"' in journal[journal.rstrip(b"\n").rfind(b"\n") + 1 :]:
-        return b""  # nothing is written behind a run's end
+    if b'"kind":"delivery"' in journal[journal.rstrip(b"\n").rfind(b"\n") + 1 :]:
+        return b""  # nothing is written behind what became of a run's result
     line = note_line(journal.count(b"\n"))
     match kill.torn:
         case "part":

@@ -98,6 +98,7 @@ def _run_object(run: RunHistory) -> dict[str, Any]:
         "exit_code": ended.get("exit_code"),
         "result": ended.get("result"),
         "errors": ended.get("errors", []),
+        "undelivered": run.undelivered,
         "turns": run.turns,
         "cost_usd": run.cost_usd,
         "duration_s": ended.get("duration_s"),
@@ -149,7 +150,8 @@ def _event(fields: Mapping[str, Any]) -> Iterator[str]:
 
 def _end_of(run: RunHistory, outcome: str) -> str:
     if run.ended is not None:
-        return _inline(ending(run.ended))
+        undelivered = f"; {run.undelivered}" if run.undelivered is not None else ""
+        return _inline(f"{ending(run.ended)}{undelivered}")
     return {RUNNING: "still running", DAMAGED: "how it ended cannot be read"}.get(
         outcome, "killed: it has no end"
     )

@@ -75,6 +75,8 @@ class SessionText:
         if run.ended is not None:
             is_good = run.ended["outcome"] == Outcome.COMPLETED.value
             yield self._color("green" if is_good else "red", f"[ralph] {ending(run.ended)}")
+            if run.undelivered is not None and outcome != RUNNING:
+                yield self._color("red", f"[ralph] {one_line(run.undelivered)}")
         elif outcome == RUNNING:
             so_far = f"{counted(run.turns, 'turn')}, {cost_text(run.cost_usd)} so far"
             yield self._color("blue", f"[running] process {run.fields['pid']} is at it [{so_far}]")

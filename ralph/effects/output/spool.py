@@ -63,6 +63,11 @@ class Spool:
             self._start_thread()
 
     @property
+    def has_lost_reader(self) -> bool:
+        """Nobody wants to know any more."""
+        return self._is_broken and self.failure is None
+
+    @property
     def unread_bytes(self) -> int:
         with self._lock:
             return self._unread_bytes

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ralph.core.events import Event, RunEnded
+from ralph.core.outcome import Delivery
 from ralph.core.screen_text import foreign_lines, json_for_terminal
 from ralph.effects.output.narration import Narration
 from ralph.effects.output.result_file import write_result_file
@@ -135,6 +136,15 @@ class Writer:
         self._is_closing = True
         self._drain(self._stdout, waiter, clock)
         return self._stdout.failure
+
+    @property
+    def delivery(self) -> Delivery:
+        """Of what was written to standard output so far."""
+        if self._stdout.failure is not None:
+            return Delivery.FAILED
+        if self._stdout.has_lost_reader:
+            return Delivery.READER_LEFT
+        return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
     def tell_late(self, event: Event) -> None:
         """Something that went wrong after the result was written."""

@@ -66,7 +66,7 @@ def _look_at(path: Path) -> SessionLook:
     """Until nothing was written between reading and asking for the lock, so that no end is overlooked."""
     for _ in range(_MOST_READINGS):
         size, look = _read(path)
-        if look.outcome != history_names.KILLED:
+        if look.outcome not in {history_names.KILLED, history_names.NOT_DELIVERED}:
             return look
         if is_locked(path):
             return SessionLook(path, look.written_at_s, history_names.RUNNING, look.history, look.records)
@@ -101,7 +101,7 @@ def holder_of(path: Path) -> str:
     try:
         run = history_of(readable_part(path.read_bytes())[0]).runs[-1]
         process_id = int(run.fields["pid"])
-        if run.ended is None and _is_there(process_id):
+        if (run.ended is None or run.delivery is None) and _is_there(process_id):
             return f"process {process_id}, since {run.started_at}"
     except (OSError, SessionError, LookupError, TypeError, ValueError):
         pass
