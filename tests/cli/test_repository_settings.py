@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import MockApi, Scenario
-from tests.cli.conftest import KEY
+from tests.cli.conftest import KEY, loop_record
 from tests.cli.model_answers import DONE, bash, results
 
 CANARY = "canary-0123456789-header"
@@ -186,8 +186,7 @@ def test_a_loop_that_goes_on_keeps_what_an_iteration_could_have_written_and_read
 ) -> None:
     check = ("--until", "false")
     assert ralph("loop", "go", "--config", "own.toml", *check, "--max-iterations", "1").code == 3
-    record = json.loads((ralph.cwd / ".ralph" / "loop.json").read_text())
-    assert CANARY not in json.dumps(record)
+    assert CANARY not in json.dumps(loop_record(ralph))
     (ralph.cwd / "ralph.toml").write_text('[tools]\nallowed = ["Write"]\n')
     (ralph.cwd / "own.toml").write_text('[tools]\ndisallowed = []\npass_env = ["ANTHROPIC_API_KEY"]\n')
     ralph.user_file.write_text(ralph.user_file.read_text().replace('"low"', '"high"'))
