@@ -13,6 +13,7 @@ def repository_top(directory: Path) -> Path | None:
     """The nearest directory at or above this one with `.git` in it, links resolved. None: there is no repository."""
     directory = directory.resolve()
     for above in (directory, *directory.parents):
-        if os.path.exists(above / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look
+        # A link that leads nowhere too: git will say what is wrong with it.
+        if os.path.lexists(above / ".git"):
             return above
     return None

@@ -218,12 +218,6 @@ def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
     return CheckoutError(f"git {command}: {complaint}")
 
 
-def top_above(directory: Path) -> Path | None:
-    """The directory with `.git` in it, without links; None: outside of any checkout."""
-    start = directory.resolve()
-    return next((place for place in (start, *start.parents) if os.path.lexists(place / ".git")), None)
-
-
 def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
     """Of any call of ours about the checkout `top`. `base`: without credentials."""
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}

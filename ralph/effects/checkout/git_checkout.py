@@ -65,7 +65,7 @@ class GitCheckout:
         own_paths: tuple[Path, ...] = (),
         writable: tuple[Path, ...] = (),
     ) -> None:
-        """`top`: as `git.top_above` says. `own_paths`: as `OwnPaths` takes them.
+        """`top`: as `repository_top` says. `own_paths`: as `OwnPaths` takes them.
 
         `writable`: where the agent may write besides the checkout.
         """

@@ -12,9 +12,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from ralph.effects.checkout.git import top_above
 from ralph.effects.checkout.git_checkout import GitCheckout
 from ralph.effects.loop.regular_file import read_regular_file
+from ralph.effects.repository import repository_top
 from ralph.effects.sessions.looking import is_locked
 from ralph.loop_ports import CheckoutError
 
@@ -83,7 +83,7 @@ def holder_of(directory: Path, place: Path) -> int | None:
 
     `place`: as for the lock. Calls no git.
     """
-    top = top_above(directory)
+    top = repository_top(directory)
     path = place / _NAME_OF_OURS if top is None else _git_directory(top) / _NAME_IN_GIT
     try:
         if not is_locked(path):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.effects.checkout.git import GitSeams, top_above
 from ralph.effects.checkout.git_checkout import GitCheckout, shown
 from ralph.effects.checkout.git_look import status_of
 from ralph.effects.checkout.plain_directory import PlainDirectory
+from ralph.effects.repository import repository_top
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ralph.effects.checkout.git import Git
+    from ralph.effects.checkout.git import Git, GitSeams
     from ralph.effects.checkout.git_push import Push
 
 
@@ -32,7 +32,7 @@ def open_checkout(
     `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is. `writable`: absolute, where
     the agent may write besides the directory. `warn`: tells people what is not looked at.
     """
-    top = top_above(directory)
+    top = repository_top(directory)
     if top is None:
         waiter, clock = seams.waiter, seams.clock
         return PlainDirectory(
