@@ -37,7 +37,7 @@ class ModelSettings:
     effort: str | None = None
     """One of `EFFORTS`; None: the API's own choice."""
     base_url: str = DEFAULT_BASE_URL
-    """Without a closing `/` or `/v1`: `base_url + "/v1/messages"` is right."""
+    """As `core/endpoint.normal_base_url` makes it."""
     ca_file: Path | None = None
     """PEM file of trusted certificate authorities, absolute; None: the usual ones. Not checked to exist."""
 
