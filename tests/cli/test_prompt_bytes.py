@@ -13,8 +13,8 @@ LATIN_1 = "mend the caf\xe9\n".encode("latin-1")
 def test_a_prompt_that_is_no_text_is_exit_2_and_says_which_byte(ralph, serve, name) -> None:
     server = serve(Turn("Hello."))
     (ralph.cwd / "PROMPT.md").write_bytes(LATIN_1)
-    given = {
-        "argument": ([LATIN_1], None, "the prompt"),
+    given: dict[str, tuple[list[str], bytes | None, str]] = {
+        "argument": ([LATIN_1.decode("utf-8", "surrogateescape")], None, "the prompt"),
         "file": (["-f", "PROMPT.md"], None, "the prompt file "),
         "standard input": (["-p"], LATIN_1, "standard input"),
         "beside": (["review this"], LATIN_1, "standard input"),
