@@ -66,7 +66,8 @@ _REFUSED = {
 _WHAT_NEXT = """
 Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
   ralph loop -f PROMPT_plan.md --max-iterations 3
-  ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
+  ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20
+./loop.sh plan 3 and ./loop.sh build 20 are the same in short, without a check."""
 
 _STATUS_TAKES = ("status", "json_", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time")
@@ -314,7 +315,7 @@ def _prompt_source(
 
 
 def init(*, directory: opt.Directory = None) -> int:
-    """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md and specs/README.md.
+    """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md, specs/README.md and loop.sh.
 
     What is there already is left as it is.
     """

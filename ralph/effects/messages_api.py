@@ -13,6 +13,7 @@ from urllib.parse import quote
 import httpx
 
 from ralph.core.clocks import ClockLimits, ResponseClocks
+from ralph.core.endpoint import MESSAGES_PATH
 from ralph.core.errors import Api, NetworkCause
 from ralph.effects.exchange import Wire
 from ralph.effects.model_description import DESCRIPTION_S, receive_description
@@ -78,7 +79,7 @@ class MessagesApi:
             # Without its length a body in pieces would be sent chunked.
             "content-length": str(sum(map(len, body))),
         }
-        request = self._request("POST", "/v1/messages", own, connect_s=self._limits.connect_s, body=body)
+        request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
         reception = Reception(
             self._wire.start(request),
             ResponseClocks(self._limits, self._clock.now_s()),

@@ -1,6 +1,7 @@
 """Where the task comes from: the argument, a file, standard input, or an argument with piped data below it.
 
-A terminal is never read. A pipe that stays silent is left alone, and that is said. Refuses an empty prompt.
+A terminal is never read. A pipe that stays silent is left alone, and that is said. Refuses an empty prompt, and one
+that is not UTF-8 text.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import stat
 import threading
 from typing import TYPE_CHECKING
 
+from ralph.core.prompt_text import argument_text, prompt_text
 from ralph.ports import TIMED_OUT
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ def read_prompt(
         argument, file = None, None
     if file is not None:
         argument = _read_file(file, directories, waiter, clock)
+    elif argument is not None:
+        argument = _decoded(argument, "the prompt")
     if argument is None:
         return _required_stdin(waiter, clock, stdin_fd), ()
     if not argument.strip():
@@ -74,7 +78,7 @@ def _read_file(path: str, directories: Sequence[str | Path], waiter: Waiter, clo
         raise PromptError(f"cannot read the prompt file {path}: {error.strerror}") from error
     if data is None:
         raise PromptError(f"the prompt file {path} stayed silent for {FIRST_BYTE_S:g}s")
-    return _decoded(data)
+    return _decoded(data, f"the prompt file {path}")
 
 
 def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
@@ -89,7 +93,7 @@ def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
         raise PromptError(
             f"standard input stayed silent for {FIRST_BYTE_S:g}s; close it, or give the prompt as an argument"
         )
-    text = _decoded(data)
+    text = _decoded(data, "standard input")
     if not text.strip():
         raise PromptError("the prompt on standard input is empty")
     return text
@@ -110,7 +114,9 @@ def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, 
         return "", (f"standard input is an open pipe that stayed silent for {SILENT_PIPE_S:g}s: left alone",)
     if not data.strip():
         return "", ()
-    return _decoded(data), (f"{len(data):,} bytes from standard input stand below the prompt",)
+    return _decoded(data, "standard input"), (
+        f"{len(data):,} bytes from standard input stand below the prompt",
+    )
 
 
 def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, name: str) -> bytes | None:
@@ -152,8 +158,12 @@ def _read_chunks(fd: int, mailbox: Mailbox) -> None:
             return
 
 
-def _decoded(data: bytes) -> str:
-    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+def _decoded(data: bytes | str, name: str) -> str:
+    """`data`: an argument, or the bytes of something else."""
+    try:
+        return argument_text(data) if isinstance(data, str) else prompt_text(data)
+    except ValueError as error:
+        raise PromptError(f"{name} {error}") from None
 
 
 def _is_open(fd: int) -> bool:

@@ -322,12 +322,12 @@ def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
 def test_init_writes_once_and_says_what_next(ralph) -> None:
     ran = ralph("loop", "init")
     assert ran.code == 0
-    names = ["PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md"]
-    assert ran.stdout.splitlines()[:4] == [f"wrote {name}" for name in names]
+    names = ["PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh"]
+    assert ran.stdout.splitlines()[:5] == [f"wrote {name}" for name in names]
     assert "ralph loop -f PROMPT_build.md --until" in ran.stdout
     (ralph.cwd / "AGENTS.md").unlink()
     again = ralph("loop", "init", "-C", str(ralph.cwd))
-    assert again.stdout.splitlines()[:4] == [
+    assert again.stdout.splitlines()[:5] == [
         f"wrote {name}" if name == "AGENTS.md" else f"kept {name}, it is there already" for name in names
     ]
 

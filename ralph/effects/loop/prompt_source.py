@@ -7,9 +7,11 @@ sources at a time, so that nothing that was piped in is dropped unseen.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from errno import EILSEQ
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.core.prompt_text import prompt_text
 from ralph.effects.named_file import read_named_file
 from ralph.effects.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
 
@@ -80,7 +82,8 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """A file that an agent removed, emptied or made a link out of the repository says what it said before.
+        """A file that an agent removed, emptied, filled with no text or made a link out of the repository says what it
+        said before.
 
         Raises OSError where that is not known.
         """
@@ -96,7 +99,13 @@ class PromptReader:
                 raise
             self._warn(f"cannot read {self._file}: {error.strerror}; the iteration gets what it said before")
             return self._last
-        text = data.decode("utf-8", "replace")
+        try:
+            text = prompt_text(data)
+        except ValueError as error:
+            if self._last is None:
+                raise OSError(EILSEQ, str(error), self._file) from None
+            self._warn(f"{self._file} {error}. The iteration gets what it said before")
+            return self._last
         if text.strip():
             self._last = text
         elif self._last is not None:
