@@ -1,5 +1,5 @@
 """`ralph run` from its options to its exit code: every path through here, bugs included, ends in exactly one
-result. Only misuse of the command line, a `UsageError`, has none.
+result, misuse of the command line (a `UsageError`) included once that was read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ralph.core.redaction import Redactor
 from ralph.core.session_entries import event_entry
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
+from ralph.effects.output.spool import is_one_stream
 from ralph.effects.output.system_events import journal_fields
 from ralph.effects.output.writer import Writer
 from ralph.effects.prompt_input import PromptError, read_prompt
@@ -69,11 +70,13 @@ class RunCommand:
         if options.is_iteration:
             # Who stops a whole group or unit (systemd) reaches this run, and the loop passes its own on.
             self.waiter.one_signal_for_s = ONE_SIGNAL_S
+        has_one_stream = is_one_stream(1, 2)
         self._heartbeats = Heartbeats(
             self,
             self.clock,
             ClockSettings().heartbeat_s,
             shows_deltas=options.output.include_partial,
+            shows_lines=not has_one_stream,
         )
         self.waiter.heartbeats = self._heartbeats
         self.waiter.on_first_stop = self._say_that_it_stops
@@ -85,6 +88,7 @@ class RunCommand:
             redact=self._redactor.redact,
             has_color="NO_COLOR" not in environment and os.isatty(2),
             is_one_terminal=os.isatty(1) and os.isatty(2),
+            is_one_stream=has_one_stream,
         )
         if os.isatty(2) and not options.output.is_quiet:
             self.waiter.on_tick = self._writer.count_down
@@ -99,8 +103,9 @@ class RunCommand:
             code = self._work()
             self._remove_old_journals()
         except UsageError:
-            self._close()
-            self._close_telemetry(Outcome.USAGE.exit_code())
+            if self.ended is None:  # a driver that sent no message waits for no result
+                self._close()
+                self._close_telemetry(Outcome.USAGE.exit_code())
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
             with suppress(OSError):
@@ -155,8 +160,20 @@ class RunCommand:
 
             self._driven = DrivenRun(self, self._writer)
             return self._driven.work()
-        ended = self.told(self.ended_by(self._work_prompt))
+        try:
+            ended = self.told(self.ended_by(self._work_prompt))
+        except UsageError as error:
+            return self._misused(error)
         return self.delivered(ended, is_told=False).exit_code
+
+    def _misused(self, error: UsageError) -> int:
+        """The exit code, where the line for people must not stand beside JSON. Raises the error else: its line is the caller's."""
+        ended = self.told(self.ended_early(Outcome.USAGE, str(error)))
+        is_for_caller = ended.outcome is Outcome.USAGE and self._writer.tells_people
+        ended = self.delivered(ended, is_told=is_for_caller)
+        if is_for_caller and ended.outcome is Outcome.USAGE:
+            raise error
+        return ended.exit_code
 
     def _work_prompt(self) -> RunEnded:
         around = self._surroundings()
