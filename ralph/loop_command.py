@@ -25,7 +25,7 @@ from ralph.effects.checkout.preflight import check_checkout, open_checkout
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop import words
 from ralph.effects.loop.iterations import RalphIterations
-from ralph.effects.loop.prompt_source import PromptReader
+from ralph.effects.loop.prompt_source import PromptReader, find_prompt
 from ralph.effects.loop.record import FileRecord, RecordError
 from ralph.effects.loop.seal import Seal
 from ralph.effects.loop.step_summary import append_text
@@ -33,6 +33,7 @@ from ralph.effects.loop.stop_file import StopFileBelow
 from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
+from ralph.effects.prompt_input import InputWait, PromptError
 from ralph.effects.sessions.store import SessionStore
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.loop_ports import CheckoutError, LoopWorld
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from ralph.effects.checkout.git_checkout import GitCheckout
     from ralph.effects.checkout.plain_directory import PlainDirectory
+    from ralph.effects.piped_input import SilentPipe
     from ralph.loop_options import LoopOptions
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -77,6 +79,7 @@ class LoopCommand:
             redact=redactor.redact_all, has_color="NO_COLOR" not in environment and os.isatty(2)
         )
         self._directory = Path(options.plan.directory)
+        self._silent_input: SilentPipe | None = None
 
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
@@ -107,6 +110,7 @@ class LoopCommand:
         state = self._state(record)
         self._voice.is_quiet = state.plan.is_quiet
         settings = self._settings(state.plan)
+        state = self._with_prompt(state, settings)
         with self._locked(state.plan, settings) as (checkout, lock):
             if self._options.goes_on:
                 state = self._state(record)  # whoever had the lock until now may have gone on with it
@@ -167,6 +171,31 @@ class LoopCommand:
         self._voice.redact = self._redactor(settings).redact_all
         self._waiter.heartbeats = Heartbeats(self._voice, self._clock, settings.clocks.heartbeat_s)
         return settings
+
+    def _with_prompt(self, state: LoopState, settings: Settings) -> LoopState:
+        """Also whoever pipes it in may take for ever: the loop's time limit counts from here on."""
+        wish, max_time_s = self._options.prompt_wish, state.plan.limits.max_time_s
+        if wish is None:
+            return state
+        started_s = self._clock.now_s()
+        wait = InputWait(self._waiter, self._clock, settings.clocks.input_s, self._voice.tell)
+        self._waiter.run_ends_s = None if max_time_s is None else started_s + max_time_s
+        try:
+            found = find_prompt(wish.argument, wish.file, wait=wait)
+        except PromptError as error:
+            raise CannotBeginError(Outcome.USAGE, str(error)) from None
+        self._waiter.run_ends_s = None  # from here on the loop shares its time out itself
+        for notice in found.notices:
+            self._voice.tell(notice)
+        self._silent_input = found.silent
+        if found.silent is not None:
+            self._voice.warn(found.silent.notice)
+        plan = replace(state.plan, prompt=found.text, prompt_file=found.file)
+        return replace(state, plan=plan, elapsed_s=self._clock.now_s() - started_s)
+
+    def _late_input(self) -> str | None:
+        silent = self._silent_input
+        return silent.refusal if silent is not None and silent.unread_bytes() else None
 
     def _redactor(self, settings: Settings) -> Redactor:
         return Redactor(known_secrets(self._environment, settings.secrets))
@@ -252,6 +281,7 @@ class LoopCommand:
             people=self._voice,
             waiter=self._waiter,
             clock=self._clock,
+            late_input=self._late_input,
             read_prompt=PromptReader(plan, warn=self._voice.warn).read,
             own_limits=settings.limits,
             schedule=settings.loop,
@@ -275,7 +305,8 @@ class LoopCommand:
         """`state`: None where nothing was begun."""
         if state is not None:
             way_on = words.way_on(state, end)
-            for line in (*state.warnings, *([way_on] if way_on else [])):
+            about_input = self._silent_input.in_the_end if self._silent_input is not None else ()
+            for line in (*about_input, *state.warnings, *([way_on] if way_on else [])):
                 self._voice.warn(line)
         path = self._environment.get(_STEP_SUMMARY)
         if path:

@@ -51,10 +51,15 @@ class OuterLoop:
 
     def _work(self) -> LoopEnd:
         self._book.save()  # the first check may take long: it can be looked at, and killed, like all that follows
-        end = self._look_first()
+        end = self._look_first() or self._refused_input()
         while end is None:
             end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
         return end
+
+    def _refused_input(self) -> LoopEnd | None:
+        """Looked at last: the check may have taken long."""
+        reason = self._world.late_input()
+        return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
 
     def _iterate(self) -> LoopEnd | None:
         iteration = Iteration(self._book, self._world)

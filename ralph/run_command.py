@@ -25,7 +25,7 @@ from ralph.effects.clock import SystemClock
 from ralph.effects.output.spool import is_one_stream
 from ralph.effects.output.system_events import journal_fields
 from ralph.effects.output.writer import Writer
-from ralph.effects.prompt_input import PromptError, read_prompt
+from ralph.effects.prompt_input import InputWait, PromptError, PromptFound, read_prompt
 from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.sessions.retention import remove_old_journals
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ralph.driven_run import DrivenRun
+    from ralph.effects.piped_input import SilentPipe
     from ralph.run_options import RunOptions
 
 
@@ -94,6 +95,7 @@ class RunCommand:
             self.waiter.on_tick = self._writer.count_down
         self._telemetry = Telemetry(self.clock)
         self._takes_notes = True
+        self._silent_input: SilentPipe | None = None
         self._retention = SessionSettings()
         self._started_s = self.clock.now_s()
 
@@ -178,10 +180,16 @@ class RunCommand:
     def _work_prompt(self) -> RunEnded:
         around = self._surroundings()
         # After the limit is known: whoever pipes it in may take for ever.
-        prompt, notices = self._prompt()
+        found = self._prompt(around.settings.clocks.input_s)
+        self._silent_input = found.silent
         prepared = self._prepare(around)
-        first_prompt = prepared.first_prompt(prompt)
-        prepared.announce((*around.settings.warnings, *notices))
+        first_prompt = prepared.first_prompt(found.text)
+        prepared.announce((*around.settings.warnings, *found.notices))
+        if found.silent is not None:
+            self.emit(Notice(found.silent.notice, is_vital=True))
+            if found.silent.unread_bytes():
+                prepared.session.forget()
+                return self.ended_early(Outcome.USAGE, found.silent.refusal)
         return prepared.work(first_prompt)
 
     def ended_by(self, work: Callable[[], T]) -> T | RunEnded:
@@ -208,6 +216,8 @@ class RunCommand:
 
     def told(self, ended: RunEnded) -> RunEnded:
         """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error."""
+        if self._silent_input is not None:
+            ended = replace(ended, notices=self._silent_input.in_the_end)
         try:
             self._writer.write_result_file(ended)
         except OSError as error:
@@ -273,22 +283,22 @@ class RunCommand:
 
     def _close_telemetry(self, exit_code: int) -> None:
         for event in self._telemetry.close(exit_code, was_stopped=self.waiter.was_stopped):
-            self._writer.tell_late(event)
+            self._writer.tell(event)
 
     def _close(self) -> None:
         self._takes_notes = False  # a signal may still come while the result is delivered
         if self._prepared is not None:
             self._prepared.close()
 
-    def _prompt(self) -> tuple[str | None, tuple[str, ...]]:
-        """The task, and notices about where it came from. None: a session is to go on without one."""
+    def _prompt(self, first_byte_s: float) -> PromptFound:
+        """The task. Its text is None where a session is to be resumed without one."""
         if not self.options.reads_stdin:
-            return self.options.prompt or "", ()
+            return PromptFound(self.options.prompt or "")
+        wait = InputWait(self.waiter, self.clock, first_byte_s, lambda text: self._writer.tell(Notice(text)))
         return read_prompt(
             self.options.prompt,
             self.options.prompt_file,
-            waiter=self.waiter,
-            clock=self.clock,
+            wait=wait,
             is_required=not self.options.session.is_old,
         )
 

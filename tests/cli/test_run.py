@@ -98,20 +98,6 @@ def test_a_redirected_file_stands_below_the_prompt(ralph, serve) -> None:
     assert "6 bytes from standard input" in ran.stderr
 
 
-def test_p11_a_silent_open_pipe_is_left_alone_after_a_second_and_that_is_said(ralph, serve) -> None:
-    serve(HELLO)
-    reader, writer = os.pipe()
-    try:
-        started = time.monotonic()
-        ran = ralph.finish(ralph.start("hi", stdin=reader))
-    finally:
-        os.close(reader)
-        os.close(writer)
-    assert ran.code == 0
-    assert 0.9 < time.monotonic() - started < 5
-    assert "stayed silent for 1s" in ran.stderr
-
-
 def test_tools_really_run_and_their_results_go_back(ralph, serve) -> None:
     calls = [
         ToolUse("Write", {"file_path": "notes.txt", "content": "one\n"}),

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ralph.core.loop_values import LoopPlan
-    from ralph.ports import Clock, Waiter
+    from ralph.effects.piped_input import SilentPipe
+    from ralph.effects.prompt_input import InputWait
 
 _NO_STDIN = -1
 
@@ -29,25 +30,23 @@ class PromptSource:
     file: str | None
     notices: tuple[str, ...] = ()
     """For people."""
+    silent: SilentPipe | None = None
+    """Standard input, where it was waited for in vain."""
 
 
 def find_prompt(
-    argument: str | None, file: str | None, *, waiter: Waiter, clock: Clock, stdin_fd: int = 0
+    argument: str | None, file: str | None, *, wait: InputWait, stdin_fd: int = 0
 ) -> PromptSource:
-    """Raises PromptError; `Interrupted` when a signal came."""
-    is_piped = "-" in (argument, file) or (argument is None and file is None)
-    text, notices = read_prompt(
-        argument, file, waiter=waiter, clock=clock, stdin_fd=stdin_fd if is_piped else _NO_STDIN
-    )
-    if not is_piped:
-        beside, notices = read_prompt(
-            None, None, waiter=waiter, clock=clock, stdin_fd=stdin_fd, is_required=False
-        )
-        if beside is not None:
-            raise PromptError("a prompt was given and standard input holds data as well; use one of them")
-    if is_piped or file is None or not Path(file).is_file():
-        return PromptSource(text, None, notices)
-    return PromptSource(None, file, notices)
+    """Raises PromptError; `Interrupted` when a signal came or the time is up."""
+    if "-" in (argument, file) or (argument is None and file is None):
+        return PromptSource(read_prompt(argument, file, wait=wait, stdin_fd=stdin_fd).text, None)
+    text = read_prompt(argument, file, wait=wait, stdin_fd=_NO_STDIN).text
+    beside = read_prompt(None, None, wait=wait, stdin_fd=stdin_fd, is_required=False)
+    if beside.text is not None:
+        raise PromptError("a prompt was given and standard input holds data as well; use one of them")
+    if file is None or not Path(file).is_file():
+        return PromptSource(text, None, beside.notices, beside.silent)
+    return PromptSource(None, file, beside.notices, beside.silent)
 
 
 class PromptReader:

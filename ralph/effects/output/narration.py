@@ -80,7 +80,7 @@ class Narration:
         elif isinstance(event, ev.RunEnded):
             yield from self._rest_of_text()
             yield from self._ended(event)
-        elif self._is_quiet or (isinstance(event, _WORDS) and not self._tells_words):
+        elif self._is_hidden(event):
             return
         elif isinstance(event, ev.StreamReceived):
             yield from self._stream_text(event.event)
@@ -91,6 +91,11 @@ class Narration:
         else:
             yield from self._rest_of_text()
             yield from self._one_liners(event)
+
+    def _is_hidden(self, event: ev.Event) -> bool:
+        if self._is_quiet:
+            return not (isinstance(event, ev.Notice) and event.is_vital)
+        return isinstance(event, _WORDS) and not self._tells_words
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
         """Of a stop by somebody else's will the outcome tells."""

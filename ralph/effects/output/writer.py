@@ -138,8 +138,8 @@ class Writer:
         self._drain(self._stdout, waiter, clock)
         return self._stdout.failure
 
-    def tell_late(self, event: Event) -> None:
-        """Something that went wrong after the result was written."""
+    def tell(self, event: Event) -> None:
+        """To people alone: before the run has begun, or after its result was written."""
         self._narrate(event)
 
     def tell_end(self, ended: RunEnded) -> None:
