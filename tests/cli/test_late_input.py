@@ -140,7 +140,9 @@ def test_no_limit_for_the_first_byte_is_none(ralph, serve, pipe) -> None:
     """And heartbeats say what is awaited."""
     server = serve(HELLO)
     reading, writing = pipe
-    (ralph.cwd / "ralph.toml").write_text("[clocks]\ninput_s = 0\nheartbeat_s = 0.2\n")
+    own = ralph.cwd.parent / "home" / ".config" / "ralph" / "config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("[clocks]\ninput_s = 0\nheartbeat_s = 0.2\n")
     process = ralph.start("go", stdin=reading)
     wait_for_line(process, "[wait]")
     assert "for the first byte of standard input" in wait_for_line(process, "[wait]")
