@@ -5,8 +5,6 @@ Refuses options of `ralph run` that choose a session or a result: both are the l
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,11 +32,9 @@ from ralph.core.loop_defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.core.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from ralph.core.loop_values import LoopLimits
-    from ralph.effects.loop.prompt_source import PromptSource
 
 INIT = "loop init"
 """One command to typer: `loop` takes a prompt where a group would take the name of a command."""
@@ -159,7 +155,7 @@ def loop(
     """
     from ralph.core.loop_values import LoopPlan  # noqa: PLC0415 - not needed for --help
     from ralph.loop_command import loop_command  # noqa: PLC0415 - the same
-    from ralph.loop_options import LoopOptions  # noqa: PLC0415 - the same
+    from ralph.loop_options import LoopOptions, PromptWish  # noqa: PLC0415 - the same
 
     to_run = passed_on(context)
     if status:
@@ -187,13 +183,9 @@ def loop(
         raise UsageError("`ralph loop init` takes its options after `init`")
     if prompt in ("status", "continue"):
         raise UsageError(f"`{prompt}` is an option of the loop: ralph loop --{prompt}")
-    directories_of_run = (launch_directory, work_directory)
-    source = _prompt_source(prompt, prompt_file, directories_of_run, is_quiet=to_run.values["quiet"])
     plan = LoopPlan(
         directory=str(work_directory),
         launch_directory=str(launch_directory),
-        prompt=source.text,
-        prompt_file=source.file,
         run_arguments=to_run.arguments,
         config_file=absolute(to_run.values["config"]),
         metrics_file=absolute(to_run.values["metrics_file"]),
@@ -209,7 +201,7 @@ def loop(
         plan_file=plan_file or DEFAULT_PLAN_FILE,
         limits=limits,
     )
-    return loop_command(LoopOptions(plan))
+    return loop_command(LoopOptions(plan, prompt_wish=PromptWish(prompt, absolute(prompt_file))))
 
 
 def _refuse_all_but(allowed: tuple[str, ...], context: typer.Context, to_run: PassedOn, says: str) -> None:
@@ -284,34 +276,6 @@ def _check_values(values: Mapping[str, Any], directory: str | None) -> tuple[str
     writable_file("--metrics-file", values["metrics_file"], directory)
     report_wish(values["json_schema"], directory, is_required=False, takes_pipe=False)
     return writable
-
-
-def _prompt_source(
-    prompt: str | None, prompt_file: str | None, directories_of_run: Sequence[Path], *, is_quiet: bool
-) -> PromptSource:
-    """Standard input may be waited for, and the waiting ended by a signal."""
-    from ralph.effects.clock import SystemClock  # noqa: PLC0415 - not needed for --help
-    from ralph.effects.loop.prompt_source import find_prompt  # noqa: PLC0415 - the same
-    from ralph.effects.prompt_input import PromptError  # noqa: PLC0415 - the same
-    from ralph.effects.waiter import InboxWaiter, catch_stop_signals  # noqa: PLC0415 - the same
-    from ralph.ports import Interrupted  # noqa: PLC0415 - the same
-
-    clock = SystemClock()
-    waiter = InboxWaiter(clock)
-    restore_handlers = catch_stop_signals(waiter)
-    try:
-        source = find_prompt(
-            prompt, absolute(prompt_file), directories=directories_of_run, waiter=waiter, clock=clock
-        )
-    except PromptError as error:
-        raise UsageError(str(error)) from None
-    except Interrupted as stop:
-        raise typer.Exit(stop.outcome.exit_code(stop.signal_number)) from None
-    finally:
-        restore_handlers()
-    with suppress(BrokenPipeError):  # a reader that left does not want to know
-        sys.stderr.writelines(f"[notice] {notice}\n" for notice in source.notices if not is_quiet)
-    return source
 
 
 def init(*, directory: opt.Directory = None) -> int:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 from ralph.core.events import RunEnded
 from ralph.core.outcome import Outcome, UsageError
 from ralph.effects.control_channel import ControlChannel, why_unusable
-from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.steering import Steering
 from ralph.ports import Interrupted
 
@@ -104,14 +103,14 @@ class DrivenRun:
                 break
             last = self._work_on(message)
         if last is None:
-            self._forget_session()
+            opened.session.forget()
             # What was asked meanwhile has its answer in the output still.
             self._writer.deliver(self._host.waiter, self._host.clock)
             self._writer.conclude(self._host.waiter, self._host.clock)
             raise UsageError("standard input held no user message")
         self._refuse_the_rest(last)
         if not self._has_worked:
-            self._forget_session()
+            opened.session.forget()
         return self._host.delivered(last, is_told=True).exit_code
 
     def _work_on(self, message: UserMessage) -> RunEnded:
@@ -140,7 +139,8 @@ class DrivenRun:
         has_refused = self._refuse_the_rest(stopped)
         is_told = has_refused or last is None
         if last is None:
-            self._forget_session()
+            if self._prepared is not None:
+                self._prepared.session.forget()
             if not has_refused:
                 self._told(stopped)
         return self._host.delivered(stopped, is_told=is_told).exit_code
@@ -157,16 +157,6 @@ class DrivenRun:
             self._steering.next_message(self._host.waiter)
             self._told(refused)
         return has_refused
-
-    def _forget_session(self) -> None:
-        """Nothing was said in it: `--continue` means the one before."""
-        prepared = self._prepared
-        if prepared is None or prepared.session.old is not None:
-            return
-        journal = prepared.session.journal
-        if isinstance(journal, FileJournal):
-            with suppress(OSError):
-                journal.path.unlink()
 
     def _told(self, ended: RunEnded) -> RunEnded:
         ended = self._host.told(ended)

@@ -1,5 +1,5 @@
 """`ralph run` from its options to its exit code: every path through here, bugs included, ends in exactly one
-result. Only misuse of the command line, a `UsageError`, has none.
+result, misuse of the command line (a `UsageError`) included once that was read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from ralph.core.redaction import Redactor
 from ralph.core.session_entries import event_entry
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
+from ralph.effects.output.spool import is_one_stream
 from ralph.effects.output.system_events import journal_fields
 from ralph.effects.output.writer import Writer
-from ralph.effects.prompt_input import PromptError, read_prompt
+from ralph.effects.prompt_input import InputWait, PromptError, PromptFound, read_prompt
 from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.sessions.retention import remove_old_journals
 from ralph.effects.settings_files import SettingsFile, SettingsFileError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ralph.driven_run import DrivenRun
+    from ralph.effects.piped_input import SilentPipe
     from ralph.run_options import RunOptions
 
 
@@ -72,11 +74,13 @@ class RunCommand:
         if options.is_iteration:
             # Who stops a whole group or unit (systemd) reaches this run, and the loop passes its own on.
             self.waiter.one_signal_for_s = ONE_SIGNAL_S
+        has_one_stream = is_one_stream(1, 2)
         self._heartbeats = Heartbeats(
             self,
             self.clock,
             ClockSettings().heartbeat_s,
             shows_deltas=options.output.include_partial,
+            shows_lines=not has_one_stream,
         )
         self.waiter.heartbeats = self._heartbeats
         self.waiter.on_first_stop = self._say_that_it_stops
@@ -88,11 +92,13 @@ class RunCommand:
             redact=self._redactor.redact,
             has_color="NO_COLOR" not in environment and os.isatty(2),
             is_one_terminal=os.isatty(1) and os.isatty(2),
+            is_one_stream=has_one_stream,
         )
         if os.isatty(2) and not options.output.is_quiet:
             self.waiter.on_tick = self._writer.count_down
         self._telemetry = Telemetry(self.clock)
         self._takes_notes = True
+        self._silent_input: SilentPipe | None = None
         self._retention = SessionSettings()
         self._started_s = self.clock.now_s()
 
@@ -102,8 +108,9 @@ class RunCommand:
             code = self._work()
             self._remove_old_journals()
         except UsageError:
-            self._close()
-            self._close_telemetry(Outcome.USAGE.exit_code())
+            if self.ended is None:  # a driver that sent no message waits for no result
+                self._close()
+                self._close_telemetry(Outcome.USAGE.exit_code())
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
             with suppress(OSError):
@@ -158,16 +165,34 @@ class RunCommand:
 
             self._driven = DrivenRun(self, self._writer)
             return self._driven.work()
-        ended = self.told(self.ended_by(self._work_prompt))
+        try:
+            ended = self.told(self.ended_by(self._work_prompt))
+        except UsageError as error:
+            return self._misused(error)
         return self.delivered(ended, is_told=False).exit_code
+
+    def _misused(self, error: UsageError) -> int:
+        """The exit code, where the line for people must not stand beside JSON. Raises the error else: its line is the caller's."""
+        ended = self.told(self.ended_early(Outcome.USAGE, str(error)))
+        is_for_caller = ended.outcome is Outcome.USAGE and self._writer.tells_people
+        ended = self.delivered(ended, is_told=is_for_caller)
+        if is_for_caller and ended.outcome is Outcome.USAGE:
+            raise error
+        return ended.exit_code
 
     def _work_prompt(self) -> RunEnded:
         around = self._surroundings()
         # After the limit is known: whoever pipes it in may take for ever.
-        prompt, notices = self._prompt()
+        found = self._prompt(around.settings.clocks.input_s)
+        self._silent_input = found.silent
         prepared = self._prepare(around)
-        first_prompt = prepared.first_prompt(prompt)
-        prepared.announce((*around.settings.warnings, *notices))
+        first_prompt = prepared.first_prompt(found.text)
+        prepared.announce((*around.settings.warnings, *found.notices))
+        if found.silent is not None:
+            self.emit(Notice(found.silent.notice, is_vital=True))
+            if found.silent.unread_bytes():
+                prepared.session.forget()
+                return self.ended_early(Outcome.USAGE, found.silent.refusal)
         return prepared.work(first_prompt)
 
     def ended_by(self, work: Callable[[], T]) -> T | RunEnded:
@@ -194,6 +219,8 @@ class RunCommand:
 
     def told(self, ended: RunEnded) -> RunEnded:
         """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error."""
+        if self._silent_input is not None:
+            ended = replace(ended, notices=self._silent_input.in_the_end)
         try:
             self._writer.write_result_file(ended)
         except OSError as error:
@@ -274,23 +301,23 @@ class RunCommand:
 
     def _close_telemetry(self, exit_code: int) -> None:
         for event in self._telemetry.close(exit_code, was_stopped=self.waiter.was_stopped):
-            self._writer.tell_late(event)
+            self._writer.tell(event)
 
     def _close(self) -> None:
         self._takes_notes = False  # a signal may still come while the result is delivered
         if self._prepared is not None:
             self._prepared.close()
 
-    def _prompt(self) -> tuple[str | None, tuple[str, ...]]:
-        """The task, and notices about where it came from. None: a session is to go on without one."""
+    def _prompt(self, first_byte_s: float) -> PromptFound:
+        """The task. Its text is None where a session is to be resumed without one."""
         if not self.options.reads_stdin:
-            return self.options.prompt or "", ()
+            return PromptFound(self.options.prompt or "")
+        wait = InputWait(self.waiter, self.clock, first_byte_s, lambda text: self._writer.tell(Notice(text)))
         return read_prompt(
             self.options.prompt,
             self.options.prompt_file,
             directories=self.options.output.directories,
-            waiter=self.waiter,
-            clock=self.clock,
+            wait=wait,
             is_required=not self.options.session.is_old,
         )
 

@@ -5,7 +5,7 @@ Old ones are opened by `ralph/old_session.py`.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from errno import EACCES, EROFS
 from typing import TYPE_CHECKING
@@ -71,6 +71,12 @@ class OpenSession:
     notices: tuple[str, ...] = ()
     total: SessionTotal = field(default_factory=SessionTotal)
     """Of its earlier runs."""
+
+    def forget(self) -> None:
+        """A new one in which nothing was said: `--continue` means the one before. An old one stays."""
+        if self.old is None and isinstance(self.journal, FileJournal):
+            with suppress(OSError):
+                self.journal.path.unlink()
 
 
 def prompt_of_resumed(

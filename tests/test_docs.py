@@ -181,6 +181,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         api_error_status=529,
         retry_after_s=1,
         hints=("x",),
+        notices=("x",),
         report=Report("success", "x", {"a": 1}, "tool_call"),
         guard=Refusal("cycle", ToolCall("a", "Bash", {}), 6, "x"),
     )

@@ -289,6 +289,8 @@ class Notice:
     """A sentence for the people who read the run."""
 
     text: str
+    is_vital: bool = False
+    """Something of what the user gave is left out: `--quiet` does not hide it."""
 
 
 @dataclass(frozen=True)
@@ -324,6 +326,8 @@ class RunEnded:
     retry_after_s: float | None = None
     hints: tuple[str, ...] = field(default=())
     """What the reader can do about it, one sentence each."""
+    notices: tuple[str, ...] = field(default=())
+    """What was left out of what the user gave, one sentence each."""
     limit: str | None = None
     """Which limit of the user's ended it: "max_turns", "max_budget_usd" or "context"; None: none of these."""
     report: Report | None = None

@@ -76,6 +76,8 @@ class LimitSettings:
 class ClockSettings(ClockLimits):
     heartbeat_s: float = 30.0
     """Seconds without anything to show until a heartbeat says what is awaited; 0: no heartbeats."""
+    input_s: float = 60.0
+    """Seconds until a pipe on standard input has given its first byte; 0: it is waited for without a limit."""
 
 
 @dataclass(frozen=True)

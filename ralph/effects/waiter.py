@@ -180,12 +180,19 @@ class Heartbeats:
     """Says what is being waited for when nothing has been shown for `interval_s` (0: never)."""
 
     def __init__(
-        self, events: Events, clock: Clock, interval_s: float, *, shows_deltas: bool = False
+        self,
+        events: Events,
+        clock: Clock,
+        interval_s: float,
+        *,
+        shows_deltas: bool = False,
+        shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas`: text is shown as it comes; else a line at a time."""
+        """How the text of an answer is shown while it comes: `shows_deltas`, each piece; `shows_lines`, each line."""
         self._events = events
         self._clock = clock
         self._shows_deltas = shows_deltas
+        self._shows_lines = shows_lines
         self.interval_s = interval_s
         self._last_sign_s = clock.now_s()
         self._last_beat_s = self._last_sign_s
@@ -207,7 +214,7 @@ class Heartbeats:
         if event.get("type") != "content_block_delta" or not isinstance(delta, dict):
             return False
         text = str(delta.get("text") or "")
-        return bool(text) if self._shows_deltas else "\n" in text
+        return bool(text) if self._shows_deltas else self._shows_lines and "\n" in text
 
 
 def catch_stop_signals(waiter: InboxWaiter) -> Callable[[], None]:

@@ -253,10 +253,10 @@ def thinking_delta(thinking: str) -> StreamReceived:
 class Silence:
     """Heartbeats every 30 s on a clock that is moved by hand."""
 
-    def __init__(self, interval_s: float = 30, *, shows_deltas: bool = False) -> None:
+    def __init__(self, interval_s: float = 30, **shows: bool) -> None:
         self.clock = FakeClock()
         self.events = RecordingEvents()
-        self.heartbeats = Heartbeats(self.events, self.clock, interval_s, shows_deltas=shows_deltas)
+        self.heartbeats = Heartbeats(self.events, self.clock, interval_s, **shows)
 
     def beat_at(self, now_s: float) -> list[float]:
         """The silences that have been told, in seconds, once the clock says so."""
@@ -309,6 +309,12 @@ def test_text_that_is_passed_on_as_it_comes_is_a_sign_of_life() -> None:
     silence = Silence(shows_deltas=True)
     silence.saw_at(29, text_delta("half a line"))
     assert silence.beat_at(58.9) == []
+
+
+def test_lines_that_nobody_is_shown_are_no_sign_of_life() -> None:
+    silence = Silence(shows_lines=False)
+    silence.saw_at(29, text_delta("a line\n"))
+    assert silence.beat_at(30) == [30]
 
 
 def test_an_interval_of_zero_is_silent() -> None:

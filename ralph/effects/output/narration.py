@@ -46,6 +46,8 @@ _WHY_FINAL = {
     "context": "the context is full",
     "report": "no final report that fits came",
 }
+_WORDS = (ev.StreamReceived, ev.AnswerAccepted)
+"""Events that hold what the model says."""
 _REPORT_SOURCES = {
     "tool_call": "by tool call",
     "text": "found in the text of an answer",
@@ -60,8 +62,10 @@ _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) n
 class Narration:
     """Feed it events; it gives the lines, each without its line break and without control characters."""
 
-    def __init__(self, *, is_quiet: bool, has_color: bool) -> None:
+    def __init__(self, *, is_quiet: bool, has_color: bool, tells_words: bool = True) -> None:
+        """Without `tells_words` the model's own words are left out: they reach the reader as the answer."""
         self._is_quiet = is_quiet
+        self._tells_words = tells_words
         self._has_color = has_color
         self._unfinished: list[str] = []  # fragments of the line that streams, joined once it is whole
         self._unfinished_chars = 0
@@ -77,7 +81,7 @@ class Narration:
         elif isinstance(event, ev.RunEnded):
             yield from self._rest_of_text()
             yield from self._ended(event)
-        elif self._is_quiet:
+        elif self._is_hidden(event):
             return
         elif isinstance(event, ev.StreamReceived):
             yield from self._stream_text(event.event)
@@ -88,6 +92,11 @@ class Narration:
         else:
             yield from self._rest_of_text()
             yield from self._one_liners(event)
+
+    def _is_hidden(self, event: ev.Event) -> bool:
+        if self._is_quiet:
+            return not (isinstance(event, ev.Notice) and event.is_vital)
+        return isinstance(event, _WORDS) and not self._tells_words
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
         """Of a stop by somebody else's will the outcome tells."""
@@ -127,7 +136,7 @@ class Narration:
         if event.result.output.is_error:
             if not was_told:
                 yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
-        elif event.call.name == FINAL_REPORT:
+        elif event.call.name == FINAL_REPORT and self._tells_words:
             yield from plain(str(event.call.arguments["summary"])).split("\n")
 
     def _of_a_turn(self, event: ev.Event) -> Iterator[str]:

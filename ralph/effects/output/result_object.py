@@ -1,7 +1,7 @@
 """The `result` object: the same fields for `json`, `stream-json` and `--result-file`. Pure.
 
 Names and fields are those that readers of headless agent CLIs know (specs/output.md). `terminal_reason`,
-`exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `final_report`, `guard`, `session_num_turns` and
+`exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`, `guard`, `session_num_turns` and
 `session_cost_usd` say what only ralph knows.
 """
 
@@ -52,6 +52,8 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         result["errors"] = list(ended.errors)
     if ended.hints:
         result["hints"] = list(ended.hints)
+    if ended.notices:
+        result["notices"] = list(ended.notices)
     if ended.api_error_status is not None:
         result["api_error_status"] = ended.api_error_status
     if ended.retry_after_s is not None:

@@ -63,19 +63,29 @@ class Writer:
         stderr_fd: int = 2,
         has_color: bool = False,
         is_one_terminal: bool = False,
+        is_one_stream: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
-        """`is_one_terminal`: both descriptors are the same screen, which need not show the answer twice."""
+        """`is_one_terminal`: both descriptors are the same screen, which need not show the answer twice.
+
+        `is_one_stream`: both are one pipe or file that a program reads. Lines for people would break JSON there, and the
+        model's words would stand in a text twice.
+        """
         self._options = options
         self.session_id = session_id
         """May change until the first event."""
         self._ralph_version = ralph_version
         self.redact = redact
         """Cuts secrets out of everything written. Replaced once the settings have told all of them."""
-        self._narration = Narration(is_quiet=options.is_quiet, has_color=has_color)
+        self.tells_people = not is_one_stream or options.output_format == "text"
+        """Lines are written to standard error."""
+        self._narration = Narration(
+            is_quiet=options.is_quiet, has_color=has_color, tells_words=not is_one_stream
+        )
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
-        self._stderr = Spool(stderr_fd)
+        # One spool for one stream: nothing overtakes the answer or tears it.
+        self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
         self._counting = ""
         """The countdown that stands on the screen; empty: none does."""
         self._last_chance_s = last_chance_s
@@ -130,8 +140,8 @@ class Writer:
         self._drain(self._stdout, waiter, clock)
         return self._stdout.failure
 
-    def tell_late(self, event: Event) -> None:
-        """Something that went wrong after the result was written."""
+    def tell(self, event: Event) -> None:
+        """To people alone: before the run has begun, or after its result was written."""
         self._narrate(event)
 
     def tell_end(self, ended: RunEnded) -> None:
@@ -143,6 +153,8 @@ class Writer:
         self._drain(self._stderr, waiter, clock)
 
     def _narrate(self, event: Event) -> None:
+        if not self.tells_people:
+            return
         for line in self._narration.lines(event):
             if self._counting:
                 self._counting = ""
