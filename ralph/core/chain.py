@@ -20,7 +20,6 @@ from ralph.core.events import (
     RetryExhausted,
     RetryRecovered,
     RetryScheduled,
-    TurnAsked,
 )
 from ralph.core.targets import CANNOT_HELP, after_answer, failure_of
 
@@ -40,15 +39,23 @@ COOLDOWN = "cooldown"
 
 
 @dataclass
+class TurnRequests:
+    """What one turn has asked so far, by every use of the call site."""
+
+    turn: int
+    attempts: int = 0
+    took_s: float = 0.0
+    """Waits included, tools not."""
+
+
+@dataclass
 class Chain:
     """How far it has got."""
 
-    turn: int
-    started_s: float
+    requests: TurnRequests
+    """Of its turn; `attempts` is that of the request at work, or of the last one."""
     most_tokens: int | None = None
     """Of the answer; None: what each target is set to."""
-    attempt: int = 0
-    """Calls so far, retries and other targets alike."""
     is_open: bool = False
     """A retry was announced: one event more must close the chain."""
     retries: int = 0
@@ -60,6 +67,14 @@ class Chain:
     """How long each target's answer may get, fixed by its first request: retries send identical bytes."""
     round_errors: list[tuple[Route, AgentError]] = field(default_factory=list)
     """Of this round, in order."""
+
+    @property
+    def turn(self) -> int:
+        return self.requests.turn
+
+    @property
+    def attempt(self) -> int:
+        return self.requests.attempts
 
     def saw(self, route: Route, error: AgentError) -> None:
         self.last_error = error
@@ -163,6 +178,3 @@ class Chain:
     def failed(self, why: str) -> Iterator[Event]:
         if self.is_open:
             yield RetryExhausted(self.retries, self.waited_s, why, self.turn, self.attempt)
-
-    def left(self, now_s: float) -> TurnAsked:
-        return TurnAsked(self.turn, self.attempt, now_s - self.started_s)
