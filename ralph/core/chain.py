@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ralph.core.backoff import Wait
-from ralph.core.classify import failure_kind
+from ralph.core.classify import failure_kind, outcome_of
 from ralph.core.errors import AgentError, HttpError, StreamTransient
 from ralph.core.events import (
     AttemptEnded,
@@ -21,7 +21,8 @@ from ralph.core.events import (
     RetryRecovered,
     RetryScheduled,
 )
-from ralph.core.targets import CANNOT_HELP, after_answer, failure_of
+from ralph.core.outcome import Outcome
+from ralph.core.targets import REFUSED_BY_ALL, after_answer, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,14 +156,16 @@ class Chain:
 
         The roster's route is then the one that it came from.
         """
-        errors = self.round_errors[-1:] if decision is CANNOT_HELP else self.round_errors
+        errors = self.round_errors[-1:] if decision is REFUSED_BY_ALL else self.round_errors
         route, error = self._telling(errors)
         roster.state = replace(roster.state, route=route)
         return error
 
     def _telling(self, errors: list[tuple[Route, AgentError]]) -> tuple[Route, AgentError]:
-        passing = [one for one in errors if failure_of(one[1]).is_transient] or errors[-1:]
-        return min(reversed(passing), key=lambda one: failure_of(one[1]).wish_s or 0.0)
+        passing = [one for one in errors if failure_of(one[1]).is_transient]
+        later = [one for one in errors if outcome_of(one[1]) is Outcome.API_UNAVAILABLE]
+        hopeful = passing or later or errors[-1:]
+        return min(reversed(hopeful), key=lambda one: failure_of(one[1]).wish_s or 0.0)
 
     def answered(self, roster: Roster) -> Iterator[Event]:
         """The chain is closed, and a change of targets confirmed."""
