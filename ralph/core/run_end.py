@@ -12,9 +12,9 @@ from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.core.errors import AgentError
-    from ralph.core.guards import Refusal
     from ralph.core.report import Report, ReportDesk
     from ralph.core.tally import Tally
+    from ralph.core.tool_calls import ToolCall
 
 _OWES_AN_ANSWER = frozenset(
     {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
@@ -23,6 +23,21 @@ _OWES_AN_ANSWER = frozenset(
 
 _FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
+
+
+LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
+
+
+@dataclass(frozen=True)
+class DeadEnd:
+    """What a model did again and again, until its run was ended for it."""
+
+    name: str
+    """One of `guards.GUARDS`, or of `malformed_answers.NAMES`."""
+    call: ToolCall
+    """The last one of it."""
+    error: str
+    """For people: why the run ends."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +53,7 @@ class Ending:
     limit: str | None = None
     """Which limit of the user's ended it: "max_turns", "max_budget_usd", "context"."""
     report: Report | None = None
-    guard: Refusal | None = None
-    """The refusal that was one too many."""
+    dead_end: DeadEnd | None = None
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
         """Whether a synthetic report has to take an answer's place."""
@@ -87,10 +101,10 @@ class Ending:
         return RunEnded(
             outcome=self.outcome,
             exit_code=self.outcome.exit_code(self.signal_number),
-            result=self.result if report is None else report.summary,
+            result=self._words,
             errors=(self.error,) if self.error else (),
             stop_reason=self.stop_reason,
-            num_turns=tally.turns,
+            num_turns=tally.counted_turns,
             duration_s=duration_s,
             api_s=tally.api_s,
             usage=tally.usage,
@@ -101,5 +115,14 @@ class Ending:
             hints=hints,
             limit=self.limit,
             report=report,
-            guard=self.guard,
+            dead_end=self.dead_end,
         )
+
+    @property
+    def _words(self) -> str | None:
+        """What stands for the answer. A report that ralph had to write is followed by what the model did say."""
+        if self.report is None:
+            return self.result
+        if self.report.source != "synthetic" or self.result is None:
+            return self.report.summary
+        return LAST_WORDS.format(summary=self.report.summary, words=self.result)

@@ -1,6 +1,7 @@
 """Events as lines for people on standard error: what the model says, its tool calls, retries, the outcome.
 
-Text of the model appears line by line while it streams. Colour only where a terminal shows it.
+Text of the model appears line by line while it streams; that of a retry only once its chain is closed, so that what is
+said of it stands above it and is true. Colour only where a terminal shows it.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Narration:
         self._streamed = False
         self._names_targets = False  # where there is one only, its name tells nothing
         self._was_refusal_told = False  # of the call whose result comes next
+        self._held: list[str] | None = None
+        """Lines of an answer to a retry, until it is known to be whole. None: nothing is retried."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.RunStarted):
@@ -142,7 +145,7 @@ class Narration:
     def _of_a_turn(self, event: ev.Event) -> Iterator[str]:
         match event:
             case ev.SyntheticRetry():
-                reason = _said(_NO_USE, event.reason)
+                reason = _in_words(_NO_USE, event.reason)
                 yield self.color("yellow", f"[turn] Synthetic retry {event.number}/3: {reason}")
             case ev.MalformedCallRefused():
                 self._was_refusal_told = True
@@ -152,14 +155,16 @@ class Narration:
                 guard = f"{event.guard.replace('_', ' ')}, {event.refusals} of {MOST_REFUSALS} refusals"
                 yield self.color("yellow", f"[guard] Not run ({guard}): {describe_call(event.call)}")
             case ev.FinalTurnEntered():
-                yield self.color("yellow", f"[turn] Final turn: {_said(_WHY_FINAL, event.reason)}")
+                yield self.color("yellow", f"[turn] Final turn: {_in_words(_WHY_FINAL, event.reason)}")
             case ev.TurnsCollapsed():
                 old = "no limit" if event.old_max_turns is None else str(event.old_max_turns)
                 collapsed = f"Turns collapsed from {old} to {event.new_max_turns}"
-                yield self.color("yellow", f"[turn] {collapsed}: {_said(_NO_USE, event.reason)}")
+                yield self.color("yellow", f"[turn] {collapsed}: {_in_words(_NO_USE, event.reason)}")
             case ev.ReportAccepted():
                 color = "green" if event.status == "success" else "yellow"
-                yield self.color(color, f"[report] {event.status}, {_said(_REPORT_SOURCES, event.source)}")
+                yield self.color(
+                    color, f"[report] {event.status}, {_in_words(_REPORT_SOURCES, event.source)}"
+                )
             case ev.ContextCompacted():
                 self._streamed = False  # what stands above is the summary, and was taken
                 how = event.trigger.replace("_", " ") + (", no summary" if event.source == "cut" else "")
@@ -172,7 +177,10 @@ class Narration:
                 yield from self._retry(event)
             case ev.RetryRecovered():
                 yield self.color("green", f"[retry] Recovered after {event.retries} retries")
+                held, self._held = self._held or [], None
+                yield from held
             case ev.RetryExhausted():
+                self._held = None
                 failed = f"[retry] Failed after {event.retries} retries: {one_line(event.error)}"
                 yield self.color("red", failed)
             case ev.ModelFallback():
@@ -191,6 +199,7 @@ class Narration:
             yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.server_wish_s)}s")
         if event.restarts_response:
             yield self.color("yellow", "[retry] Retrying from beginning of response...")
+        self._held = []
 
     def _stream_text(self, event: dict[str, Any]) -> Iterator[str]:
         delta = event.get("delta")
@@ -203,7 +212,7 @@ class Narration:
             text = plain(str(delta.get("text", "")))
             *ends_of_lines, rest = text.split("\n")
             for end in ends_of_lines:
-                yield "".join(self._unfinished) + end
+                yield from self._said("".join(self._unfinished) + end)
                 self._unfinished.clear()
             self._unfinished.append(rest)
             self._unfinished_chars = len(rest) + (0 if ends_of_lines else self._unfinished_chars)
@@ -222,7 +231,9 @@ class Narration:
     def _discarded(self) -> Iterator[str]:
         """What is on the screen already cannot be taken back, only marked."""
         yield from self._rest_of_text()
-        if self._streamed:
+        if self._held is not None:
+            self._held.clear()
+        elif self._streamed:
             yield self.color("yellow", "[discarded] the answer above does not count")
         self._streamed = False
 
@@ -231,7 +242,14 @@ class Narration:
         self._unfinished.clear()
         self._unfinished_chars = 0
         if rest:
-            yield rest
+            yield from self._said(rest)
+
+    def _said(self, line: str) -> Iterator[str]:
+        """A line of the model's: shown, or held back."""
+        if self._held is None:
+            yield line
+        else:
+            self._held.append(line)
 
     def _ended(self, event: ev.RunEnded) -> Iterator[str]:
         for hint in event.hints:
@@ -267,7 +285,7 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
 
-def _said(words: Mapping[str, str], name: str) -> str:
+def _in_words(words: Mapping[str, str], name: str) -> str:
     """A journal may be of a later version."""
     return words.get(name, name.replace("_", " "))
 

@@ -45,9 +45,9 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         result["final_report"] = report_object(ended.report)
         if ended.report.payload is not None:
             result["structured_output"] = ended.report.payload
-    if ended.guard is not None:
-        call = ended.guard.call
-        result["guard"] = {"name": ended.guard.guard, "tool": call.name, "input": call.arguments}
+    if ended.dead_end is not None:
+        call = ended.dead_end.call
+        result["guard"] = {"name": ended.dead_end.name, "tool": call.name, "input": call.arguments}
     if ended.errors:
         result["errors"] = list(ended.errors)
     if ended.hints:
