@@ -1,5 +1,5 @@
 """`ralph run` from its options to its exit code: every path through here, bugs included, ends in exactly one
-result. Only misuse of the command line, a `UsageError`, has none.
+result. That of misuse, a `UsageError`, is for programs alone: people get the one line of the command line.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class RunCommand:
         try:
             code = self._work()
             self._remove_old_journals()
-        except UsageError:
-            self._close()
+        except UsageError as error:
+            self._refuse(error)
             self._close_telemetry(Outcome.USAGE.exit_code())
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
@@ -141,6 +141,15 @@ class RunCommand:
         journal = self._prepared.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
             remove_old_journals(journal.path, self._retention, self.clock)
+
+    def _refuse(self, error: UsageError) -> None:
+        """Misuse that showed behind the command line. Whoever reads objects waits for a result."""
+        self._close()
+        if self._writer.is_closing:
+            return  # a driver that sent no message waits for none
+        self.told(self.ended_early(Outcome.USAGE, self._redactor.redact_all(str(error))))
+        self._writer.deliver(self.waiter, self.clock)
+        self._writer.conclude(self.waiter, self.clock)
 
     def _say_that_it_stops(self, stop: Interrupted) -> None:
         if isinstance(stop, TimeIsUp):

@@ -81,6 +81,11 @@ class Roster:
         )
 
     @property
+    def takes_any_model(self) -> bool:
+        """`prefer` takes a model that is no target yet."""
+        return self._can_grow
+
+    @property
     def names(self) -> tuple[str, ...]:
         """In the order of preference."""
         return tuple(self.targets[index].name for index in self.rules.order)
