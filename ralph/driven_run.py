@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ralph.core.events import RunEnded
 from ralph.core.outcome import Outcome, UsageError
@@ -18,7 +18,7 @@ from ralph.ports import Interrupted
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from ralph.core.control_lines import UserMessage
@@ -75,6 +75,7 @@ class DrivenRun:
             writer.respond,
             self._choose_model,
             serving=lambda: self._prepared.roster.target.name if self._prepared else None,
+            introduction=self._introduction,
             has_room=lambda: writer.has_room,
             acknowledge=channel.acknowledge,
             emit=host.emit,
@@ -162,6 +163,14 @@ class DrivenRun:
         ended = self._host.told(ended)
         self._writer.tell_end(ended)
         return ended
+
+    def _introduction(self) -> Mapping[str, Any]:
+        """Nothing while the session is being opened: nothing can be chosen yet."""
+        from ralph.effects.output.introduction import introduction  # noqa: PLC0415 - a driver asks once, most runs never
+
+        if self._prepared is None:
+            return {}
+        return introduction(self._prepared.roster, self._host.controls.permission_mode.value)
 
     def _choose_model(self, wish: str | None) -> str:
         """A target's name, else the model's. Raises ValueError for one that cannot be had."""

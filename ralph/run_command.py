@@ -163,8 +163,11 @@ class RunCommand:
         if self.options.takes_messages:
             from ralph.driven_run import DrivenRun  # noqa: PLC0415 - few runs are driven
 
-            self._driven = DrivenRun(self, self._writer)
-            return self._driven.work()
+            try:
+                self._driven = DrivenRun(self, self._writer)
+                return self._driven.work()
+            except UsageError as error:
+                return self._misused(error)
         try:
             ended = self.told(self.ended_by(self._work_prompt))
         except UsageError as error:
@@ -173,7 +176,9 @@ class RunCommand:
 
     def _misused(self, error: UsageError) -> int:
         """The exit code, where the line for people must not stand beside JSON. Raises the error else: its line is the caller's."""
-        ended = self.told(self.ended_early(Outcome.USAGE, str(error)))
+        if self._writer.is_closing:
+            raise error  # a driver that sent no message waits for no result
+        ended = self.told(self.ended_early(Outcome.USAGE, self._redactor.redact_all(str(error))))
         is_for_caller = ended.outcome is Outcome.USAGE and self._writer.tells_people
         ended = self.delivered(ended, is_told=is_for_caller)
         if is_for_caller and ended.outcome is Outcome.USAGE:

@@ -324,6 +324,8 @@ class RunEnded:
     usage: RunUsage
     retries: int = 0
     waited_s: float = 0.0
+    api_failure: str | None = None
+    """The `FailureKind` of the API's failure that ended the run; None: something else did."""
     api_error_status: int | None = None
     retry_after_s: float | None = None
     hints: tuple[str, ...] = field(default=())

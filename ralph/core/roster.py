@@ -40,14 +40,14 @@ class Roster:
     ) -> None:
         """`recorded`: what targets of these names were sent before, to be sent again to the byte.
 
-        `can_grow`: `prefer` takes any model, behind the first target's endpoint and in its place. `aliases`: what
-        short names stand for there.
+        `can_grow`: `prefer` takes any model, behind the first target's endpoint and in its place.
         """
         self._system = system
         self._tools = tools
         self._recorded = recorded or {}
         self._can_grow = can_grow
-        self._aliases = aliases
+        self.aliases = aliases
+        """What short names stand for at the first target's endpoint."""
         self.targets: list[Target] = []
         self._shapes: list[RequestShape] = []
         self._readings: list[Reading] = []
@@ -83,6 +83,11 @@ class Roster:
             for target, shape in zip(self.targets, self._shapes, strict=True)
             if (old := self._recorded.get(target.name)) is not None and old.head() != shape.head()
         )
+
+    @property
+    def takes_any_model(self) -> bool:
+        """`prefer` takes a model that is no target yet."""
+        return self._can_grow
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,7 +161,7 @@ class Roster:
         if not self._can_grow:
             raise ValueError(f"there is no target {name!r}; the targets are {', '.join(self.names)}")
         try:
-            model, window = named_model(name, self._aliases)
+            model, window = named_model(name, self.aliases)
         except ValueError as error:
             raise ValueError(f"the model {error}") from error
         for target in self.targets:

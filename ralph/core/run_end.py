@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ralph.core.classify import failure_kind
 from ralph.core.errors import HttpError
 from ralph.core.events import RunEnded
 from ralph.core.finishing import FORCES
@@ -21,6 +22,7 @@ _OWES_AN_ANSWER = frozenset(
 )
 """Ends of a run that was at work: whoever waits for its answer gets one, and be it that there is none."""
 
+_BY_THE_API = frozenset({Outcome.API_REJECTED, Outcome.API_UNAVAILABLE, Outcome.AUTH})
 _FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 
@@ -110,6 +112,7 @@ class Ending:
             usage=tally.usage,
             retries=tally.retries,
             waited_s=tally.waited_s,
+            api_failure=self._api_failure,
             api_error_status=self.cause.status if isinstance(self.cause, HttpError) else None,
             retry_after_s=self.retry_after_s,
             hints=hints,
@@ -117,6 +120,13 @@ class Ending:
             report=report,
             dead_end=self.dead_end,
         )
+
+    @property
+    def _api_failure(self) -> str | None:
+        """An error that was there when something else ended the run is none."""
+        if self.cause is None or (self.outcome not in _BY_THE_API and self.limit != "context"):
+            return None
+        return failure_kind(self.cause).value
 
     @property
     def _words(self) -> str | None:

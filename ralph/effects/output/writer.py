@@ -18,7 +18,7 @@ from ralph.effects.output.result_file import write_result_file
 from ralph.effects.output.result_object import result_object
 from ralph.effects.output.shown_object import redacted, shown
 from ralph.effects.output.spool import Spool
-from ralph.effects.output.stream_json import stream_objects
+from ralph.effects.output.stream_json import failure_message, stream_objects
 from ralph.ports import Interrupted
 
 if TYPE_CHECKING:
@@ -175,7 +175,16 @@ class Writer:
             else:
                 return
 
+    @property
+    def is_closing(self) -> bool:
+        """The result is out, or never will be: nothing more is written."""
+        return self._is_closing
+
     def _write_result(self, ended: RunEnded) -> None:
+        if self._options.output_format == "stream-json":
+            failure = failure_message(ended, self._new_id())
+            if failure is not None:
+                self._stdout.write(self._json_line(failure))
         if self._options.output_format != "text":
             fields = result_object(ended, self.session_id)
             if self._stdout.dropped_writes:
@@ -197,9 +206,11 @@ class Writer:
             return None
         return self.redact(ended.result)
 
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
     def _json_line(self, fields: dict[str, Any]) -> bytes:
-        event_id = uuid.UUID(int=self._random.getrandbits(128), version=4)
-        stamped = {**fields, "uuid": str(event_id), "session_id": self.session_id}
+        stamped = {**fields, "uuid": self._new_id(), "session_id": self.session_id}
         return _encoded(json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":")))
 
 
