@@ -19,10 +19,11 @@ def main(core_limit: int | None = None) -> None:
     _die_silently_of_ctrl_c()
     try:
         from ralph.cli import run_cli  # noqa: PLC0415 - the same, and more of it
-    except ModuleNotFoundError as error:
-        if not left_out:
-            raise
-        _refuse_to_import(error.name, left_out)
+    except (OSError, MemoryError, ImportError) as error:
+        _end_if_too_short(error)
+        if left_out and isinstance(error, ModuleNotFoundError):
+            _refuse_to_import(error.name, left_out)
+        raise
     code = run_cli(arguments)
     # Whoever still holds a thread (a name lookup, a reader that never reads) must not hold up the exit.
     try:
@@ -51,6 +52,24 @@ def _refuse_to_import(module: str | None, left_out: list[str]) -> None:
         "directory: install ralph elsewhere, or run it from another directory\n".encode(),
     )
     os._exit(78)  # Outcome.CONFIG, which cannot be imported either
+
+
+def _end_if_too_short(error: BaseException) -> None:
+    """Exit 75 where not even the modules can be loaded for want of memory or file descriptors: that passes."""
+    import errno  # noqa: PLC0415 - built into the interpreter, so that no file can take its place
+
+    words = str(error)  # an extension module that cannot be loaded gives no number
+    if (
+        isinstance(error, MemoryError)
+        or getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+        or any(os.strerror(number) in words for number in (errno.EMFILE, errno.ENOMEM))
+    ):
+        try:
+            os.write(
+                2, b"ralph: this machine has too little memory or too few file descriptors left to start\n"
+            )
+        finally:
+            os._exit(75)
 
 
 def _open_standard_streams() -> None:

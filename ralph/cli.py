@@ -36,6 +36,7 @@ from ralph.cli_values import (
 )
 from ralph.cli_values import permission_mode as permission_mode_of
 from ralph.core.outcome import Outcome, UsageError
+from ralph.core.shortage import ShortageError, shortage_of, told_with_advice
 
 COMMANDS = ("run", "loop", "sessions", "doctor", "demo", "mock-api")
 
@@ -73,7 +74,12 @@ def run_cli(arguments: list[str]) -> int:
         return _complain(str(error), error.outcome.exit_code())
     except SystemExit:
         return 0  # typer's way to say that the reader of its help has left
-    except OSError as error:
+    except (OSError, MemoryError, ImportError, RuntimeError) as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            return _complain_of(shortage)
+        if not isinstance(error, OSError):
+            raise
         return _complain(f"cannot write: {error.strerror}", Outcome.IO_ERROR.exit_code())
     return code if isinstance(code, int) else 0
 
@@ -97,11 +103,32 @@ def _complain(message: str, code: int) -> int:
     """One line. Somebody may have put a key where it does not belong: it is not repeated."""
     from ralph.core.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
     from ralph.core.redaction import Redactor  # noqa: PLC0415 - the same
+    from ralph.core.screen_text import in_one_line  # noqa: PLC0415 - the same
 
-    line = " ".join(message.split())
+    line = " ".join(in_one_line(message).split())
     with suppress(BrokenPipeError):  # a reader that left does not want to know
         sys.stderr.write(f"ralph: {Redactor(known_secrets(os.environ)).redact_all(line)}\n")
     return code
+
+
+def _complain_of(shortage: ShortageError) -> int:
+    """One line, for which nothing is loaded any more: that may be what cannot be done."""
+    with suppress(OSError):
+        os.write(2, f"ralph: {told_with_advice(shortage)}\n".encode())
+    return Outcome.API_UNAVAILABLE.exit_code()
+
+
+def _result_of(shortage: ShortageError, output_format: opt.OutputFormat) -> None:
+    """The result of a run that could not even be loaded, as far as it has one. What it holds needs no escapes."""
+    if output_format is opt.OutputFormat.TEXT:
+        return
+    outcome = Outcome.API_UNAVAILABLE
+    line = (
+        '{"type":"result","subtype":"error_during_execution","is_error":true,"num_turns":0,'
+        f'"terminal_reason":"{outcome.value}","exit_code":{outcome.exit_code()},"errors":["{shortage}"]}}\n'
+    )
+    with suppress(OSError):
+        os.write(1, line.encode())
 
 
 @app.callback()
@@ -166,9 +193,15 @@ def run(
 ) -> int:
     """Do one task: ask the model, run its tools, repeat, until an outcome."""
     del print_, dangerously_skip_permissions, verbose
-    from ralph.effects.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
-    from ralph.run_command import run_command  # noqa: PLC0415 - the same
-    from ralph.run_options import RunOptions  # noqa: PLC0415 - the same
+    try:
+        from ralph.effects.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
+        from ralph.run_command import run_command  # noqa: PLC0415 - the same
+        from ralph.run_options import RunOptions  # noqa: PLC0415 - the same
+    except (OSError, MemoryError, ImportError) as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            _result_of(shortage, output_format)
+        raise
 
     check_partial_messages(is_asked=include_partial_messages, output_format=output_format)
     takes_messages = input_format is opt.InputFormat.STREAM_JSON
@@ -324,7 +357,10 @@ def demo(
 
     if not speed > 0:
         raise typer.BadParameter("must be greater than 0", param_hint="--speed")
-    return run_demo(scenario=scenario, speed=speed, keep=keep)
+    try:
+        return run_demo(scenario=scenario, speed=speed, keep=keep)
+    except BlockingIOError as error:  # of the git that prepares the project
+        raise ShortageError("process") from error
 
 
 def _examples() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ralph.core.bug_report import describe_bug
 from ralph.core.classify import FailureKind, failure_kind, outcome_of
 from ralph.core.errors import AgentError
 from ralph.core.events import FinalTurnEntered, Notice, ReportAccepted
@@ -15,6 +16,7 @@ from ralph.core.finishing import Finishing, turns_in_words
 from ralph.core.notices import final_turn
 from ralph.core.outcome import Outcome
 from ralph.core.run_end import Ending
+from ralph.core.shortage import shortage_of, told_with_advice
 from ralph.ports import BudgetSpent
 
 if TYPE_CHECKING:
@@ -173,6 +175,14 @@ class Closing:
 def ended_by_error(error: AgentError) -> Ending:
     is_full = failure_kind(error) is FailureKind.CONTEXT_OVERFLOW
     return Ending(outcome_of(error), error=str(error), cause=error, limit="context" if is_full else None)
+
+
+def ended_by_exception(error: Exception) -> Ending:
+    """What nobody has foreseen: a bug, unless the machine lacks something."""
+    shortage = shortage_of(error)
+    if shortage is not None:
+        return Ending(Outcome.API_UNAVAILABLE, error=told_with_advice(shortage))
+    return Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
 
 
 def ended_by_stop(stop: Interrupted) -> Ending:

@@ -18,11 +18,13 @@ from ralph.core.credentials import known_secrets
 from ralph.core.finding import Finding, Level, fail, ok, warn
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.screen_text import in_one_line
 from ralph.core.settings_listing import setting_lines, target_lines
-from ralph.effects.checks.machine import look_at_machine
+from ralph.effects.checks.machine import look_at_machine, look_at_room
 from ralph.effects.checks.places import look_at_sessions, look_at_working_directory
 from ralph.effects.claude_settings import rules_not_honoured
 from ralph.effects.clock import SystemClock
+from ralph.effects.starting import PATIENCE_S
 from ralph.effects.waiter import STOP_SIGNALS, InboxWaiter
 from ralph.settings import ClockSettings, Settings, SettingsError, load_settings
 
@@ -47,7 +49,10 @@ class DoctorOptions:
 
 
 def doctor_command(options: DoctorOptions) -> int:
-    """The exit code: 0 unless something fails. Raises UsageError for a directory that cannot be entered."""
+    """The exit code: 0 unless something fails, 75 where the machine lacks something for now.
+
+    Raises UsageError for a directory that cannot be entered.
+    """
     _end_at_once_when_asked()
     environment = dict(os.environ)
     cwd = _entered(options.directory)
@@ -56,11 +61,14 @@ def doctor_command(options: DoctorOptions) -> int:
     if settings is not None:
         _show_settings(page, settings)
     page.write("Checks")
-    has_failed = False
+    failed = []
     for finding in _findings(options, environment, cwd, settings, problem):
-        has_failed = has_failed or finding.level is Level.FAIL
+        if finding.level is Level.FAIL:
+            failed.append(finding)
         page.show(finding)
-    return Outcome.CONFIG.exit_code() if has_failed else 0
+    if any(finding.is_for_later for finding in failed):  # the others may be so for want of the same
+        return Outcome.API_UNAVAILABLE.exit_code()
+    return Outcome.CONFIG.exit_code() if failed else 0
 
 
 class _Page:
@@ -86,9 +94,7 @@ class _Page:
             sys.stdout.buffer.flush()
 
     def _clean(self, line: str) -> str:
-        """Without secrets, and without what would move a terminal's cursor."""
-        redacted = self._redactor.redact_all(line)
-        return "".join(character if character.isprintable() else "?" for character in redacted)
+        return self._redactor.redact_all(in_one_line(line))
 
 
 def _end_at_once_when_asked() -> None:
@@ -153,6 +159,10 @@ def _findings(
     problem: Finding | None,
 ) -> Iterator[Finding]:
     """The quick ones first."""
+    clock = SystemClock()
+    waiter = InboxWaiter(clock)
+    lacking = [*look_at_room(waiter, clock)]
+    yield from lacking
     yield from look_at_machine(environment, __version__, cwd)
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, options.session_directory)
@@ -174,7 +184,8 @@ def _findings(
     if settings is None:
         yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
     else:
-        yield from _endpoint_findings(settings)
+        patience_s = 0.0 if lacking else PATIENCE_S
+        yield from _endpoint_findings(settings, waiter, clock, patience_s)
 
 
 def _look_at_values(settings: Settings) -> Finding:
@@ -191,15 +202,17 @@ def _look_at_values(settings: Settings) -> Finding:
     return ok("settings", "all of them can be used")
 
 
-def _endpoint_findings(settings: Settings) -> Iterator[Finding]:
+def _endpoint_findings(
+    settings: Settings, waiter: InboxWaiter, clock: SystemClock, patience_s: float
+) -> Iterator[Finding]:
     from ralph.effects.checks.endpoints import look_at_endpoints  # noqa: PLC0415 - not for --offline
 
-    clock = SystemClock()
     ca_file = settings.model.ca_file
     yield from look_at_endpoints(
         list(dict.fromkeys(target.base_url for target in settings.targets)),
         str(ca_file) if ca_file is not None else None,
         settings.clocks.connect_s or ClockSettings().connect_s,  # off for a run; here everything ends
-        InboxWaiter(clock),
+        waiter,
         clock,
+        patience_s=patience_s,
     )

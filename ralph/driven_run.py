@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ralph.core.events import RunEnded
 from ralph.core.outcome import Outcome, UsageError
 from ralph.effects.control_channel import ControlChannel, why_unusable
+from ralph.effects.starting import patiently
 from ralph.effects.steering import Steering
 from ralph.ports import Interrupted
 
@@ -67,7 +68,7 @@ class DrivenRun:
         self._prepared: PreparedRun | None = None
         self._has_worked = False
         mailbox = host.waiter.mailbox()
-        channel = ControlChannel(mailbox)
+        self._channel = channel = ControlChannel(mailbox)
         self._steering = Steering(
             mailbox,
             host.controls,
@@ -90,7 +91,7 @@ class DrivenRun:
 
         Raises UsageError when there was no message at all.
         """
-        opened = self._host.ended_by(self._host.open)
+        opened = self._host.ended_by(self._open)
         if isinstance(opened, RunEnded):
             return self._host.delivered(self._told(opened), is_told=True).exit_code
         self._prepared = opened
@@ -113,6 +114,11 @@ class DrivenRun:
         if not self._has_worked:
             opened.session.forget()
         return self._host.delivered(last, is_told=True).exit_code
+
+    def _open(self) -> PreparedRun:
+        """With somebody who reads the lines: not even the first is lost for want of a thread."""
+        patiently(self._channel.start, self._host.waiter, self._host.clock)
+        return self._host.open()
 
     def _work_on(self, message: UserMessage) -> RunEnded:
         prepared = self._prepared

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from ralph.asking import Asking
 from ralph.call_rules import CallRules
-from ralph.closing import Closing, ended_by_error, ended_by_stop
+from ralph.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.core.budget import Budget
-from ralph.core.bug_report import describe_bug
 from ralph.core.chain import TurnRequests
 from ralph.core.classify import FailureKind, failure_kind, is_damaged
 from ralph.core.controls import RunControls
@@ -163,7 +162,7 @@ class Run:
         except Interrupted as stop:
             ending = ended_by_stop(stop)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
-            ending = Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
+            ending = ended_by_exception(error)
         return self._sealed(ending, started_s)
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:

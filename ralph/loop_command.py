@@ -18,6 +18,7 @@ from ralph.core.loop_state import LoopState
 from ralph.core.loop_values import LoopEnd, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.shortage import shortage_of, told_with_advice
 from ralph.effects.checkout.git import GitSeams
 from ralph.effects.checkout.git_checkout import GitCheckout
 from ralph.effects.checkout.git_pins import BrokenPinsError
@@ -69,6 +70,13 @@ def loop_command(options: LoopOptions) -> int:
     return LoopCommand(options, dict(os.environ)).execute()
 
 
+def _unforeseen(error: Exception) -> LoopEnd:
+    shortage = shortage_of(error)
+    outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
+    reason = describe_bug(error) if shortage is None else told_with_advice(shortage)
+    return LoopEnd(outcome, outcome.exit_code(), reason)
+
+
 class LoopCommand:
     """One invocation: what lives as long as it does."""
 
@@ -102,7 +110,7 @@ class LoopCommand:
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
-            end = LoopEnd(Outcome.INTERNAL_ERROR, Outcome.INTERNAL_ERROR.exit_code(), describe_bug(error))
+            end = _unforeseen(error)
         finally:
             restore_signals()
         self._tell_end(None, end)
@@ -253,7 +261,14 @@ class LoopCommand:
         """The checkout, which nobody else loops in."""
         seams = GitSeams(self._scrubbed(settings), self._waiter, self._clock)
         own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
-        checkout = open_checkout(self._directory, plan.plan_file, seams, own_paths, writable)
+        checkout = open_checkout(
+            self._directory,
+            plan.plan_file,
+            seams,
+            own_paths=own_paths,
+            writable=writable,
+            warn=self._voice.warn,
+        )
         lock = CheckoutLock(checkout, self._directory, self._clock.utc_now(), place=place)
         try:
             if lock.notice is not None:

@@ -12,12 +12,12 @@ from ralph.core.credentials import known_secrets
 from ralph.core.loop_state import state_fields
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.redaction import Redactor
+from ralph.core.screen_text import in_one_line
 from ralph.effects.checkout.lock import holder_of
 from ralph.effects.clock import SystemClock
 from ralph.effects.loop.loop_store import LoopStore
 from ralph.effects.loop.record import RecordError
 from ralph.effects.loop.words import status_lines
-from ralph.effects.output.narration import plain
 from ralph.effects.output.shown_object import redacted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def loop_status(directory: Path, *, is_json: bool = False) -> int:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         with suppress(BrokenPipeError):
-            sys.stderr.write(f"ralph: {error}\n")
+            sys.stderr.write(f"ralph: {in_one_line(str(error))}\n")
         return error.outcome.exit_code()
     # Of a checkout that holds several directories one loop at a time works in one of them.
     is_running = holder_of(directory, store.place) == state.pid
@@ -46,7 +46,7 @@ def loop_status(directory: Path, *, is_json: bool = False) -> int:
         now = SystemClock().utc_now()
         said = status_lines(state, record.folder, is_running=is_running, now=now)
         # What a model, a file's name or a record says is one line here, whatever is in it.
-        lines = [" ".join(plain(redactor.redact_all(line)).split()) for line in said]
+        lines = [redactor.redact_all(in_one_line(line)) for line in said]
     with suppress(BrokenPipeError):  # a reader that left
         for line in lines:
             shown = line.encode("utf-8", "replace")  # names of files may be no text

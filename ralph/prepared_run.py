@@ -215,10 +215,17 @@ class PreparedRun:
             self._early_notes.append(entry)
 
     def _way_back(self, prompt: str | None = None) -> str | None:
-        """With what was said on the command line and the next one must say again."""
+        """With what was said on the command line and the next one must say again.
+
+        None: nothing goes on from it, or a machine that is short of everything leaves no way to tell. The end of the
+        run is worth more than a hint.
+        """
         options = self._options
         cwd = self._around.cwd if options.directory is not None else None
-        return way_back(self.session, options.session, cwd=cwd, again=options.needed_again, prompt=prompt)
+        try:
+            return way_back(self.session, options.session, cwd=cwd, again=options.needed_again, prompt=prompt)
+        except (OSError, MemoryError, ImportError):
+            return None
 
     def close(self) -> None:
         self._clients.close()

@@ -20,7 +20,9 @@ from ralph.core.events import ClockFired, Event, Notice, RunEnded
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.permission_mode import PermissionMode
 from ralph.core.redaction import Redactor
+from ralph.core.screen_text import in_one_line
 from ralph.core.session_entries import event_entry
+from ralph.core.shortage import ShortageError, shortage_of, told_with_advice
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
 from ralph.effects.output.spool import is_one_stream
@@ -30,6 +32,7 @@ from ralph.effects.prompt_input import InputWait, PromptError, PromptFound, read
 from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.sessions.retention import remove_old_journals
 from ralph.effects.settings_files import SettingsFile, SettingsFileError
+from ralph.effects.starting import patiently
 from ralph.effects.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.ports import Interrupted, JournalError, TimeIsUp, WorkingDirectoryGoneError
 from ralph.prepared_run import PreparedRun
@@ -91,6 +94,7 @@ class RunCommand:
             __version__,
             redact=self._redactor.redact,
             has_color="NO_COLOR" not in environment and os.isatty(2),
+            is_on_terminal=os.isatty(1),
             is_one_terminal=os.isatty(1) and os.isatty(2),
             is_one_stream=has_one_stream,
         )
@@ -113,9 +117,13 @@ class RunCommand:
                 self._close_telemetry(Outcome.USAGE.exit_code())
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
+            shortage = shortage_of(error)
+            why = describe_bug(error) if shortage is None else told_with_advice(shortage)
             with suppress(OSError):
-                os.write(2, f"ralph: {self._redactor.redact_all(describe_bug(error))}\n".encode())
-            return Outcome.INTERNAL_ERROR.exit_code()
+                line = self._redactor.redact_all(in_one_line(why))
+                os.write(2, f"ralph: {line}\n".encode("utf-8", "replace"))
+            outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
+            return outcome.exit_code()
         else:
             return code
         finally:
@@ -204,23 +212,29 @@ class RunCommand:
         """What `work` gives, or how it ended instead. Raises UsageError alone."""
         try:
             return work()
-        except SettingsError as error:
-            if error.from_flag:
-                raise UsageError(str(error)) from error
-            # A key in the wrong place is a setting's wrong value: it must not be repeated.
-            return self.ended_early(Outcome.CONFIG, self._redactor.redact_all(str(error)))
-        except CannotOpenError as error:
-            return self.ended_early(error.outcome, str(error))
-        except (JournalError, WorkingDirectoryGoneError) as error:
-            return self.ended_early(Outcome.IO_ERROR, str(error))
-        except PromptError as error:
-            raise UsageError(str(error)) from error
         except Interrupted as stop:
             return self.ended_early(stop.outcome, str(stop), stop.signal_number)
-        except UsageError:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
-            return self.ended_early(Outcome.INTERNAL_ERROR, describe_bug(error))
+            return self._ended_by_error(error)
+
+    def _ended_by_error(self, error: Exception) -> RunEnded:
+        # Before everything else: what cannot be opened for want of a descriptor is none of what it seems to be.
+        shortage = shortage_of(error)
+        if shortage is not None:
+            return self.ended_early(Outcome.API_UNAVAILABLE, told_with_advice(shortage))
+        match error:
+            case SettingsError(from_flag=False):
+                # A key in the wrong place is a setting's wrong value: it must not be repeated.
+                return self.ended_early(Outcome.CONFIG, self._redactor.redact_all(str(error)))
+            case UsageError():
+                raise error
+            case SettingsError() | PromptError():
+                raise UsageError(str(error)) from error
+            case CannotOpenError(outcome=outcome):
+                return self.ended_early(outcome, str(error))
+            case JournalError() | WorkingDirectoryGoneError():
+                return self.ended_early(Outcome.IO_ERROR, str(error))
+        return self.ended_early(Outcome.INTERNAL_ERROR, describe_bug(error))
 
     def told(self, ended: RunEnded) -> RunEnded:
         """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error."""
@@ -275,7 +289,7 @@ class RunCommand:
         self._redactor = Redactor(around.secrets)
         self._writer.redact = self._redactor.redact
         if self.options.exports_traces:
-            self._telemetry.open_traces(self._session_id, self._environment, redact=self._redactor.redact_all)
+            self._open_traces()
         self.waiter.on_look = self._telemetry.look if self._telemetry.is_on else None
         self._heartbeats.interval_s = settings.clocks.heartbeat_s
         self._retention = settings.sessions
@@ -295,6 +309,15 @@ class RunCommand:
             return taken_over(descriptor)
         except SettingsFileError as error:
             raise SettingsError(str(error), from_flag=True) from error
+
+    def _open_traces(self) -> None:
+        def open_them() -> None:
+            self._telemetry.open_traces(self._session_id, self._environment, redact=self._redactor.redact_all)
+
+        try:
+            patiently(open_them, self.waiter, self.clock)
+        except ShortageError as error:  # telemetry never hurts the run
+            self.emit(Notice(f"no traces of this run: {error}"))
 
     def _prepare(self, around: Surroundings) -> PreparedRun:
         """With the session open."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ralph.core import session_history as names
 from ralph.core.outcome import Outcome, UsageError
 from ralph.core.resume_command import NEXT_PROMPT, resume_command
+from ralph.core.screen_text import in_one_line
 from ralph.core.session import SessionError
 from ralph.core.session_opening import directory_of
 from ralph.effects.output.session_document import as_json, json_text, markdown
@@ -214,7 +215,7 @@ def _has_color() -> bool:
 
 
 def _tell(line: str) -> None:
-    _write([f"ralph: {' '.join(line.split())}"], to=sys.stderr.buffer.write)
+    _write([f"ralph: {' '.join(in_one_line(line).split())}"], to=sys.stderr.buffer.write)
 
 
 def _write(lines: Iterable[str], to: Callable[[bytes], object] | None = None) -> None:

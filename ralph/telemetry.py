@@ -53,7 +53,7 @@ class Telemetry:
     def open_traces(
         self, session_id: str, environment: Mapping[str, str], *, redact: Callable[[str], str]
     ) -> None:
-        """Raises CannotOpenError, in one line, where they cannot be had."""
+        """Raises CannotOpenError, in one line, where they cannot be had, ShortageError where that is so for now."""
         from ralph.effects.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
 
         try:

@@ -132,7 +132,7 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
     )
     try:
         clients.prepare(settings.targets[0])
-    except OSError as error:
+    except OSError as error:  # a shortage of descriptors is told by who looks at the cause
         raise SettingsError(f"cannot use the CA file {ca_file}: {error.strerror or error}") from error
     except ValueError as error:
         raise SettingsError(str(error)) from error

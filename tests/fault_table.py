@@ -76,6 +76,7 @@ TITLES = {
     "p15": "Memory of a long run",
     "p16": "Leaks of descriptors and processes",
     "p17": "Bare environments",
+    "p18": "No thread, process, memory or file descriptor left",
     "t1": "Commands that hang",
     "t2": "Daemons",
     "t3": "A grandchild that keeps the output open",

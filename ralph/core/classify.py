@@ -201,6 +201,11 @@ def is_low_credit(error: AgentError) -> bool:
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
 
 
+def is_shortage(error: AgentError) -> bool:
+    """The machine lacks something: no server has to do with it, and none would fare better."""
+    return isinstance(error, Api) and error.cause is NetworkCause.SHORTAGE
+
+
 def is_bad_key(error: AgentError) -> bool:
     """The key itself is refused (401): another one may be taken."""
     return _status_of(error) == 401

@@ -30,7 +30,7 @@ class NetworkCause(enum.Enum):
     DNS_UNKNOWN_HOST = "unknown host"
     TLS = "TLS handshake failed"
     NOT_PERMITTED = "connecting not permitted"
-    SHORTAGE = "shortage of this machine"
+    SHORTAGE = "shortage"
     CERTIFICATE = "certificate not trusted"
     BAD_URL = "bad URL"
     UNSENDABLE = "request that HTTP cannot carry"

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ralph.core.shortage import ADVICE
+
+if TYPE_CHECKING:
+    from ralph.core.shortage import ShortageError
 
 
 class Level(enum.Enum):
@@ -21,6 +27,8 @@ class Finding:
     text: str
     advice: str | None = None
     """What to do about it; None: nothing needs doing."""
+    is_for_later: bool = False
+    """The machine lacks something for now: nothing that could be corrected is known to be wrong."""
 
     @property
     def line(self) -> str:
@@ -39,3 +47,8 @@ def warn(subject: str, text: str, advice: str) -> Finding:
 
 def fail(subject: str, text: str, advice: str) -> Finding:
     return Finding(Level.FAIL, subject, text, advice)
+
+
+def short(subject: str, shortage: ShortageError) -> Finding:
+    """What could not be looked at just now."""
+    return Finding(Level.FAIL, subject, str(shortage), ADVICE, is_for_later=True)

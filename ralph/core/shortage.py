@@ -1,4 +1,4 @@
-"""A machine that has no thread, process, memory or open file left. That is weather: nobody is at fault, and it passes."""
+"""A machine that has no thread, process, memory or file descriptor left. That is weather: nobody is at fault, and it passes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,28 @@ ADVICE = (
 )
 
 _MISSING = {
-    errno.EMFILE: "open file",
-    errno.ENFILE: "open file",
+    errno.EMFILE: "file descriptor",
+    errno.ENFILE: "file descriptor",
     errno.ENOMEM: "memory",
     errno.ENOBUFS: "memory",
 }
 # What an extension module says that cannot be loaded; the error has no code.
-_LOADER_SAYS = {"Too many open files": "open file", "Cannot allocate memory": "memory"}
-_NO_THREAD = "can't start new thread"
-"""All that CPython says of the system's EAGAIN."""
+_LOADER_SAYS = {
+    "Too many open files": "file descriptor",
+    "Cannot allocate memory": "memory",
+    "failed to map segment": "memory",
+}
+_CPYTHON_SAYS = {"can't start new thread": "thread", "can't allocate lock": "memory"}
+"""All that is left of the system's error."""
+
+
+def told_with_advice(error: ShortageError) -> str:
+    """One line for the person whose run ends of it."""
+    return f"{error}: {ADVICE}"
 
 
 class ShortageError(OSError):
-    """The machine has none left of what is `missing`: "thread", "process", "memory" or "open file"."""
+    """The machine has none left of what is `missing`: "thread", "process", "memory" or "file descriptor"."""
 
     def __init__(self, missing: str) -> None:
         super().__init__(errno.EAGAIN, f"this machine has no {missing} left")
@@ -38,7 +47,7 @@ class ShortageError(OSError):
 
 def shortage_of(error: BaseException) -> ShortageError | None:
     """The shortage that lies below an error, None where something else does."""
-    for cause in _chain(error):
+    for cause in causes_of(error):
         if isinstance(cause, ShortageError):
             return cause
         missing = _missing(cause)
@@ -47,21 +56,22 @@ def shortage_of(error: BaseException) -> ShortageError | None:
     return None
 
 
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """The error and what lies below it, what a library has hidden by `from None` too."""
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
+
+
 def _missing(cause: BaseException) -> str | None:
     if isinstance(cause, MemoryError):
         return "memory"
-    if isinstance(cause, RuntimeError) and str(cause) == _NO_THREAD:
-        return "thread"
+    if isinstance(cause, RuntimeError):
+        return _CPYTHON_SAYS.get(str(cause))
     if isinstance(cause, ImportError):
         return next((missing for words, missing in _LOADER_SAYS.items() if words in str(cause)), None)
     # Those of name lookup and TLS are system errors too, with numbers of their own.
     if isinstance(cause, OSError) and type(cause).__module__ == "builtins":
         return _MISSING.get(cause.errno or 0)
     return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)

@@ -20,6 +20,7 @@ from ralph.core.classify import (
     classify_error,
     failure_kind,
     is_bad_key,
+    is_shortage,
 )
 from ralph.core.errors import AgentError, HttpError
 
@@ -57,6 +58,8 @@ class Failure:
     """Seconds that the server asks to be left alone."""
     is_of_key: bool = False
     """Another key of the same target may fare better."""
+    is_of_machine: bool = False
+    """No target would fare better, and none is to blame."""
 
 
 def failure_of(error: AgentError) -> Failure:
@@ -66,6 +69,7 @@ def failure_of(error: AgentError) -> Failure:
         classify_error(error) is ErrorClass.TRANSIENT,
         error.retry_after if isinstance(error, HttpError) else None,
         kind in _OF_THE_KEY or is_bad_key(error),
+        is_shortage(error),
     )
 
 
@@ -160,8 +164,12 @@ def after_failure(
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
         return REFUSED_BY_ALL, state
-    state = _with_damage(state, failure, rules, policy, now_s)
-    chain = replace(state.chain, tried=chain.tried | {state.route}, failures=(*chain.failures, failure))
+    hit = {state.route}
+    if failure.is_of_machine:
+        hit = set(usable_routes(state, rules))
+    else:
+        state = _with_damage(state, failure, rules, policy, now_s)
+    chain = replace(state.chain, tried=chain.tried | hit, failures=(*chain.failures, failure))
     state = replace(state, chain=chain)
     route = _pick(state, rules, now_s)
     if route is not None:

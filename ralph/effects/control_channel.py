@@ -5,11 +5,14 @@ Memory is bounded: a line that is too long is dropped, and nothing more is read 
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from ralph.effects.starting import start_thread
 
 if TYPE_CHECKING:
     from ralph.ports import Mailbox
@@ -69,7 +72,10 @@ class ControlChannel:
         self._most_unread_bytes = most_unread_bytes
         self._unread_bytes = 0
         self._room = threading.Condition()
-        threading.Thread(target=self._read_to_end, name="ralph-control", daemon=True).start()
+
+    def start(self) -> None:
+        """Read from now on. Raises ShortageError, and may then be tried again."""
+        start_thread(self._read_to_end, name="ralph-control")
 
     def acknowledge(self, item: Item) -> None:
         """The item was taken from the mailbox: there is room for more."""
@@ -85,6 +91,9 @@ class ControlChannel:
                     self._put(line)
         except OSError as error:
             self._put(EndOfInput(error.strerror or str(error)))
+            return
+        except MemoryError:
+            self._put(EndOfInput(os.strerror(errno.ENOMEM)))
             return
         for line in splitter.end():
             self._put(line)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ralph.effects.content_encoding import decoded_body
+from ralph.effects.starting import start_thread
 
 if TYPE_CHECKING:
     import httpx
@@ -82,7 +83,10 @@ class Wire:
 
 
 class Exchange:
-    """Starts at once. `next_item` gives Connected, Head, body chunks (decoded) and End, or Failed at any point."""
+    """Starts at once. `next_item` gives Connected, Head, body chunks (decoded) and End, or Failed at any point.
+
+    Raises ShortageError where the machine has no thread left.
+    """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
         self._wire = wire
@@ -94,8 +98,7 @@ class Exchange:
         self._aborted = threading.Event()
         self._has_ended = threading.Event()
         request.extensions["trace"] = self._trace
-        self._thread = threading.Thread(target=self._fetch, name="ralph-exchange", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._fetch, name="ralph-exchange")
 
     def next_item(self, until_s: float | None, waiting_for: str) -> Any:
         """The next `Item`, or `TIMED_OUT`."""

@@ -26,7 +26,9 @@ Its rules:
    processes than anybody works with gets none: it would only grow.
    To kill is to stop everything first (SIGSTOP): what is stopped starts nothing, so that a tree which starts
    processes faster than it can be walked stands still before it dies.
-6. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
+6. A machine that has no process left is tried again for a second; then the command was not started, and its output
+   says so.
+7. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
    adopted there, and only the command's process group can be reached.
 """
 
@@ -49,6 +51,11 @@ PR_SET_CHILD_SUBREAPER = 36
 _FOR_EVER_S = float("inf")
 # Where signals do not tell everything.
 _LOOK_EVERY_S = 0.005
+
+# A burst of other processes is over in a moment.
+_FORK_PAUSES_S = (0.05,) * 20
+# EX_TEMPFAIL; not one of those by which a shell says that there is no such command.
+_TRY_AGAIN = 75
 
 # How to end what is left: what to send to all of it, and how long to wait before the next step.
 _Plan = tuple[tuple[int, float], ...]
@@ -227,7 +234,10 @@ class _Supervisor:
         _expect_the_defaults()
         self._tie_to_parent()
         if not (self._is_orphaned() or signal.sigpending() & self._stop_signals):
-            self._command_pid = _start(command, self._core_limit)
+            try:
+                self._command_pid = _start(command, self._core_limit)
+            except OSError as error:
+                return _not_started(error)
             self._supervise()
         if self._status is None:
             return 128 + signal.SIGTERM
@@ -356,15 +366,30 @@ def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
 
 
 def _start(command: list[str], core_limit: int) -> int:
-    """Start the command in a session of its own. Returns its pid."""
+    """Start the command in a session of its own. Returns its pid. Raises OSError when there is no process left for it."""
     # Not posix_spawn: a Python that was built against an old glibc has no new session there.
-    pid = os.fork()
+    pid = _forked()
     if pid == 0:
         _become(command, core_limit)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # or a reader of the output would wait for us
         os.dup2(nowhere, descriptor)
     return pid
+
+
+def _forked() -> int:
+    for pause_s in _FORK_PAUSES_S:
+        try:
+            return os.fork()
+        except OSError:
+            time.sleep(pause_s)
+    return os.fork()
+
+
+def _not_started(error: OSError) -> int:
+    reason = f"this machine has no process left ({error.strerror})"
+    os.write(2, f"the command was not started: {reason}. That passes: try again\n".encode())
+    return _TRY_AGAIN
 
 
 def _become(command: list[str], core_limit: int) -> None:

@@ -15,8 +15,10 @@ import httpx
 from ralph.core.clocks import ClockLimits, ResponseClocks
 from ralph.core.endpoint import MESSAGES_PATH
 from ralph.core.errors import Api, NetworkCause
+from ralph.core.shortage import ShortageError
 from ralph.effects.exchange import Wire
 from ralph.effects.model_description import DESCRIPTION_S, receive_description
+from ralph.effects.network_causes import shortage_error
 from ralph.effects.reception import Reception
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.conversation import RequestBody
     from ralph.core.model_description import ModelDescription
+    from ralph.effects.exchange import Exchange
     from ralph.ports import Clock, Events, Waiter
 
 API_VERSION = "2026-10-21"
@@ -80,8 +83,14 @@ class MessagesApi:
             "content-length": str(sum(map(len, body))),
         }
         request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
+        try:
+            return self._receive(self._wire.start(request))
+        except (ShortageError, MemoryError) as error:
+            raise shortage_error(error) from error
+
+    def _receive(self, exchange: Exchange) -> Answer:
         reception = Reception(
-            self._wire.start(request),
+            exchange,
             ResponseClocks(self._limits, self._clock.now_s()),
             self._clock,
             events=self._events,
@@ -92,9 +101,9 @@ class MessagesApi:
         try:
             answer = reception.receive()
         except BaseException:
-            reception.exchange.abort()
+            exchange.abort()
             raise
-        reception.exchange.leave()
+        exchange.leave()
         return answer
 
     def describe_model(self, model: str, *, within_s: float = DESCRIPTION_S) -> ModelDescription | None:
@@ -106,9 +115,11 @@ class MessagesApi:
         except (Api, ValueError):
             return None
         waiting_for = f"what {self._endpoint.host} says of its model"
-        return receive_description(
-            self._wire.start(request), self._clock, until_s=until_s, waiting_for=waiting_for
-        )
+        try:
+            exchange = self._wire.start(request)
+        except ShortageError:
+            return None
+        return receive_description(exchange, self._clock, until_s=until_s, waiting_for=waiting_for)
 
     def close(self) -> None:
         self._wire.close()

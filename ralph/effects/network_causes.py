@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import httpx
 
 from ralph.core.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
-from ralph.core.shortage import shortage_of
+from ralph.core.shortage import ShortageError, causes_of, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
 # The name does not exist, or has no address. Every other answer of a resolver is about the resolver.
@@ -42,9 +42,16 @@ def error_before_answer(
         # The library keeps a proxy's refusal of CONNECT in its message alone.
         return HttpError(int(refused[1]), None, "", message=f"the proxy refused the connection: {detail}")
     cause = network_cause(error)
+    if cause is NetworkCause.SHORTAGE:
+        return shortage_error(error)
     if cause is NetworkCause.DNS_UNKNOWN_HOST and has_answered:
         cause = NetworkCause.DNS_TEMPORARY
     return Api(cause, detail, host)
+
+
+def shortage_error(error: BaseException) -> Api:
+    """The machine is short of something: no host has to do with it."""
+    return Api(NetworkCause.SHORTAGE, str(shortage_of(error) or ShortageError("memory")))
 
 
 def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> AgentError:
@@ -61,7 +68,7 @@ def network_cause(error: BaseException) -> NetworkCause:
         return NetworkCause.TIMEOUT
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return NetworkCause.BAD_URL
-    for cause in _chain(error):
+    for cause in causes_of(error):
         found = _os_cause(cause)
         if found is not None:
             return found
@@ -103,10 +110,3 @@ def _os_cause(cause: BaseException) -> NetworkCause | None:
             return NetworkCause.UNREACHABLE
         case _:
             return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__

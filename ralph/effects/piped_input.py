@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ralph.core.shortage import ShortageError
+from ralph.effects.starting import patiently, start_thread
 from ralph.ports import TIMED_OUT
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class InputReader:
     def read(self) -> Received | None:
         """All there is, or a little more than the most that is wanted; None: no first byte came in time.
 
-        Raises `Interrupted`.
+        Raises `Interrupted`, and ShortageError where a thread was waited for in vain.
         """
         if not _is_readable(self._fd) and not self._has_spoken():
             return None
@@ -97,6 +98,8 @@ class InputReader:
         while True:
             so_far = f"{len(data):,} bytes have come"
             chunk = self._next(mailbox, None, f"the end of {self._name}", so_far)
+            if isinstance(chunk, MemoryError):
+                raise ShortageError("memory") from chunk
             if isinstance(chunk, OSError):
                 return Received(bytes(data), chunk)
             data += chunk
@@ -126,7 +129,10 @@ class InputReader:
         return waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
 
     def _start(self, work: Callable[..., None], *arguments: object) -> None:
-        threading.Thread(target=work, args=arguments, name="ralph-input", daemon=True).start()
+        def start() -> None:
+            start_thread(work, *arguments, name="ralph-input")
+
+        patiently(start, self._wait.waiter, self._wait.clock)
 
 
 def _poll(fd: int, timeout_ms: int | None) -> bool:
@@ -155,7 +161,7 @@ def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
         except BlockingIOError:  # whoever shares the pipe has made it non-blocking for all of us
             _poll(fd, None)
             continue
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             mailbox.put(error)
             return
         mailbox.put(chunk)

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ralph.effects import launcher
+from ralph.effects.starting import start_process
 from ralph.own_process import core_limit_at_start
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class OwnedProcess:
         errors_to: int | None = None,
         kept_descriptors: Sequence[int] = (),
     ) -> None:
-        """`is_output_taken`: its outputs arrive here, merged; else they are ours. Raises OSError.
+        """`is_output_taken`: its outputs arrive here, merged; else they are ours. Raises OSError, a ShortageError for one.
 
         `input_from`: a descriptor to be its standard input; None: there is none. `errors_to`: one for its standard
         error instead.
@@ -82,7 +83,7 @@ class OwnedProcess:
         protect_this_process()
         _hear_of_ends()
         self._others = set(launcher.children_of(os.getpid()))
-        self._process = subprocess.Popen(
+        self._process = start_process(
             arguments,
             stdin=subprocess.DEVNULL if input_from is None else input_from,
             stdout=subprocess.PIPE if is_output_taken else None,

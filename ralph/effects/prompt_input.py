@@ -11,6 +11,7 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from ralph.core.prompt_text import argument_text, prompt_text
+from ralph.core.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +65,7 @@ def read_prompt(
     stdin_fd: int = 0,
     is_required: bool = True,
 ) -> PromptFound:
-    """The task's text. Raises PromptError; `Interrupted` when a signal came or the time is up.
+    """The task's text. Raises PromptError, ShortageError; `Interrupted` when a signal came or the time is up.
 
     `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without
     `is_required` None is a prompt too, where nothing was given and nothing is piped in.
@@ -98,6 +99,7 @@ def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) ->
         fd = open_named_file(path, directories)
         os.set_blocking(fd, True)
     except OSError as error:
+        _raise_shortage(error)
         raise PromptError(f"cannot read the prompt file {path}: {error.strerror}") from error
     return _required_text(wait, fd, f"the prompt file {path}")
 
@@ -119,6 +121,7 @@ def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> st
     if received is None:
         raise PromptError(f"{name} stayed silent for {wait.first_byte_s:g}s{instead}")
     if received.error is not None:
+        _raise_shortage(received.error)
         raise PromptError(f"cannot read {name}: {received.error.strerror}")
     return _text_of(received, name)
 
@@ -137,6 +140,7 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
     if received is None:
         return _Piped(silent=SilentPipe(fd, wait.first_byte_s))
     if received.error is not None:
+        _raise_shortage(received.error)
         if received.data:
             broke_off = f"after {len(received.data):,} bytes: {received.error.strerror}"
             raise PromptError(f"standard input broke off {broke_off}; the prompt would lack the rest")
@@ -161,6 +165,13 @@ def _decoded(data: bytes | str, name: str) -> str:
         return argument_text(data) if isinstance(data, str) else prompt_text(data)
     except ValueError as error:
         raise PromptError(f"{name} {error}") from None
+
+
+def _raise_shortage(error: OSError) -> None:
+    """Nothing is wrong with the input; what is piped in must not be left out for want of a thread."""
+    short = shortage_of(error)
+    if short is not None:
+        raise short from error
 
 
 def _is_open(fd: int) -> bool:

@@ -7,11 +7,12 @@ universe lasts, and nothing in our own process could stop it: neither a signal n
 from __future__ import annotations
 
 import json
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.report import problems_without_payload
+from ralph.core.shortage import ShortageError
 from ralph.effects.own_programs import own_python
+from ralph.effects.starting import start_process, start_thread
 from ralph.ports import TIMED_OUT
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ CHECKED_WITHIN_S = 5.0
 """A check takes milliseconds, its process 0.2 s to start."""
 
 TOO_SLOW = "payload: could not be checked within {seconds:g} s; send it in a plainer form"
+NOT_NOW = "payload: could not be checked: {shortage}; nothing is wrong with it: send the same report again"
 BROKEN = "payload: could not be checked; send it in a plainer form"
 
 _WORKER = "from ralph.effects.report_validator import answer; answer()"
@@ -49,14 +51,20 @@ class ReportCheck:
         self._within_s = within_s
 
     def __call__(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Raises `Interrupted`, with nothing left running."""
+        """Raises `Interrupted`, with nothing left running. What the machine lacks is a problem like any other."""
         if "payload" not in arguments:  # nothing that would need the schema
             return problems_without_payload(arguments)
-        mailbox = self._waiter.mailbox()
-        process = self._started()
-        task = json.dumps({"schema": self._schema, "arguments": dict(arguments)}).encode()
-        Thread(target=lambda: mailbox.put(process.communicate(task)[0]), daemon=True).start()
         try:
+            return self._checked(arguments)
+        except ShortageError as error:
+            return [NOT_NOW.format(shortage=error)]
+
+    def _checked(self, arguments: Mapping[str, Any]) -> list[str]:
+        mailbox = self._waiter.mailbox()
+        task = json.dumps({"schema": self._schema, "arguments": dict(arguments)}).encode()
+        process = self._started()
+        try:
+            start_thread(lambda: mailbox.put(process.communicate(task)[0]), name="report check")
             until_s = self._clock.now_s() + self._within_s
             said = self._waiter.wait(mailbox, until_s=until_s, waiting_for="the check of the final report")
         finally:
@@ -73,7 +81,7 @@ class ReportCheck:
         from ralph.effects.processes import protect_this_process  # noqa: PLC0415 - the same
 
         protect_this_process()
-        return subprocess.Popen(
+        return start_process(
             own_python(_WORKER),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -6,9 +6,11 @@ import enum
 import os
 import select
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ralph.core.shortage import ShortageError
+from ralph.effects.starting import start_thread
 from ralph.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
@@ -36,10 +38,13 @@ class Capture(Protocol):
 
 
 class NotFollowedError(Exception):
-    """The system has no thread left: the command was stopped as soon as it had begun."""
+    """The machine has no thread left: the command was stopped as soon as it had begun."""
 
     def __init__(self) -> None:
-        super().__init__("the command was stopped at once: the system has no thread left to follow it")
+        super().__init__(
+            "the command was stopped as soon as it had begun: this machine has no thread left to follow it. That "
+            "passes: look at what the command has done, and try again"
+        )
 
 
 class Ended(enum.Enum):
@@ -109,10 +114,10 @@ class RunningCommand:
         end = (self._process, self._mailbox)
         is_read = False
         try:
-            Thread(target=_read_output, args=reading, daemon=True, name="command output").start()
+            start_thread(_read_output, *reading, name="command output")
             is_read = True
-            Thread(target=_await_end, args=end, daemon=True, name="command end").start()
-        except RuntimeError:
+            start_thread(_await_end, *end, name="command end")
+        except ShortageError:
             # Nobody else would reap it, or say that its output has ended.
             self._has_output_ended = not is_read
             self._process.kill_what_is_left()

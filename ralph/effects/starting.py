@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S = 3.0
+PATIENCE_S = 2.0
 """How long a run that begins waits for what the machine lacks: a burst of other programs is over by then."""
 _TRY_EVERY_S = 0.05
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from ralph.core.endpoint import DEFAULT_BASE_URL, is_loopback
 from ralph.core.errors import Api, NetworkCause
+from ralph.core.shortage import shortage_of
 from ralph.effects.http_client import build_http_client
 from ralph.effects.messages_api import Endpoint, MessagesApi
+from ralph.effects.network_causes import shortage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,7 +50,10 @@ class TargetClients:
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
-        """Raises OSError for a CA file, ValueError for an endpoint or a proxy that cannot be used."""
+        """Raises OSError for a CA file, ValueError for an endpoint or a proxy that cannot be used.
+
+        The certificates that everybody trusts are a file too: an OSError may be a shortage of descriptors.
+        """
         own = ((target.credentials[key].header, target.credentials[key].value),) if target.credentials else ()
         endpoint = Endpoint(target.base_url, own + target.headers)
         name = (endpoint.base_url, endpoint.headers)
@@ -59,7 +64,9 @@ class TargetClients:
     def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
         try:
             client = self.prepare(target, key)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, MemoryError) as error:
+            if shortage_of(error) is not None:
+                raise shortage_error(error) from error
             detail = self._connecting.redact(str(error))
             raise Api(NetworkCause.BAD_URL, detail, target.base_url) from error
         return client.send_message(body)

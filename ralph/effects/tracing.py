@@ -11,6 +11,8 @@ import warnings
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from ralph.core.shortage import shortage_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -40,7 +42,7 @@ def open_tracing(
     redact: Callable[[str], str] = str,
     now_ns: Callable[[], int] = time.time_ns,
 ) -> Tracing:
-    """Spans are delivered from now on, by a thread of their own. Raises TracingError.
+    """Spans are delivered from now on, by a thread of their own. Raises TracingError, and ShortageError.
 
     `environment` must be the process's own, or a copy: the SDK reads `os.environ` itself. `tell` gets at most one
     line, from `close`. `now_ns` is the wall clock.
@@ -65,6 +67,9 @@ def open_tracing(
     except Exception as error:  # whatever a library says of a setting it cannot use
         if delivery is not None:
             delivery.close(timeout_s=1.0)  # there is nothing to send: its thread ends at once
+        short = shortage_of(error)
+        if short is not None:
+            raise short from error
         said = " ".join(redact(str(error)).split())
         raise TracingError(f"--otel: the OTEL_* variables cannot be used: {said}") from error
     return Tracing(

@@ -17,6 +17,9 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from ralph.core.shortage import ShortageError
+from ralph.effects.starting import start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -42,8 +45,8 @@ class Delivery(SpanProcessor):
         self._changed = threading.Condition()
         self._is_closing = False
         self._is_abandoned = False
-        self._thread = threading.Thread(target=self._work, name="ralph-traces", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._start_thread()
 
     def on_end(self, span: ReadableSpan) -> None:
         if span.context is None or not span.context.trace_flags.sampled:
@@ -53,16 +56,19 @@ class Delivery(SpanProcessor):
                 self.taken += 1
                 self._waiting.append(span)
                 self._changed.notify()
+        self._start_thread()
 
     def close(self, timeout_s: float) -> str | None:
         """What waits is sent, as far as the time allows. Why something was lost; None: all has arrived."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
-        self._thread.join(timeout_s)
+        self._start_thread()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
         with self._changed:
             self._is_abandoned = True
-            is_late = self._thread.is_alive()
+            is_late = self._thread is not None and self._thread.is_alive()
             lost = self.taken - self.delivered
         with suppress(Exception):
             # Ends the wait for a retry, where the thread is in one. The SDK has no types for it.
@@ -71,6 +77,14 @@ class Delivery(SpanProcessor):
             return None
         why = self._session.problem or (f"no answer within {timeout_s:g}s" if is_late else "not accepted")
         return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
+
+    def _start_thread(self) -> None:
+        """Where the machine has none left, the spans wait, and the next one tries again."""
+        if self._thread is None:
+            try:
+                self._thread = start_thread(self._work, name="ralph-traces")
+            except ShortageError as error:
+                self._session.problem = str(error)
 
     def _work(self) -> None:
         while (batch := self._next_batch()) is not None:

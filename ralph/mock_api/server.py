@@ -57,20 +57,21 @@ class MockApi:
         self._acceptor = threading.Thread(target=self._accept_all, name="mock-api", daemon=True)
 
     def start(self) -> Self:
-        """Listen. Raises OSError when the port is taken."""
+        """Listen. Raises OSError when the port is taken, RuntimeError when the machine has no thread left."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             # Lets a port be used again while connections of the last server linger in TIME_WAIT.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", self._wanted_port))
             listener.listen(_BACKLOG)
-        except OSError:
+            self._listener = listener
+            self._port = listener.getsockname()[1]
+            self._acceptor.start()
+        except (OSError, RuntimeError):
+            self._listener = None
             listener.close()
             self._close_recorders()
             raise
-        self._listener = listener
-        self._port = listener.getsockname()[1]
-        self._acceptor.start()
         return self
 
     def close(self) -> None:
@@ -158,7 +159,12 @@ class MockApi:
         )
         with self._lock:
             self._open[thread] = connection
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has none left: the client is hung up on, and may come again
+            with self._lock:
+                del self._open[thread]
+            sock.close()
 
     def _serve(self, connection: Connection) -> None:
         try:

@@ -90,7 +90,7 @@ class Ralph:
             process.kill()
             process.communicate()
             raise
-        return Finished(process.returncode, stdout.decode(), stderr.decode())
+        return Finished(process.returncode, stdout.decode(), (stderr or b"").decode())
 
     def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> tuple[Finished, float]:
         """Send the signal; what came, and the seconds it took to end."""

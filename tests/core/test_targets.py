@@ -14,6 +14,7 @@ from ralph.core.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, 
 from ralph.core.classify import PERMANENT_KINDS, FailureKind
 from ralph.core.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
 from ralph.core.targets import (
+    CANNOT_HELP,
     Decision,
     Failure,
     MoveOn,
@@ -78,7 +79,7 @@ class Choosing:
         self.state, told = after_answer(self.state, self.rules)
         return told
 
-    def fails_for_ever(self, failure: Failure) -> Decision:
+    def fails_for_ever(self, failure: Failure) -> GiveUp:
         for _ in range(1000):
             decision = self.fails(failure)
             if isinstance(decision, GiveUp):
@@ -168,6 +169,28 @@ def test_what_an_error_means_for_choosing(error, failure) -> None:
 
 
 # --- Rounds and their waits
+
+
+SHORT = Failure(FailureKind.NETWORK, is_transient=True, is_of_machine=True)
+
+
+@pytest.mark.parametrize(("strategy", "targets"), [("fallback", {0}), ("round_robin", {0, 1})])
+def test_what_the_machine_lacks_is_waited_for_and_no_target_is_blamed(
+    strategy: str, targets: set[int]
+) -> None:
+    choosing = Choosing(2, 1, strategy=strategy).turn()
+    assert choosing.fails(SHORT) == Wait(2.0), "nobody else would fare better"
+    assert choosing.state.releases_s == {}
+    assert choosing.fails_for_ever(SHORT).reason != CANNOT_HELP.reason
+    assert choosing.waits == [2, 4, 8, 16]
+    assert set(choosing.targets) == targets, "a rotation goes on, as ever"
+
+
+def test_a_shortage_ends_a_round_that_another_failure_began() -> None:
+    choosing = Choosing(1, 1, 1).turn()
+    assert choosing.fails(OVERLOADED) == MoveOn()
+    assert choosing.fails(SHORT) == Wait(2.0)
+    assert 2 not in choosing.targets
 
 
 def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:

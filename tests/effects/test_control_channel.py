@@ -7,7 +7,7 @@ import os
 import pty
 import queue
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from ralph.effects.control_channel import Item
 
 AT_MOST_S = 5
+
+
+def reading(*arguments: Any, **bounds: Any) -> ControlChannel:
+    channel = ControlChannel(*arguments, **bounds)
+    channel.start()
+    return channel
 
 
 class QueueMailbox:
@@ -75,7 +81,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def test_a_line_comes_as_soon_as_it_is_whole(mailbox, pipe) -> None:
     read_fd, write_fd = pipe
-    ControlChannel(mailbox, read_fd)
+    reading(mailbox, read_fd)
     os.write(write_fd, b"one\ntw")
     assert mailbox.take() == b"one"
     os.write(write_fd, b"o\r\n\nthree")
@@ -86,7 +92,7 @@ def test_a_line_comes_as_soon_as_it_is_whole(mailbox, pipe) -> None:
 
 def test_an_input_without_a_byte_has_an_end(mailbox, pipe) -> None:
     read_fd, write_fd = pipe
-    ControlChannel(mailbox, read_fd)
+    reading(mailbox, read_fd)
     os.close(write_fd)
     assert mailbox.take() is END_OF_INPUT
 
@@ -94,7 +100,7 @@ def test_an_input_without_a_byte_has_an_end(mailbox, pipe) -> None:
 def test_a_pipe_that_somebody_made_non_blocking_is_read_all_the_same(mailbox, pipe) -> None:
     read_fd, write_fd = pipe
     os.set_blocking(read_fd, False)
-    ControlChannel(mailbox, read_fd)
+    reading(mailbox, read_fd)
     with pytest.raises(queue.Empty):
         mailbox.take(within_s=0.05)
     os.write(write_fd, b"one\n")
@@ -106,14 +112,14 @@ def test_a_file_is_read_to_its_end(mailbox, tmp_path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"\n".join(lines))
     with path.open("rb") as file:
-        channel = ControlChannel(mailbox, file.fileno(), most_unread_bytes=2000)
+        channel = reading(mailbox, file.fileno(), most_unread_bytes=2000)
         assert mailbox.take_all(channel) == [*lines, END_OF_INPUT]
 
 
 def test_an_input_that_cannot_be_read_ends_with_the_reason(mailbox, tmp_path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
-        ControlChannel(mailbox, fd)
+        reading(mailbox, fd)
         assert mailbox.take() == EndOfInput("Is a directory")
     finally:
         os.close(fd)
@@ -121,7 +127,7 @@ def test_an_input_that_cannot_be_read_ends_with_the_reason(mailbox, tmp_path) ->
 
 def test_a_line_that_is_too_long_is_dropped_to_its_end_and_told_at_once(mailbox, pipe) -> None:
     read_fd, write_fd = pipe
-    ControlChannel(mailbox, read_fd, longest_line_bytes=10)
+    reading(mailbox, read_fd, longest_line_bytes=10)
     os.write(write_fd, b"x" * 11)
     assert mailbox.take() == TooLong(10)
     os.write(write_fd, b"x" * 30 + b"\nshort\n" + b"y" * 11)
@@ -133,7 +139,7 @@ def test_a_line_that_is_too_long_is_dropped_to_its_end_and_told_at_once(mailbox,
 def test_a_driver_is_made_to_wait_while_too_much_is_unread(mailbox, pipe) -> None:
     """Memory is bounded whatever it sends; what is acknowledged makes room, and nothing is lost."""
     read_fd, write_fd = pipe
-    channel = ControlChannel(mailbox, read_fd, longest_line_bytes=1000, most_unread_bytes=4000)
+    channel = reading(mailbox, read_fd, longest_line_bytes=1000, most_unread_bytes=4000)
     lines = [bytes([65 + number % 26]) * 1000 for number in range(400)]
 
     def drive() -> None:
@@ -154,14 +160,14 @@ def test_a_driver_is_made_to_wait_while_too_much_is_unread(mailbox, pipe) -> Non
 
 def test_empty_lines_count_against_the_bound_too(mailbox, pipe) -> None:
     read_fd, write_fd = pipe
-    ControlChannel(mailbox, read_fd, most_unread_bytes=1024)
+    reading(mailbox, read_fd, most_unread_bytes=1024)
     os.write(write_fd, b"\n" * 10)
     assert mailbox.take_until_silent(0.1) == [b""] * 4
 
 
 def test_a_line_beyond_the_bound_is_taken_when_nothing_else_is_unread(mailbox, pipe) -> None:
     read_fd, write_fd = pipe
-    channel = ControlChannel(mailbox, read_fd, longest_line_bytes=1000, most_unread_bytes=500)
+    channel = reading(mailbox, read_fd, longest_line_bytes=1000, most_unread_bytes=500)
     os.write(write_fd, b"x" * 1000 + b"\nnext\n")
     first = mailbox.take()
     assert first == b"x" * 1000

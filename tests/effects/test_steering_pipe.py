@@ -52,6 +52,7 @@ def driver() -> Iterator[Pipe]:
     waiter.run_ends_s = clock.now_s() + 10  # a test that fails does not hang
     mailbox = waiter.mailbox()
     channel = ControlChannel(mailbox, read_fd, most_unread_bytes=1000)
+    channel.start()
     responses: list[dict[str, Any]] = []
     steering = Steering(
         mailbox, controls, clock, responses.append, choose_model, acknowledge=channel.acknowledge

@@ -20,6 +20,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from ralph.core import events as ev
 from ralph.core.models import ModelFacts, Price
 from ralph.core.outcome import Outcome
+from ralph.core.shortage import ShortageError
 from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.core.usage import RunUsage, TokenUsage
 from ralph.effects.tracing import EXTRA_MISSING, TracingError, open_tracing
@@ -610,6 +611,27 @@ def test_an_endpoint_that_refuses_the_spans_is_told_once(monkeypatch, capfd, sta
         assert stage.told == [
             f"--otel: 8 of 8 spans could not be delivered to {collector.url}/v1/traces: {why}"
         ]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_p18_spans_wait_for_a_thread_and_are_missed_by_nobody_but_who_watches(
+    monkeypatch, capfd, comes_back
+) -> None:
+    def start(*_: Any, **__: Any) -> None:
+        raise ShortageError("thread")
+
+    with collecting() as collector, monkeypatch.context() as short:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        short.setattr("ralph.effects.tracing_delivery.start_thread", start)
+        stage = Stage()
+        whole_run(stage)
+        if comes_back:
+            short.undo()
+        assert closed_in_s(stage) < AT_MOST_S
+        url = collector.url
+    why = f"8 of 8 spans could not be delivered to {url}/v1/traces: this machine has no thread left"
+    assert stage.told == ([] if comes_back else [f"--otel: {why}"])
     assert capfd.readouterr() == ("", "")
 
 

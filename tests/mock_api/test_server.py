@@ -42,6 +42,24 @@ def test_a_stream_is_the_encoded_events_and_ends_with_the_last_chunk(serve: Serv
     assert seen.ended == "eof"
 
 
+def test_without_a_thread_left_a_client_is_hung_up_on_and_the_next_one_is_served(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(HELLO)
+    really_start = threading.Thread.start
+    refused = threading.Event()
+
+    def start(thread: threading.Thread) -> None:
+        if not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        really_start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert connect(server).recv(1) == b""
+    assert post(server).status_code == 200
+
+
 def test_without_stream_the_answer_is_the_message(serve: Serve) -> None:
     answer = post(serve(Turn("Hello")))
 

@@ -6,6 +6,7 @@ The time of a change alone makes no difference, but for files that are too big t
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_READ_BYTES = 64 * 1024 * 1024
 """Of a bigger file size and time count, not the content."""
+MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
+"""Of all files in one look: that takes seconds, and a night has many looks."""
 ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024
@@ -24,10 +27,19 @@ _LOOKS_UP_EVERY = 100
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+class TooMuchToReadError(Exception):
+    """The files hold more than is read in one look."""
+
+
 class FileDigests:
     """One look at many files. A signal is heard in between."""
 
-    def __init__(self, waiter: Waiter, clock: Clock) -> None:
+    def __init__(
+        self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
+    ) -> None:
+        """`is_by_time`: of every file size and time count. `most_bytes`: that are read of all, then TooMuchToReadError."""
+        self._is_by_time = is_by_time
+        self._left_bytes = most_bytes
         self._waiter = waiter
         self._clock = clock
         self._nobody = waiter.mailbox()
@@ -37,7 +49,7 @@ class FileDigests:
         """`ABSENT` also for one that vanishes meanwhile. Raises Interrupted."""
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:
-            self._look_up()
+            self.look_up()
         try:
             status = os.lstat(path)
             mode = f"{status.st_mode:o}"
@@ -45,8 +57,8 @@ class FileDigests:
                 return f"{mode} {_hashed(os.fsencode(os.readlink(path)))}"  # noqa: PTH115 - 20,000 of them
             if not stat.S_ISREG(status.st_mode):
                 return mode
-            if status.st_size > MOST_READ_BYTES:
-                return _of_big(status)
+            if self._is_by_time or status.st_size > MOST_READ_BYTES:
+                return of_unread(status)
         except (FileNotFoundError, NotADirectoryError):
             return ABSENT
         except OSError as error:
@@ -56,7 +68,7 @@ class FileDigests:
         except (FileNotFoundError, NotADirectoryError):
             return ABSENT
         except OSError:
-            return f"unreadable: {_of_big(status)}"
+            return f"unreadable: {of_unread(status)}"
 
     def of_target(self, path: str) -> str:
         """What a link leads to counts as well."""
@@ -70,19 +82,24 @@ class FileDigests:
             while left > 0 and (chunk := os.read(descriptor, _CHUNK_BYTES)):
                 hashed.update(chunk)
                 left -= len(chunk)
+                self._left_bytes -= len(chunk)
+                if self._left_bytes < 0:
+                    raise TooMuchToReadError
                 if len(chunk) == _CHUNK_BYTES:
-                    self._look_up()
+                    self.look_up()
         finally:
             os.close(descriptor)
         return hashed.hexdigest()
 
-    def _look_up(self) -> None:
+    def look_up(self) -> None:
+        """Raises Interrupted."""
         self._waiter.wait(
             self._nobody, until_s=self._clock.now_s(), waiting_for="a look at the changed files"
         )
 
 
-def _of_big(status: os.stat_result) -> str:
+def of_unread(status: os.stat_result) -> str:
+    """By kind, size and time alone."""
     return f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
 
 

@@ -11,6 +11,7 @@ from ralph.effects.checkout.plain_directory import PlainDirectory
 from ralph.loop_ports import CheckoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ralph.effects.checkout.git import Git
@@ -21,18 +22,22 @@ def open_checkout(
     directory: Path,
     plan_file: str,
     seams: GitSeams,
+    *,
     own_paths: tuple[Path, ...] = (),
     writable: tuple[Path, ...] = (),
+    warn: Callable[[str], None] = lambda _text: None,
 ) -> GitCheckout | PlainDirectory:
     """That `directory`, the working directory, is in. Whether git works in it is found out by its first call.
 
     `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is. `writable`: absolute, where
-    the agent may write besides the directory.
+    the agent may write besides the directory. `warn`: tells people what is not looked at.
     """
     top = top_above(directory)
     if top is None:
         waiter, clock = seams.waiter, seams.clock
-        return PlainDirectory(directory, plan_file=plan_file, waiter=waiter, clock=clock, own_paths=own_paths)
+        return PlainDirectory(
+            directory, plan_file=plan_file, waiter=waiter, clock=clock, own_paths=own_paths, warn=warn
+        )
     return GitCheckout(
         top, directory, plan_file=plan_file, seams=seams, own_paths=own_paths, writable=writable
     )

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.endpoint import is_loopback
 from ralph.core.errors import NetworkCause
-from ralph.core.finding import Finding, fail, ok
-from ralph.core.shortage import ADVICE
+from ralph.core.finding import Finding, fail, ok, short
+from ralph.core.shortage import ShortageError, shortage_of
 from ralph.effects.http_client import route_to, trusting
 from ralph.effects.network_causes import network_cause
+from ralph.effects.starting import PATIENCE_S, patiently, start_thread
 from ralph.ports import TIMED_OUT
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _ADVICE = {
     NetworkCause.DNS_TEMPORARY: "check the network and the name server; a proxy is named by HTTPS_PROXY",
     NetworkCause.DNS_UNKNOWN_HOST: "check the host's name, and whether this machine is online",
     NetworkCause.NOT_PERMITTED: "look at firewalls, the rules of a container, a sandbox",
-    NetworkCause.SHORTAGE: ADVICE,
     NetworkCause.CERTIFICATE: "name the authority's PEM file by model.ca_file or SSL_CERT_FILE; check host and date",
 }
 # The thread's own end comes after the waiter's: then it is always the same clock that is named.
@@ -62,19 +61,45 @@ class Hop:
 
 
 def look_at_endpoints(
-    base_urls: Sequence[str], ca_file: str | None, connect_s: float, waiter: Waiter, clock: Clock
+    base_urls: Sequence[str],
+    ca_file: str | None,
+    connect_s: float,
+    waiter: Waiter,
+    clock: Clock,
+    *,
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[Finding]:
-    """All at once, each within `connect_s` (> 0). In the order given."""
-    looks = [_look_from(base_url, ca_file, connect_s, waiter) for base_url in base_urls]
+    """All at once, each within `connect_s` (> 0). In the order given.
+
+    `patience_s`: how long a thread is waited for, for all of them together.
+    """
+    patient_until_s = clock.now_s() + patience_s
+    looks = []
+    for base_url in base_urls:
+        look = _look_from(base_url, ca_file, connect_s, waiter)
+        if isinstance(look, _Look):
+            look = _started(look, waiter, clock, patient_until_s - clock.now_s())
+        looks.append(look)
     until_s = clock.now_s() + connect_s
     for look in looks:
         yield look if isinstance(look, Finding) else look.finding(until_s)
+
+
+def _started(look: _Look, waiter: Waiter, clock: Clock, within_s: float) -> Finding | _Look:
+    try:
+        patiently(look.start, waiter, clock, within_s)
+    except ShortageError as error:
+        return short(look.subject, error)
+    return look
 
 
 def _look_from(base_url: str, ca_file: str | None, connect_s: float, waiter: Waiter) -> Finding | _Look:
     try:
         hop = _first_hop(route_to(base_url, ca_file, is_loopback=is_loopback(base_url)))
     except OSError as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            return short(_subject(base_url), shortage)
         reason = error.strerror or str(error)
         return fail(
             _subject(base_url),
@@ -90,21 +115,27 @@ class _Look:
     """One connection, made in a thread that nobody has to wait for."""
 
     def __init__(self, base_url: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
-        self._base_url = base_url
         self._hop = hop
         self._connect_s = connect_s
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
         self._stage = "name lookup"
-        threading.Thread(target=self._connect, name="endpoint-check", daemon=True).start()
+        self.subject = _subject(base_url)
+
+    def start(self) -> None:
+        """Raises ShortageError, and may then be tried again."""
+        start_thread(self._connect, name="endpoint-check")
 
     def finding(self, until_s: float) -> Finding:
         outcome = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=self._hop.where)
-        hop, subject = self._hop, _subject(self._base_url)
+        hop, subject = self._hop, self.subject
         if outcome is TIMED_OUT:
             outcome = TimeoutError(f"nothing came within {self._connect_s:g} s")
         if isinstance(outcome, Exception):
             cause = network_cause(outcome)
+            shortage = shortage_of(outcome)
+            if cause is NetworkCause.SHORTAGE and shortage is not None:
+                return short(subject, shortage)
             text = f"{hop.where}: {cause.value} at {self._stage} ({outcome})"
             return fail(subject, text, _ADVICE.get(cause, _OTHER_ADVICE))
         if hop.is_proxy:

@@ -1,4 +1,7 @@
-"""The machine: interpreter, system, programs, and which protections it gives. Nothing is started."""
+"""The machine: interpreter, system, programs, which protections it gives, and whether it has room for a run.
+
+No program is started.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,23 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
-from ralph.core.finding import Finding, ok, warn
+from ralph.core.finding import Finding, ok, short, warn
+from ralph.core.shortage import ShortageError, shortage_of
 from ralph.effects.atomic_write import HELD_DIRECTORY
 from ralph.effects.own_programs import lies_in, own_program
 from ralph.effects.repository import repository_top
+from ralph.effects.starting import patiently, start_thread
 from ralph.effects.tools.beneath import open_by_kernel
 from ralph.own_process import is_memory_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from ralph.ports import Clock, Waiter
+
+_DESCRIPTORS = 16
+"""About as many has a run open at a time."""
 
 # Program, and what is different without it.
 _PROGRAMS = (
@@ -45,6 +55,19 @@ def look_at_machine(
         "none: commands run as you and can change whatever you can",
         "use a container or an account of its own for tasks that you would not run yourself",
     )
+
+
+def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:
+    """Whether there is a thread and a few descriptors; nothing where there is. A moment's shortage is waited for."""
+    held: list[int] = []
+    try:
+        patiently(lambda: start_thread(lambda: None, name="room"), waiter, clock)
+        held += [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_DESCRIPTORS)]
+    except OSError as error:
+        yield short("machine", shortage_of(error) or ShortageError("file descriptor"))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _system() -> Finding:

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from ralph.core.events import Heartbeat
+from ralph.core.screen_text import in_one_line
 from ralph.core.setting_tables import LoopSettings
 from ralph.effects.loop import words
-from ralph.effects.output.narration import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ class StandardErrorVoice:
 
     def _write(self, text: str, color: int | None) -> None:
         """In one piece, so that an iteration's lines do not tear it. A reader that left changes nothing."""
-        line = f"[loop] {' '.join(plain(self.redact(text)).split())}"
+        line = f"[loop] {' '.join(self.redact(in_one_line(text)).split())}"
         if self._has_color and color is not None:
             line = f"\x1b[{color}m{line}\x1b[0m"
         try:

@@ -13,6 +13,7 @@ from ralph.core.loop_prompt import names_of
 from ralph.core.loop_state import Phase
 from ralph.core.outcome import Outcome
 from ralph.core.resume_command import shell_word
+from ralph.core.screen_text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -283,5 +284,5 @@ def _number(number: int, state: LoopState) -> str:
 
 def _cell(text: str) -> str:
     """What a model or a program said must not end its cell, its row or its table."""
-    shown = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+    shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core import events as ev
 from ralph.core.guards import MOST_REFUSALS
+from ralph.core.screen_text import foreign_lines, in_one_line
 from ralph.core.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:
@@ -56,12 +57,8 @@ _REPORT_SOURCES = {
 }
 
 
-# What a model or a server says must not move the reader's cursor or recolour the screen.
-_CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-
-
 class Narration:
-    """Feed it events; it gives the lines, each without its line break and without control characters."""
+    """Feed it events; it gives the lines, each without its line break, fit to be shown to people (`screen_text`)."""
 
     def __init__(self, *, is_quiet: bool, has_color: bool, tells_words: bool = True) -> None:
         """Without `tells_words` the model's own words are left out: they reach the reader as the answer."""
@@ -109,8 +106,8 @@ class Narration:
             yield self.color("red", f"[error] {who}{one_line(event.error)}")
 
     def color(self, name: str, text: str) -> str:
-        """The one place that colours: ANSI codes for a terminal, the plain text elsewhere."""
-        shown = plain(text)
+        """A line of ralph's own, or a part of one. The one place that colours: ANSI codes for a terminal only."""
+        shown = in_one_line(text)
         return f"\x1b[{_COLORS[name]}m{shown}\x1b[0m" if self._has_color else shown
 
     def _one_liners(self, event: ev.Event) -> Iterator[str]:
@@ -140,7 +137,7 @@ class Narration:
             if not was_told:
                 yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
         elif event.call.name == FINAL_REPORT and self._tells_words:
-            yield from plain(str(event.call.arguments["summary"])).split("\n")
+            yield from foreign_lines(str(event.call.arguments["summary"]))
 
     def _of_a_turn(self, event: ev.Event) -> Iterator[str]:
         match event:
@@ -209,9 +206,9 @@ class Narration:
             return
         elif delta.get("type") == "text_delta":
             self._streamed = True
-            text = plain(str(delta.get("text", "")))
-            *ends_of_lines, rest = text.split("\n")
+            *ends_of_lines, rest = str(delta.get("text", "")).split("\n")
             for end in ends_of_lines:
+                # Only a whole line tells: a control sequence may come in several pieces.
                 yield from self._said("".join(self._unfinished) + end)
                 self._unfinished.clear()
             self._unfinished.append(rest)
@@ -225,7 +222,7 @@ class Narration:
         if not self._streamed:
             for block in message["content"]:
                 if block.get("type") == "text":
-                    yield from plain(str(block["text"])).split("\n")
+                    yield from foreign_lines(str(block["text"]))
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
@@ -244,12 +241,13 @@ class Narration:
         if rest:
             yield from self._said(rest)
 
-    def _said(self, line: str) -> Iterator[str]:
-        """A line of the model's: shown, or held back."""
+    def _said(self, text: str) -> Iterator[str]:
+        """A line of the model's, which may hold several: shown, or held back."""
+        lines = foreign_lines(text)
         if self._held is None:
-            yield line
+            yield from lines
         else:
-            self._held.append(line)
+            self._held.extend(lines)
 
     def _ended(self, event: ev.RunEnded) -> Iterator[str]:
         for hint in event.hints:
@@ -274,14 +272,9 @@ def outcome_line(event: ev.RunEnded) -> str:
     return f"{ending} [{', '.join(parts)}]"
 
 
-def plain(text: str) -> str:
-    """The text without control characters, line breaks and tabs apart."""
-    return text.translate(_CONTROL)
-
-
 def one_line(text: str) -> str:
     """Whatever a server wrote, in one line of bearable length: it must not forge a line of ours."""
-    line = " ".join(text.split())
+    line = " ".join(in_one_line(text).split())
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
 

@@ -9,9 +9,10 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from ralph.core.screen_text import in_one_line, json_for_terminal, visible
 from ralph.core.session_history import DAMAGED, KILLED, RUNNING, messages_of
 from ralph.core.session_story import Called, Happened, OtherBlock, Prompted, Said, story_of
-from ralph.effects.output.narration import Narration, plain
+from ralph.effects.output.narration import Narration
 from ralph.effects.output.session_text import no_result, result_text
 from ralph.effects.output.session_words import attempts_line, cost_text, counted, ending
 from ralph.effects.output.system_events import event_of
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 EXPORT_VERSION = 1
 """Raised when a field of the JSON export changes its meaning."""
-
-_RAW_CONTROL = {code: f"\\u{code:04x}" for code in range(127, 160)}
-"""JSON may hold them as they are; a terminal must not get them so."""
 
 
 def markdown(session_id: str, outcome: str, history: SessionHistory, problem: str | None) -> Iterator[str]:
@@ -84,7 +82,7 @@ def json_text(
 
 
 def as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1).translate(_RAW_CONTROL)
+    return json_for_terminal(json.dumps(value, ensure_ascii=False, indent=1))
 
 
 def _run_object(run: RunHistory) -> dict[str, Any]:
@@ -158,17 +156,17 @@ def _end_of(run: RunHistory, outcome: str) -> str:
 
 
 def _quoted(text: str) -> list[str]:
-    return [f"> {line}".rstrip() for line in plain(text).strip("\n").split("\n")]
+    return [f"> {line}".rstrip() for line in visible(text).strip("\n").split("\n")]
 
 
 def _fenced(text: str) -> list[str]:
-    body = plain(text)
+    body = visible(text)
     fence = "`" * max(3, _longest_run_of_backticks(body) + 1)
     return [fence, *body.rstrip("\n").split("\n"), fence]
 
 
 def _inline(text: str) -> str:
-    line = " ".join(plain(text).split())
+    line = " ".join(in_one_line(text).split())
     mark = "`" * (_longest_run_of_backticks(line) + 1)
     gap = " " if line.startswith("`") or line.endswith("`") else ""
     return f"{mark}{gap}{line}{gap}{mark}"

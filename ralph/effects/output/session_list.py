@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.outcome import Outcome
+from ralph.core.screen_text import in_one_line
 from ralph.core.session_history import RUNNING
 from ralph.core.session_naming import SHORT_ID_CHARS, shortened
-from ralph.effects.output.narration import Narration, plain
+from ralph.effects.output.narration import Narration
 from ralph.effects.output.session_words import cost_text
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class SessionList:
             self._narration.color(_color_of(outcome), f"{outcome:15}"),
             str(history.turns),
             cost_text(history.cost_usd),
-            plain(history.task),
+            in_one_line(history.task),
         )
 
     def _line(self, name: str, time: str, directory: str, outcome: str, *rest: str) -> str:
@@ -89,5 +90,5 @@ def _color_of(outcome: str) -> str:
 
 def _tail(path: str, width: int) -> str:
     """The end says more than the beginning."""
-    shown = plain(path).replace("\n", " ").replace("\t", " ")
+    shown = in_one_line(path)
     return shown if len(shown) <= width else "…" + shown[1 - width :]

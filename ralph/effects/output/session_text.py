@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.outcome import Outcome
+from ralph.core.screen_text import foreign_lines, visible
 from ralph.core.session_history import DAMAGED, KILLED, RUNNING
 from ralph.core.session_story import Called, Happened, OtherBlock, Prompted, Said, story_of
-from ralph.effects.output.narration import LONGEST_SUMMARY, Narration, describe_call, one_line, plain
+from ralph.effects.output.narration import LONGEST_SUMMARY, Narration, describe_call, one_line
 from ralph.effects.output.session_words import attempts_line, cost_text, counted, ending, local_time
 from ralph.effects.output.system_events import event_of
 
@@ -48,7 +49,7 @@ class SessionText:
         }
         for name, value in rows.items():
             if value:
-                yield f"{self._color('dim', f'{name:9}')} {one_line(plain(str(value)))}"
+                yield f"{self._color('dim', f'{name:9}')} {one_line(str(value))}"
 
     def story(self, outcome: str, history: SessionHistory) -> Iterator[str]:
         for run, happenings in story_of(history):
@@ -86,7 +87,7 @@ class SessionText:
             case Prompted():
                 yield from self._prompt(happening)
             case Said():
-                yield from plain(happening.text).split("\n")
+                yield from foreign_lines(happening.text)
             case Called():
                 yield self._color("blue", f"[tool] {describe_call(happening.call)}")
                 if happening.result is not None:
@@ -102,7 +103,7 @@ class SessionText:
         if prompt.is_automatic:
             yield self._color("dim", f"[ralph] to the model: {one_line(prompt.text)}")
             return
-        lines = plain(prompt.text).strip("\n").split("\n")
+        lines = visible(prompt.text).strip("\n").split("\n")
         yield from (f"> {line}" for line in lines[:_PROMPT_LINES])
         if len(lines) > _PROMPT_LINES:
             yield self._color("dim", f"> … {counted(len(lines) - _PROMPT_LINES, 'line')} more")
@@ -154,7 +155,7 @@ def _media(block: Mapping[str, Any]) -> str:
 
 def _gist(text: str) -> Iterator[str]:
     """The first lines, where a file begins, and the last ones, where a command says how it went."""
-    lines = [line for line in plain(text).split("\n") if line.strip()] or ["(nothing)"]
+    lines = [line for line in visible(text).split("\n") if line.strip()] or ["(nothing)"]
     first, last = lines[:_FIRST_RESULT_LINES], lines[_FIRST_RESULT_LINES:]
     left_out = len(last) - _LAST_RESULT_LINES
     for line in first:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ralph.core.events import Event, RunEnded
+from ralph.core.screen_text import foreign_lines, json_for_terminal
 from ralph.effects.output.narration import Narration
 from ralph.effects.output.result_file import write_result_file
 from ralph.effects.output.result_object import result_object
@@ -62,11 +63,14 @@ class Writer:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         has_color: bool = False,
+        is_on_terminal: bool = False,
         is_one_terminal: bool = False,
         is_one_stream: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
-        """`is_one_terminal`: both descriptors are the same screen, which need not show the answer twice.
+        """`is_on_terminal`: `stdout_fd` is shown to people, who get no exact text but one that cannot do anything.
+
+        `is_one_terminal`: both descriptors are the same screen, which need not show the answer twice.
 
         `is_one_stream`: both are one pipe or file that a program reads. Lines for people would break JSON there, and the
         model's words would stand in a text twice.
@@ -82,6 +86,7 @@ class Writer:
         self._narration = Narration(
             is_quiet=options.is_quiet, has_color=has_color, tells_words=not is_one_stream
         )
+        self._is_on_terminal = is_on_terminal
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
         # One spool for one stream: nothing overtakes the answer or tears it.
@@ -105,7 +110,7 @@ class Writer:
             for fields in stream_objects(
                 event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
             ):
-                self._stdout.write(self._json_line(fields))
+                self._put_json(self._json_line(fields))
 
     @property
     def has_room(self) -> bool:
@@ -115,7 +120,7 @@ class Writer:
     def respond(self, fields: dict[str, Any]) -> None:
         """An answer to whoever drives the run; it is written even while the output is closing."""
         line = json.dumps(shown(fields, self.redact), ensure_ascii=False, separators=(",", ":"))
-        self._stdout.write(_encoded(line), must_arrive=True)
+        self._put_json(line, must_arrive=True)
 
     def count_down(self, waiting_for: str, left_s: float) -> None:
         """In place, on a terminal: seconds until a wait is over. 0 takes the line away."""
@@ -128,7 +133,7 @@ class Writer:
         """Raises OSError; the file then has its old content or none."""
         if self._options.result_file is not None:
             result = self._json_line(result_object(ended, self.session_id))
-            write_result_file(self._options.result_file, result, self._options.directories)
+            write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
         """Give the reader of standard output a last chance to take what is there; a signal shortens it.
@@ -167,7 +172,7 @@ class Writer:
             self._last_chance_ends_s = clock.now_s() + self._last_chance_s
         while True:
             try:
-                spool.drain(waiter, self._last_chance_ends_s)
+                spool.drain(waiter, clock, self._last_chance_ends_s)
             except Interrupted:
                 # A healthy reader needs milliseconds; the signal may be older than this wait.
                 soon_s = clock.now_s() + LAST_CHANCE_AFTER_SIGNAL_S
@@ -184,12 +189,12 @@ class Writer:
         if self._options.output_format == "stream-json":
             failure = failure_message(ended, self._new_id())
             if failure is not None:
-                self._stdout.write(self._json_line(failure))
+                self._put_json(self._json_line(failure))
         if self._options.output_format != "text":
             fields = result_object(ended, self.session_id)
             if self._stdout.dropped_writes:
                 fields["dropped_events"] = self._stdout.dropped_writes
-            self._stdout.write(self._json_line(fields), must_arrive=True)
+            self._put_json(self._json_line(fields), must_arrive=True)
         else:
             answer = self._text_answer(ended)
             if answer is not None:
@@ -199,19 +204,25 @@ class Writer:
         """What was asked for: the report's payload, else the last words. None: they stand on the screen already."""
         report = ended.report
         if report is not None and report.payload is not None:
-            return json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)
+            payload = json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)
+            return json_for_terminal(payload) if self._is_on_terminal else payload
         # The model's own words are narrated; a report that stood in a text or is synthetic has others.
         is_narrated = report is None or report.source == "tool_call"
         if ended.result is None or (is_narrated and self._shows_answer_twice):
             return None
-        return self.redact(ended.result)
+        exact = ended.result
+        return self.redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    def _json_line(self, fields: dict[str, Any]) -> bytes:
+    def _put_json(self, line: str, *, must_arrive: bool = False) -> None:
+        fit = json_for_terminal(line) if self._is_on_terminal else line
+        self._stdout.write(_encoded(fit), must_arrive=must_arrive)
+
+    def _json_line(self, fields: dict[str, Any]) -> str:
         stamped = {**fields, "uuid": self._new_id(), "session_id": self.session_id}
-        return _encoded(json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":")))
+        return json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":"))
 
 
 def _encoded(line: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ralph.core.shortage import ShortageError
 from ralph.core.tool_calls import ToolOutput
 from ralph.effects.running_command import Ended, Ending, NotFollowedError, RunningCommand
 from ralph.effects.tools.output_capture import OutputCapture, StreamRedaction
@@ -63,6 +64,8 @@ def _started(command: str, room: ToolRoom) -> SupervisedCommand:
             environment=environment_for_commands(settings.environment),
             grace_s=settings.kill_grace_s,
         )
+    except ShortageError as error:
+        raise ToolError(f"the command was not started: {error}. That passes: try again") from None
     except OSError as error:
         if not settings.cwd.is_dir():
             raise ToolError(f"the working directory {settings.cwd} no longer exists") from None

@@ -65,7 +65,7 @@ class LineQuery:
 
 def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
     """Raises ToolError for what cannot be searched, or must not be."""
-    room.guard.refuse_read(path, shown)
+    judged = room.guard.refuse_read(path, shown)
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -73,7 +73,7 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
     if stat.S_ISDIR(mode):
         if not os.access(path, os.R_OK | os.X_OK):
             raise ToolError(f"{shown}: Permission denied")
-        real = _opened_directory(path, shown, room)
+        real = _opened_directory(path, shown, judged, room)
         return Place(path, real, room.guard.hidden_beneath(real))
     if not stat.S_ISREG(mode):
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
@@ -88,14 +88,14 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
     return Place(path.parent, directory, HiddenPlaces(room.guard, directory, ()), name, path.name)
 
 
-def _opened_directory(path: Path, shown: str, room: ToolRoom) -> str:
+def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
     """Where it lies."""
     try:
         descriptor = os.open(path, HELD_DIRECTORY)
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
     try:
-        return room.guard.refuse_opened(descriptor, path, shown)
+        return room.guard.refuse_opened(descriptor, path, shown, judged)
     finally:
         os.close(descriptor)
 

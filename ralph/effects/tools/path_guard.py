@@ -42,24 +42,28 @@ class PathGuard:
     def paths(self) -> ProtectedPaths:
         return self._gather()
 
-    def refuse_read(self, path: Path, shown: str) -> None:
-        """For what a name leads to, there or not. Raises ToolError."""
-        self._refuse_read(os.path.realpath(path), shown, None)
+    def refuse_read(self, path: Path, shown: str) -> str:
+        """For what a name leads to, there or not. Where that is; raises ToolError."""
+        real = os.path.realpath(path)
+        self._refuse_private(real, shown, None)
+        self._refuse(real, shown, self._why_not_read(real))
+        return real
 
-    def refuse_opened(self, descriptor: int, path: Path, shown: str) -> str:
-        """For what was opened. Where that lies; raises ToolError."""
-        real = opened_path(descriptor, str(path))
+    def refuse_opened(self, descriptor: int, path: Path, shown: str, judged: str) -> str:
+        """For what was opened. Where that lies; raises ToolError. `judged`: the place that `refuse_read` gave."""
+        real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
         if real is None:
             raise ToolError(f"{shown} is not read: where it really lies cannot be told")
-        self._refuse_read(real, shown, os.fstat(descriptor))
+        self._refuse_private(real, shown, status)
+        if real != judged:
+            self._refuse(real, shown, self._why_not_read(real))
+        self._refuse(real, shown, self._why_not_linked(status))
         return real
 
     def refuse_written(self, real: str, shown: str) -> None:
         """`real`: absolute, links followed, there or not. Raises ToolError."""
         for path in dict.fromkeys((real, self._canonical(real))):
-            protection = self.paths.why_not_written(path)
-            if protection is not None:
-                raise ToolError(_refusal(shown, real, "written", protection))
+            self._refuse(real, shown, self.paths.why_not_written(path), "written")
 
     def hidden_beneath(self, directory: str) -> HiddenPlaces:
         """`directory`: absolute, links followed."""
@@ -70,14 +74,14 @@ class PathGuard:
         """`real`: absolute, links followed, there or not."""
         return self._why_not_read(real) is None
 
-    def _refuse_read(self, real: str, shown: str, status: os.stat_result | None) -> None:
+    def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
         if _is_private(real, status):
             raise ToolError(f"{shown} shows the environment or memory of a process, and is not read")
-        protection = self._why_not_read(real)
-        if protection is None and status is not None:
-            protection = self._why_not_linked(status)
+
+    def _refuse(self, real: str, shown: str, protection: Protection | None, verb: str = "read") -> None:
         if protection is not None:
-            raise ToolError(_refusal(shown, real, "read", protection))
+            where = shown if shown == real else f"{shown} (really {real})"
+            raise ToolError(f"{where} is not {verb}: {protection}")
 
     def _why_not_read(self, real: str) -> Protection | None:
         own = self._own_files()
@@ -167,11 +171,6 @@ class HiddenPlaces:
 
 def _is_private(real: str, status: os.stat_result | None) -> bool:
     return os.path.basename(real) in _PRIVATE_KERNEL_NAMES and is_made_by_kernel(real, status)  # noqa: PTH119 - a str
-
-
-def _refusal(shown: str, real: str, verb: str, protection: Protection) -> str:
-    where = shown if shown == real else f"{shown} (really {real})"
-    return f"{where} is not {verb}: {protection}"
 
 
 def _files_of(place: str, depth: int = 1) -> Iterator[str]:

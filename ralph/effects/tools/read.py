@@ -48,7 +48,7 @@ def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
 
     Never blocks, and never opens a device, which could act on being opened. Raises ToolError for what must not be read.
     """
-    room.guard.refuse_read(path, shown)
+    judged = room.guard.refuse_read(path, shown)
     try:
         _refuse_special(path.stat().st_mode, shown)
         # Between the look and the open a FIFO may have taken the file's place: do not block on it.
@@ -59,7 +59,7 @@ def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
     try:
         _refuse_special(os.fstat(descriptor).st_mode, shown)
-        return descriptor, room.guard.refuse_opened(descriptor, path, shown)
+        return descriptor, room.guard.refuse_opened(descriptor, path, shown, judged)
     except ToolError:
         os.close(descriptor)
         raise

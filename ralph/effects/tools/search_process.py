@@ -6,6 +6,8 @@ import os
 import select
 from typing import TYPE_CHECKING
 
+from ralph.effects.starting import start_process
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Self
@@ -22,7 +24,7 @@ Record = tuple[bytes, int]
 
 
 class SearchProcess:
-    """Use on a worker thread, in a `with` statement: leaving it ends the program."""
+    """Use on a worker thread, in a `with` statement: leaving it ends the program. Raises OSError, a ShortageError for one."""
 
     def __init__(self, command: Sequence[str], *, cwd: str, room: ToolRoom) -> None:
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
@@ -32,7 +34,7 @@ class SearchProcess:
         protect_this_process()
         self._room = room
         self._deadline_s = room.clock.now_s() + room.settings.search_timeout_s
-        self._process = subprocess.Popen(
+        self._process = start_process(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -24,20 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _LONGEST_LINE_BYTES = 1 << 20
-# Several frames for each directory of a path, which has at most 4096 bytes.
-_DEEPEST_TREE = 20_000
 # If ralph was killed, nobody else ends a search that got stuck.
 _MARGIN_S = 5.0
 
 
 def main(task_json: str) -> int:
     task = json.loads(task_json)
-    sys.setrecursionlimit(_DEEPEST_TREE)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, task["limit_s"] + _MARGIN_S)
     try:
         if task["output_mode"] == "files":
-            for path in walk(task["top"], _report, frozenset(task["hidden"])):
+            for path in walk(task["top"], _report, hidden=frozenset(task["hidden"])):
                 _put(b"./" + os.fsencode(path) + b"\0")
         else:
             _search(task)
@@ -66,7 +63,7 @@ def _paths(task: dict[str, Any]) -> Iterator[str]:
         yield task["target"]
         return
     glob = GlobPattern(task["glob"]) if task["glob"] is not None else None
-    for path in walk(task["top"], _report, frozenset(task["hidden"])):
+    for path in walk(task["top"], _report, hidden=frozenset(task["hidden"])):
         if glob is None or glob.matches(path):
             yield "./" + path
 

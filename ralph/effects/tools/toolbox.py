@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ralph.core.shortage import ShortageError, shortage_of
 from ralph.core.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolOutput
+from ralph.effects.starting import start_thread
 from ralph.effects.tools.definitions import DEFINITIONS
 from ralph.effects.tools.planned_write import PlannedWrite, settle
 from ralph.effects.tools.roots import Roots
 from ralph.effects.tools.tool_error import ToolError
 from ralph.effects.tools.tool_room import ToolRoom, ToolSettings
-from ralph.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
+from ralph.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from threading import Thread
     from typing import TypeAlias
 
     from ralph.core.session import Session
@@ -34,6 +36,8 @@ _REDACTED = frozenset({"Bash", "Glob", "Grep"})
 # Searches look up ten times a second, and a write that is in progress is better finished than left with its
 # temporary file; what hangs on a dead mount is left behind.
 _GIVE_UP_S = 0.8
+# Without memory a thread may die without a word.
+_LOOK_AT_THREADS_S = 1.0
 # Waits for signals itself, and the kernel ties its command to the thread that starts it.
 _ON_THIS_THREAD = frozenset({"Bash"})
 
@@ -113,33 +117,43 @@ class LocalToolbox:
         """On threads of their own, so that a signal is heard while they run."""
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
-        done: dict[int, tuple[T, float] | WorkingDirectoryGoneError] = {}
+        done: dict[int, tuple[T, float] | BaseException] = {}
         waiting_for = ", ".join(name for name, _ in jobs)
         try:
-            for index, job in enumerate(jobs):
-                self._start(mailbox, index, job)
+            threads = [self._start(mailbox, index, job) for index, job in enumerate(jobs)]
             while len(done) < len(jobs):
-                index, result = self._room.waiter.wait(mailbox, until_s=None, waiting_for=waiting_for)
-                done[index] = result
+                done.update([self._next_done(mailbox, threads, waiting_for)])
         except BaseException:
             self._give_up(mailbox, len(jobs) - len(done))
             raise
         finally:
             mailbox.close()
-        return [_unless_gone(done[index]) for index in range(len(jobs))]
+        return [_unless_failed(done[index]) for index in range(len(jobs))]
 
-    def _start(self, mailbox: Mailbox, index: int, job: Job[T]) -> None:
+    def _start(self, mailbox: Mailbox, index: int, job: Job[T]) -> Thread | None:
         def run() -> None:
             try:
                 result: object = self._timed(job)
-            except WorkingDirectoryGoneError as gone:
-                result = gone
+            except BaseException as failed:  # noqa: BLE001 - raised where somebody waits for it
+                result = failed
             mailbox.put((index, result))
 
         try:
-            Thread(target=run, daemon=True, name=job[0]).start()
-        except RuntimeError:  # the system has no thread left
+            return start_thread(run, name=job[0])
+        except ShortageError:
             run()
+            return None
+
+    def _next_done(self, mailbox: Mailbox, threads: Sequence[Thread | None], waiting_for: str) -> Any:
+        """A job's index, and what came of it. Raises ShortageError for threads that could not even say that they failed."""
+        while True:
+            were_alive = any(thread is not None and thread.is_alive() for thread in threads)
+            until_s = self._room.clock.now_s() + _LOOK_AT_THREADS_S
+            item = self._room.waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
+            if item is not TIMED_OUT:
+                return item
+            if not were_alive:
+                raise ShortageError("memory")
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
         """Stop what the calls have started. A further signal means: do not wait for that."""
@@ -190,8 +204,8 @@ def _no_plan(_call: ToolCall) -> None:
     """What a command will do cannot be told; that there is a place for it to run in has been looked at by now."""
 
 
-def _unless_gone(result: tuple[T, float] | WorkingDirectoryGoneError) -> tuple[T, float]:
-    if isinstance(result, WorkingDirectoryGoneError):
+def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
+    if isinstance(result, BaseException):
         raise result
     return result
 
@@ -207,6 +221,11 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
     except ToolError as failure:
         return ToolOutput(str(failure), is_error=True)
     except Exception as bug:  # noqa: BLE001 - as above
+        short = shortage_of(bug)
+        if short is not None:
+            return ToolOutput(
+                f"{short}; nothing is wrong with the call. That passes: try again", is_error=True
+            )
         return ToolOutput(f"{name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True)
 
 

@@ -79,7 +79,7 @@ def written(repository: Repository) -> Repository:
 
 def opened(repository: Repository):
     return open_checkout(
-        repository.top, "PLAN.md", repository.seams(), tuple(repository.top / path for path in OWN)
+        repository.top, "PLAN.md", repository.seams(), own_paths=tuple(repository.top / path for path in OWN)
     )
 
 

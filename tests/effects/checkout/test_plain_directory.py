@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.effects.checkout import plain_directory
 from ralph.effects.checkout.plain_directory import PlainDirectory
+from ralph.effects.tools import ignore_rules
 from ralph.loop_ports import CheckoutError
 from ralph.ports import SignalReceived
 from tests.effects.checkout.repositories import CLOCK, Repository
@@ -25,9 +27,10 @@ def here(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path
 
 
-def plain(here: Path) -> PlainDirectory:
+def plain(here: Path, told: list[str] | None = None) -> PlainDirectory:
     waiter = Repository(here, here / ".ralph").waiter
-    return PlainDirectory(here, plan_file="ignored-plan", waiter=waiter, clock=CLOCK)
+    warn = print if told is None else told.append
+    return PlainDirectory(here, plan_file="ignored-plan", waiter=waiter, clock=CLOCK, warn=warn)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +84,46 @@ def test_a_signal_ends_the_look(here: Path) -> None:
     checkout._waiter.note_signal(signal.SIGTERM)  # type: ignore[attr-defined]
     with pytest.raises(SignalReceived):
         checkout.snapshot()
+
+
+def test_more_than_is_read_in_one_look_is_told_by_size_and_time_from_then_on(here: Path, monkeypatch) -> None:
+    monkeypatch.setattr(plain_directory, "MOST_READ_OF_ALL_BYTES", 100)
+    told: list[str] = []
+    checkout = plain(here, told)
+    checkout.snapshot()
+    (here / "b").write_bytes(b"x" * 100)
+    before = checkout.snapshot()
+    assert len(told) == 1
+    assert "progress is told by size and time of each" in told[0]
+    assert checkout.snapshot().digest == before.digest
+    os.utime(here / "a", (1, 1))
+    after = checkout.snapshot()
+    assert checkout.changes(before, after).files == ("a",)
+    assert len(told) == 1
+
+
+def test_of_too_many_files_it_is_known_that_something_changed_and_not_what(here: Path, monkeypatch) -> None:
+    monkeypatch.setattr(plain_directory, "MOST_FILES_TOLD_APART", 1)
+    checkout = plain(here)
+    before = checkout.snapshot()
+    assert (before.files, before.digest) == (None, checkout.snapshot().digest)
+    (here / "a").write_text("b")
+    after = checkout.snapshot()
+    assert before.digest != after.digest
+    assert checkout.changes(before, after).files == ()
+
+
+def test_a_directory_that_is_too_full_to_be_listed_is_told_by_its_own_time(here: Path, monkeypatch) -> None:
+    monkeypatch.setattr(ignore_rules, "MOST_ENTRIES", 10)
+    (here / "full").mkdir()
+    for number in range(11):
+        (here / "full" / str(number)).touch()
+    told: list[str] = []
+    checkout = plain(here, told)
+    before = checkout.snapshot()
+    assert told == ["full: it has more than 10 entries"]
+    (here / "full" / "1").write_text("more")
+    assert checkout.snapshot().digest == before.digest
+    os.utime(here / "full", (1, 1))
+    assert checkout.changes(before, checkout.snapshot()).files == ("full",)
+    assert len(told) == 1

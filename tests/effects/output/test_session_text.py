@@ -175,7 +175,7 @@ def test_a_line_of_the_list_fits_its_width() -> None:
     journal = Told().run().prompt("a\x1b[31m task\nof several lines that is longer than any line " * 3)
     history = history_of(journal.ends(Outcome.API_UNAVAILABLE).records)
     line = listed.row(SESSION_ID, NOW.timestamp(), "api_unavailable", history)
-    assert line == "3f2a9c1e  11-22 09:00  api_unavailable      2   $0.0030  a[31m task of several…"
+    assert line == "3f2a9c1e  11-22 09:00  api_unavailable      2   $0.0030  a task of several line…"
     assert len(line) <= 80
     assert len(listed.header()) <= 80
     old = listed.row(SESSION_ID, NOW.timestamp() - 400 * 86_400, "completed", history)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ def pipe() -> Iterator[Callable[[], Pipe]]:
 def drain(spool: Spool, seconds: float = 2.0) -> float:
     """How long it took."""
     started_s = CLOCK.now_s()
-    spool.drain(InboxWaiter(CLOCK), started_s + seconds)
+    spool.drain(InboxWaiter(CLOCK), CLOCK, started_s + seconds)
     return CLOCK.now_s() - started_s
 
 
@@ -149,10 +150,70 @@ def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing(pipe) -> Non
     assert out.read_until(b"end") == data
 
 
+@pytest.fixture
+def no_threads(monkeypatch) -> pytest.MonkeyPatch:
+    """Undo it, and there are some again."""
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    patched: pytest.MonkeyPatch = monkeypatch
+    return patched
+
+
+def test_p18_without_a_thread_what_was_written_waits_for_one(pipe, no_threads) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd)
+    spool.write(b"first ")
+    no_threads.undo()
+    spool.write(b"second")
+    assert out.read_until(b"second") == b"first second"
+
+
+def test_p18_without_a_thread_the_end_writes_all_that_a_reader_takes(pipe, no_threads) -> None:
+    out = pipe()
+    data = bytes(range(256)) * 200
+    spool = Spool(out.write_fd)
+    spool.write(data)
+    spool.write(b"end")
+    assert drain(spool) < 0.5
+    assert out.read_until(b"end") == data + b"end"
+    assert spool.unread_bytes == 0
+
+
+def test_p10_p18_without_a_thread_a_reader_that_never_reads_holds_nobody_up(pipe, no_threads) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd)
+    spool.write(b"x" * 1_000_000)
+    spool.write(b"end", must_arrive=True)
+    assert 0.1 <= drain(spool, 0.1) < 0.4
+    waiter = InboxWaiter(CLOCK)
+    waiter.note_signal(15)
+    with pytest.raises(Interrupted):
+        spool.drain(waiter, CLOCK, CLOCK.now_s() + 5)
+    no_threads.undo()
+    spool.write(b" more")
+    assert out.read_until(b" more") == b"x" * 1_000_000 + b"end more", "from where it had stopped"
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_p9_p18_without_a_thread_a_reader_that_is_gone_is_no_error_and_a_full_disk_is_one(
+    pipe, no_threads, leaves
+) -> None:
+    out = pipe()
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        spool = Spool(out.write_fd if leaves else full.fileno())
+        out.close(out.read_fd)
+        spool.write(b"x" * 100_000)
+        assert drain(spool) < 0.5
+    assert (spool.failure is None) is leaves
+
+
 def test_a_signal_ends_the_wait_for_a_reader(pipe) -> None:
     spool = Spool(pipe().write_fd)
     spool.write(b"x" * 1_000_000)
     waiter = InboxWaiter(CLOCK)
     waiter.note_signal(15)
     with pytest.raises(Interrupted):
-        spool.drain(waiter, CLOCK.now_s() + 5)
+        spool.drain(waiter, CLOCK, CLOCK.now_s() + 5)

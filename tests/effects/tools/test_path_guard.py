@@ -44,12 +44,12 @@ def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(
     guard: PathGuard, home: Path, work: Path
 ) -> None:
     """As after a swap between the look and the open; and when the file has lost its name since."""
-    guard.refuse_read(work / "innocent", "innocent")
+    judged = guard.refuse_read(work / "innocent", "innocent")
     descriptor = os.open(home / ".ssh/id", os.O_RDONLY)
     for remove in (lambda: None, (home / ".ssh/id").unlink):
         remove()
         with pytest.raises(ToolError, match="holds SSH keys"):
-            guard.refuse_opened(descriptor, work / "innocent", "innocent")
+            guard.refuse_opened(descriptor, work / "innocent", "innocent", judged)
     os.close(descriptor)
 
 
@@ -99,7 +99,9 @@ def test_a_place_that_is_itself_a_link_is_protected_where_it_leads_to(home: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_a_bind_mount_is_no_way_around(guard: PathGuard, home: Path, work: Path) -> None:
+def test_a_bind_mount_is_no_way_around(
+    guard: PathGuard, make_tools: Callable[..., Any], home: Path, work: Path
+) -> None:
     mounted = work / "mounted"
     mounted.mkdir()
     if subprocess.run(["mount", "--bind", home, mounted], check=False, capture_output=True).returncode:
@@ -110,6 +112,9 @@ def test_a_bind_mount_is_no_way_around(guard: PathGuard, home: Path, work: Path)
         assert ".ssh" in guard.hidden_beneath(str(mounted)).paths
         assert guard.hidden_beneath(str(work)).hides("mounted/.ssh/id")
         assert not guard.hidden_beneath(str(work)).hides("innocent")
+        tools = make_tools(cwd=work, user_environment={"HOME": str(home)})
+        assert tools.ok("Glob", pattern="**/*") == "innocent"
+        assert tools.ok("Grep", pattern="key|plain") == "innocent"
     finally:
         subprocess.run(["umount", mounted], check=True)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ralph.core.shortage import ShortageError
 from ralph.core.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
 from ralph.ports import Interrupted
 from tests.children import children
@@ -84,12 +85,41 @@ def test_without_a_thread_left_a_command_is_stopped_and_the_model_told(
     no_more_threads(monkeypatch, after)
     started_s = time.monotonic()
     text = tools.error("Bash", command="sleep 2; touch late")
-    assert text == "the command was stopped at once: the system has no thread left to follow it"
+    assert text.startswith("the command was stopped as soon as it had begun: this machine has no thread left")
+    assert text.endswith("look at what the command has done, and try again")
     assert time.monotonic() - started_s < 1.5
     assert children() <= before
     assert len(list(Path("/dev/fd").iterdir())) == descriptors
     time.sleep(1)
     assert not (tmp_path / "late").exists()
+
+
+def test_a_thread_that_dies_without_a_word_is_not_waited_for_ever(
+    tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it ends where there is no memory left for what it would say."""
+
+    def start_thread(_work: Any, name: str) -> threading.Thread:
+        thread = threading.Thread(target=str, name=name)
+        thread.start()
+        return thread
+
+    monkeypatch.setattr("ralph.effects.tools.toolbox.start_thread", start_thread)
+    with pytest.raises(ShortageError, match="no memory left"):
+        tools.box.run([ToolCall("1", "Read", {"file_path": "a"})])
+
+
+@pytest.mark.parametrize("lacking", [MemoryError(), OSError(24, "Too many open files")], ids=repr)
+def test_a_tool_that_finds_the_machine_short_says_so_and_is_no_bug(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, lacking: Exception
+) -> None:
+    def fails(*_: Any) -> ToolOutput:
+        raise lacking
+
+    monkeypatch.setattr("ralph.effects.tools.read.run", fails)
+    text = tools.error("Read", file_path="a")
+    assert text.startswith("this machine has no ")
+    assert text.endswith("left; nothing is wrong with the call. That passes: try again")
 
 
 @pytest.mark.parametrize("before", [None, "00"])
