@@ -58,7 +58,7 @@ def short_until_told(
         wait_until(lambda: SHORT in errors.read_text())
         scarcity.end()
 
-    (ralph.cwd / "ralph.toml").write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
+    ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
     server = serve(script=play(*turns, on_first=begin))
     with errors.open("wb") as stderr:
         ran = ralph.finish(scarcity.start(ralph, *arguments, stderr=stderr))
@@ -288,7 +288,7 @@ def test_p18_no_descriptor_for_a_while_is_retried_and_told_to_the_model_exits_0(
         sock.sendall(stream(Turn([ToolUse("Bash", {"command": "echo line >> effects"})])))
 
     server = answer_with(begin, stream(DONE))
-    (ralph.cwd / "ralph.toml").write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
+    ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
     with errors.open("wb") as stderr:
         process = ralph.start("go", stderr=stderr)
         ran = ralph.finish(process)
@@ -302,7 +302,9 @@ def test_p18_no_descriptor_for_a_while_is_retried_and_told_to_the_model_exits_0(
 
 def test_p18_a_command_whose_launcher_finds_no_process_was_not_started_and_says_so(scarcity, ralph) -> None:
     scarcity.begin()
-    process = scarcity.start_python(ralph, launcher.__file__, str(os.getpid()), "1", "", "touch", "effects")
+    process = scarcity.start_python(
+        ralph, launcher.__file__, str(os.getpid()), "1", "", "0", "touch", "effects"
+    )
     ran = ralph.finish(process)
     assert ran.code == 75
     assert ran.stderr.startswith("the command was not started: this machine has no process left (")
