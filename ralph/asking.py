@@ -32,6 +32,7 @@ from ralph.retry import send_with_retry
 
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
+    from ralph.core.chain import TurnRequests
     from ralph.core.compaction import Attempt
     from ralph.core.conversation import Conversation
     from ralph.core.tool_calls import Block
@@ -69,10 +70,10 @@ class Asking:
         if notice not in self._notices:
             self._notices.append(notice)
 
-    def answer(self, turn: int) -> Answer:
-        """Not committed yet. Raises like `send_with_retry`."""
+    def answer(self, requests: TurnRequests) -> Answer:
+        """Not committed yet. Raises like `send_with_retry`. `requests`: those of the turn."""
         self._sent = self._transcript.with_notices(self._notices)
-        return send_with_retry(self._sent, self._site, turn)
+        return send_with_retry(self._sent, self._site, requests)
 
     def accept(self, answer: Answer) -> Answer:
         """It becomes part of the conversation, with the notices that led to it."""
@@ -111,7 +112,7 @@ class Asking:
             return False
         return roster.learn_window(told.window, told.prompt, self._sent)
 
-    def make_room(self, trigger: str, turn: int) -> bool:
+    def make_room(self, trigger: str, requests: TurnRequests) -> bool:
         """A fresh context in the place of the old one. False: nothing that is left to try makes it smaller."""
         if not self.may_shrink:
             return False
@@ -119,7 +120,7 @@ class Asking:
         # What leaves no room for a summary is as good as refused.
         asked_as = trigger if self._leaves_room_for_summary() else "overflow"
         while (attempt := self._steps.attempt(asked_as)) is not None:
-            answer = self._summing_up(attempt, before, turn) if attempt.way != "cut" else None
+            answer = self._summing_up(attempt, before, requests) if attempt.way != "cut" else None
             summary = summary_of(answer) if answer is not None else None
             has_shrunk = False
             if summary is not None or attempt.way == "cut":
@@ -162,7 +163,7 @@ class Asking:
             tasks, steps, files, earlier_summary=transcript.summary, most_task_tokens=most_task_tokens
         )
 
-    def _summing_up(self, attempt: Attempt, before: int, turn: int) -> Answer | None:
+    def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
         """What the model says when it is asked for a summary; None: there is too little room to ask it."""
         transcript = self._transcript
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
@@ -176,21 +177,21 @@ class Asking:
             Notice("the context is nearly full: the model is asked to sum up what was done")
         )
         try:
-            return self._summary_past_damage(request, turn)
+            return self._summary_past_damage(request, requests)
         except AgentError as error:
             if failure_kind(error) not in _NO_SUMMARY:
                 raise
             return None
 
-    def _summary_past_damage(self, request: Conversation, turn: int) -> Answer:
+    def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
         """A damaged one is asked for again at once, once: it belongs to no turn, and neither does its count."""
         try:
-            return send_with_retry(request, self._site, turn, MOST_SUMMARY_TOKENS)
+            return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
         except AgentError as error:
             if not is_damaged(error):
                 raise
-        self._site.events.emit(SyntheticRetry(turn, 1, "damaged"))
-        return send_with_retry(request, self._site, turn, MOST_SUMMARY_TOKENS)
+        self._site.events.emit(SyntheticRetry(requests.turn, 1, "damaged"))
+        return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
 
     def estimate(self) -> int:
         """Tokens of the next request, at most."""

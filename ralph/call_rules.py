@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from ralph.core.answer import MalformedCall
 from ralph.core.events import GuardTripped, MalformedCallRefused
+from ralph.core.malformed_answers import MalformedAnswers
 from ralph.core.notices import refused_in_final_turn
+from ralph.core.run_end import DeadEnd
 from ralph.core.tool_arguments import check_arguments
 from ralph.core.tool_calls import FILE_TOOLS, FINAL_REPORT, FileChange, ToolCall, ToolOutput
 
@@ -48,16 +50,36 @@ class CallRules:
         self._guards: Guards | None = None
         self.turn = 0
         """The one at work, for the events."""
-        self.ended_by: Refusal | None = None
-        """The refusal after which the run ends."""
+        self.ended_by: DeadEnd | None = None
+        """Why the run ends."""
         self.has_use = False
-        """Some call of the answer was neither a report nor refused for the final turn."""
+        """Some call of the answer ran, or was refused by a guard."""
         self.has_report = False
         """Some call of the answer was a report."""
+        self._malformed: list[ToolCall] = []
+        """Of the answer."""
+        self._malformed_answers = MalformedAnswers()
 
     def begin_answer(self, turn: int) -> None:
         self.turn = turn
         self.has_use = self.has_report = False
+        self._malformed = []
+
+    @property
+    def is_malformed(self) -> bool:
+        """Every call of the answer was."""
+        return bool(self._malformed) and not self.has_use and not self.has_report
+
+    def end_answer(self) -> None:
+        """All its calls have their results."""
+        if self.has_use:
+            self._malformed_answers = MalformedAnswers()
+        if not self.is_malformed:
+            return
+        are_unknown = not any(call.name in self._tools for call in self._malformed)
+        answers = self._malformed_answers = self._malformed_answers.plus(are_unknown=are_unknown)
+        if answers.are_too_many:
+            self.ended_by = DeadEnd(answers.name, self._malformed[-1], answers.error)
 
     def go_on_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
         """A call that an earlier process ran, or was about to. `output`: what came of it; None: that is not known."""
@@ -65,9 +87,12 @@ class CallRules:
             self.has_report = True
             self._desk.receive(call)
             return
+        if isinstance(self._checked(call), ToolOutput):
+            self._malformed.append(as_written(call))
+            return
         self.has_use = True
         if output is not None:
-            self._guarding().after(as_written(call), output, is_known=call.name in self._tools)
+            self._guarding().after(as_written(call), output)
 
     def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
         if self.ended_by is not None:
@@ -77,21 +102,22 @@ class CallRules:
             return self._received(call, self._desk)
         if self._finishing.is_final:
             return _refused(refused_in_final_turn(needs_report=self._desk is not None))
-        self.has_use = True
         checked = self._checked(call)
-        is_known = call.name in self._tools
         shown = as_written(call)
-        refusal = self._guarding().before(shown, is_known=is_known)
+        if isinstance(checked, ToolOutput):
+            self._malformed.append(shown)
+            self._events.emit(MalformedCallRefused(self.turn, call.name, str(checked.content)))
+            return checked
+        self.has_use = True
+        refusal = self._guarding().before(shown)
         if refusal is not None:
             return self._guarded(refusal)
-        why = self._why_refused(call.name) if is_known else None
-        if why is not None:
-            checked = _refused(why)
-            self._guarding().after(shown, checked, is_known=True)
-        elif isinstance(checked, ToolOutput):
-            self._events.emit(MalformedCallRefused(self.turn, call.name, str(checked.content)))
-            self._guarding().after(shown, checked, is_known=is_known)
-        return checked
+        why = self._why_refused(call.name)
+        if why is None:
+            return checked
+        output = _refused(why)
+        self._guarding().after(shown, output)
+        return output
 
     def _received(self, call: ToolCall | MalformedCall, desk: ReportDesk) -> ToolOutput:
         output = desk.receive(call)
@@ -109,12 +135,14 @@ class CallRules:
         if self._guards is None:
             from ralph.core.guards import Guards  # noqa: PLC0415 - a run without tools does without
 
-            self._guards = Guards(sorted(self._tools))
+            self._guards = Guards()
         return self._guards
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:
         if refusal.is_last:
-            self.ended_by = refusal
+            guard = refusal.guard.replace("_", " ")
+            error = f"the model went round in circles ({guard}): {refusal.refusals} calls were refused"
+            self.ended_by = DeadEnd(refusal.guard, refusal.call, error)
         self._events.emit(GuardTripped(self.turn, refusal.guard, refusal.call, refusal.refusals))
         return _refused(refusal.message)
 

@@ -61,8 +61,8 @@ app = typer.Typer(
 
 def run_cli(arguments: list[str]) -> int:
     """Parse and run; the exit code."""
-    arguments = _with_command(arguments)
     try:
+        arguments = _with_command(arguments)
         code = get_command(app).main(args=arguments, prog_name="ralph", standalone_mode=False)
     except UsageError as error:
         return _complain(str(error), Outcome.USAGE.exit_code())
@@ -85,11 +85,17 @@ def run_cli(arguments: list[str]) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The command first: `run` where the first argument names none."""
+    """The command first: `run` where the first argument names none. Raises UsageError where it was meant to."""
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]
     if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
         return arguments
+    if arguments and not arguments[0].startswith("-") and " " not in arguments[0]:
+        from ralph.core.command_words import instead_of  # noqa: PLC0415 - most prompts are sentences
+
+        instead = instead_of(arguments, COMMANDS)
+        if instead is not None:
+            raise UsageError(instead)
     return ["run", *arguments]
 
 

@@ -5,8 +5,6 @@ Refuses options of `ralph run` that choose a session or a result: both are the l
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,11 +32,9 @@ from ralph.core.loop_defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.core.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from ralph.core.loop_values import LoopLimits
-    from ralph.effects.loop.prompt_source import PromptSource
 
 INIT = "loop init"
 """One command to typer: `loop` takes a prompt where a group would take the name of a command."""
@@ -66,7 +62,8 @@ _REFUSED = {
 _WHAT_NEXT = """
 Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
   ralph loop -f PROMPT_plan.md --max-iterations 3
-  ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
+  ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20
+./loop.sh plan 3 and ./loop.sh build 20 are the same in short, without a check."""
 
 _STATUS_TAKES = ("status", "json_", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time")
@@ -158,7 +155,7 @@ def loop(
     """
     from ralph.core.loop_values import LoopPlan  # noqa: PLC0415 - not needed for --help
     from ralph.loop_command import loop_command  # noqa: PLC0415 - the same
-    from ralph.loop_options import LoopOptions  # noqa: PLC0415 - the same
+    from ralph.loop_options import LoopOptions, PromptWish  # noqa: PLC0415 - the same
 
     to_run = passed_on(context)
     if status:
@@ -186,13 +183,9 @@ def loop(
         raise UsageError("`ralph loop init` takes its options after `init`")
     if prompt in ("status", "continue"):
         raise UsageError(f"`{prompt}` is an option of the loop: ralph loop --{prompt}")
-    directories_of_run = (launch_directory, work_directory)
-    source = _prompt_source(prompt, prompt_file, directories_of_run, is_quiet=to_run.values["quiet"])
     plan = LoopPlan(
         directory=str(work_directory),
         launch_directory=str(launch_directory),
-        prompt=source.text,
-        prompt_file=source.file,
         run_arguments=to_run.arguments,
         config_file=absolute(to_run.values["config"]),
         metrics_file=absolute(to_run.values["metrics_file"]),
@@ -208,7 +201,7 @@ def loop(
         plan_file=plan_file or DEFAULT_PLAN_FILE,
         limits=limits,
     )
-    return loop_command(LoopOptions(plan))
+    return loop_command(LoopOptions(plan, prompt_wish=PromptWish(prompt, absolute(prompt_file))))
 
 
 def _refuse_all_but(allowed: tuple[str, ...], context: typer.Context, to_run: PassedOn, says: str) -> None:
@@ -285,40 +278,8 @@ def _check_values(values: Mapping[str, Any], directory: str | None) -> tuple[str
     return writable
 
 
-def _prompt_source(
-    prompt: str | None, prompt_file: str | None, directories_of_run: Sequence[Path], *, is_quiet: bool
-) -> PromptSource:
-    """Standard input may be waited for, and the waiting ended by a signal."""
-    from ralph.effects.clock import SystemClock  # noqa: PLC0415 - not needed for --help
-    from ralph.effects.loop.prompt_source import find_prompt  # noqa: PLC0415 - the same
-    from ralph.effects.prompt_input import PromptError  # noqa: PLC0415 - the same
-    from ralph.effects.waiter import InboxWaiter, catch_stop_signals  # noqa: PLC0415 - the same
-    from ralph.ports import Interrupted  # noqa: PLC0415 - the same
-
-    clock = SystemClock()
-    waiter = InboxWaiter(clock)
-    restore_handlers = catch_stop_signals(waiter)
-    try:
-        source = find_prompt(
-            prompt, absolute(prompt_file), directories=directories_of_run, waiter=waiter, clock=clock
-        )
-    except PromptError as error:
-        raise UsageError(str(error)) from None
-    except Interrupted as stop:
-        raise typer.Exit(stop.outcome.exit_code(stop.signal_number)) from None
-    finally:
-        restore_handlers()
-    from ralph.core.screen_text import in_one_line  # noqa: PLC0415 - not needed for --help
-
-    with suppress(BrokenPipeError):  # a reader that left does not want to know
-        sys.stderr.writelines(
-            f"[notice] {in_one_line(notice)}\n" for notice in source.notices if not is_quiet
-        )
-    return source
-
-
 def init(*, directory: opt.Directory = None) -> int:
-    """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md and specs/README.md.
+    """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md, specs/README.md and loop.sh.
 
     What is there already is left as it is.
     """

@@ -112,7 +112,9 @@ MetricsFile = Annotated[
         "--metrics-file", metavar="PATH", help="Keep metrics there in Prometheus' text format, each minute."
     ),
 ]
-Otel = Annotated[bool, typer.Option("--otel", help="Export a trace over OTLP (pip install 'ralph[otel]').")]
+Otel = Annotated[
+    bool, typer.Option("--otel", help="Export a trace over OTLP (pip install 'ralph-headless[otel]').")
+]
 InputFormatOption = Annotated[
     InputFormat,
     typer.Option(

@@ -12,7 +12,7 @@ from ralph.core.bug_report import describe_bug
 from ralph.core.classify import FailureKind, failure_kind, outcome_of
 from ralph.core.errors import AgentError
 from ralph.core.events import FinalTurnEntered, Notice, ReportAccepted
-from ralph.core.finishing import Finishing
+from ralph.core.finishing import Finishing, turns_in_words
 from ralph.core.notices import final_turn
 from ralph.core.outcome import Outcome
 from ralph.core.run_end import Ending
@@ -22,9 +22,9 @@ from ralph.ports import BudgetSpent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.core.guards import Refusal
     from ralph.core.next_step import End, GiveUp
     from ralph.core.report import Report, ReportDesk, ReportForm
+    from ralph.core.run_end import DeadEnd
     from ralph.core.tally import Tally
     from ralph.ports import Events, Interrupted
 
@@ -41,7 +41,8 @@ class Closing:
         """Takes the final report; None: none is required."""
         self.last_stop_reason: str | None = None
         self._last_words: str | None = None
-        """Of the final turn, beside calls that were refused."""
+        """What the model said last that is no part of an answer: text that was dropped as it was no report, or that
+        stood beside calls which the final turn refused."""
 
     def _new_desk(self) -> ReportDesk | None:
         return self._form.desk() if self._form is not None else None
@@ -70,7 +71,7 @@ class Closing:
         return None if reason is None else self._final_notice(reason)
 
     def _final_notice(self, reason: str) -> str:
-        return final_turn(reason, needs_report=self.needs_report, max_turns=self._max_turns)
+        return final_turn(reason, needs_report=self.needs_report, turns=turns_in_words(self._max_turns))
 
     def collapse(self, reason: str) -> None:
         """A report has failed."""
@@ -80,14 +81,25 @@ class Closing:
 
     # --- Reports
 
-    def look_at_text(self, text: str) -> bool:
-        """Whether it holds a report, which is then kept."""
-        return self.desk is not None and self.desk.look_at_text(text)
-
-    def saw_final_words(self, text: str) -> None:
-        """What the model says beside calls that are refused may be the closing answer that was asked for."""
-        self.look_at_text(text)
+    def take_text(self, text: str) -> bool:
+        """A whole answer of text. Whether it is a report, which is then kept."""
         self._last_words = text.strip() or self._last_words
+        return self.desk is not None and self.desk.take_text(text)
+
+    def take_final_words(self, text: str) -> None:
+        """What the model says beside calls that are refused may be the closing answer that was asked for."""
+        self._last_words = text.strip() or self._last_words
+        if self.desk is not None:
+            self.desk.look_at_text(text)
+
+    def forget_text(self) -> None:
+        """Another request was sent: it told the model that its last text does not count, if that was dropped."""
+        if self.desk is not None:
+            self.desk.forget_text()
+
+    def forget_words(self) -> None:
+        """Tools ran: what the model said before them is not its last word."""
+        self._last_words = None
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
         """A report that an earlier process accepted, just before it ended."""
@@ -112,7 +124,7 @@ class Closing:
         return Ending(Outcome.TASK_FAILED, stop_reason=self.last_stop_reason, error=error, report=report)
 
     def _tell(self, report: Report) -> None:
-        turn = max(self._tally.turns, 1)
+        turn = max(self._tally.counted_turns, 1)
         attempts = self.desk.attempts if self.desk is not None else 0
         reason = self.finishing.reason
         self._events.emit(ReportAccepted(report.source, report.status, turn, attempts, reason))
@@ -143,11 +155,9 @@ class Closing:
         self.collapse(step.reason)
         return None
 
-    def stuck(self, refusal: Refusal) -> Ending:
-        self._tally.turns += 1
-        guard = refusal.guard.replace("_", " ")
-        error = f"the model went round in circles ({guard}): {refusal.refusals} calls were refused"
-        return Ending(Outcome.NO_PROGRESS, stop_reason=self.last_stop_reason, error=error, guard=refusal)
+    def stuck(self, dead_end: DeadEnd) -> Ending:
+        stop = self.last_stop_reason
+        return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
         """Where nothing came that could be an answer, a report that says so."""
@@ -159,7 +169,7 @@ class Closing:
         accepted = self.desk.accepted if self.desk is not None else None
         report = accepted or ending.stand_in(self.desk, self._tally.turns, self.last_stop_reason)
         self._tell(report)
-        return replace(ending, report=report)
+        return replace(ending, report=report, result=ending.result or self._last_words)
 
 
 def ended_by_error(error: AgentError) -> Ending:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ralph.core.events import RunEnded
 from ralph.core.outcome import Outcome, UsageError
 from ralph.effects.control_channel import ControlChannel, why_unusable
-from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.starting import patiently
 from ralph.effects.steering import Steering
 from ralph.ports import Interrupted
@@ -20,7 +19,7 @@ from ralph.ports import Interrupted
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from ralph.core.control_lines import UserMessage
@@ -77,6 +76,7 @@ class DrivenRun:
             writer.respond,
             self._choose_model,
             serving=lambda: self._prepared.roster.target.name if self._prepared else None,
+            introduction=self._introduction,
             has_room=lambda: writer.has_room,
             acknowledge=channel.acknowledge,
             emit=host.emit,
@@ -105,14 +105,14 @@ class DrivenRun:
                 break
             last = self._work_on(message)
         if last is None:
-            self._forget_session()
+            opened.session.forget()
             # What was asked meanwhile has its answer in the output still.
             self._writer.deliver(self._host.waiter, self._host.clock)
             self._writer.conclude(self._host.waiter, self._host.clock)
             raise UsageError("standard input held no user message")
         self._refuse_the_rest(last)
         if not self._has_worked:
-            self._forget_session()
+            opened.session.forget()
         return self._host.delivered(last, is_told=True).exit_code
 
     def _open(self) -> PreparedRun:
@@ -146,7 +146,8 @@ class DrivenRun:
         has_refused = self._refuse_the_rest(stopped)
         is_told = has_refused or last is None
         if last is None:
-            self._forget_session()
+            if self._prepared is not None:
+                self._prepared.session.forget()
             if not has_refused:
                 self._told(stopped)
         return self._host.delivered(stopped, is_told=is_told).exit_code
@@ -164,20 +165,18 @@ class DrivenRun:
             self._told(refused)
         return has_refused
 
-    def _forget_session(self) -> None:
-        """Nothing was said in it: `--continue` means the one before."""
-        prepared = self._prepared
-        if prepared is None or prepared.session.old is not None:
-            return
-        journal = prepared.session.journal
-        if isinstance(journal, FileJournal):
-            with suppress(OSError):
-                journal.path.unlink()
-
     def _told(self, ended: RunEnded) -> RunEnded:
         ended = self._host.told(ended)
         self._writer.tell_end(ended)
         return ended
+
+    def _introduction(self) -> Mapping[str, Any]:
+        """Nothing while the session is being opened: nothing can be chosen yet."""
+        from ralph.effects.output.introduction import introduction  # noqa: PLC0415 - a driver asks once, most runs never
+
+        if self._prepared is None:
+            return {}
+        return introduction(self._prepared.roster, self._host.controls.permission_mode.value)
 
     def _choose_model(self, wish: str | None) -> str:
         """A target's name, else the model's. Raises ValueError for one that cannot be had."""

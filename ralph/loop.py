@@ -13,11 +13,13 @@ from ralph.asking import Asking
 from ralph.call_rules import CallRules
 from ralph.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.core.budget import Budget
+from ralph.core.chain import TurnRequests
 from ralph.core.classify import FailureKind, failure_kind, is_damaged
 from ralph.core.controls import RunControls
 from ralph.core.conversation import text_blocks
 from ralph.core.errors import AgentError
 from ralph.core.events import (
+    AttemptEnded,
     Event,
     ModelFallback,
     Notice,
@@ -25,6 +27,7 @@ from ralph.core.events import (
     RetryScheduled,
     RunEnded,
     SyntheticRetry,
+    TurnAsked,
     TurnStarted,
 )
 from ralph.core.hints import come_back_hint, hints_for
@@ -37,6 +40,7 @@ from ralph.core.next_step import (
     RunTools,
     Step,
     TurnState,
+    asked_again,
     next_step,
 )
 from ralph.core.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
@@ -116,6 +120,7 @@ class Run:
         self._closing = Closing(self._limits.max_turns, self._report_form, self._tally, self)
         self._rules = self._fresh_rules()
         self._asking = Asking(self._site, self._transcript)
+        self._requests = TurnRequests(1)
 
     def _fresh_rules(self) -> CallRules:
         closing = self._closing
@@ -140,6 +145,8 @@ class Run:
         """An `Events` port of its own: everything that happens in a run is counted on its way out."""
         self._tally.saw(event)
         self._budget.saw(event)
+        if isinstance(event, AttemptEnded):
+            self._closing.forget_text()
         if isinstance(event, ModelFallback | RetryScheduled):
             self._record_target()  # whoever is killed from here on leaves it behind
         self._sink.emit(event)
@@ -197,7 +204,7 @@ class Run:
             return self._closing.accepted(report)
         follows_tools = prompt is None and self._ends_with_results()
         while True:
-            ending = self._begin_turn(follows_tools=follows_tools) or self._one_turn()
+            ending = self._begin_turn(follows_tools=follows_tools) or self._counted_turn()
             if ending is not None:
                 return ending
             follows_tools = True
@@ -219,7 +226,7 @@ class Run:
             opening = ()
             if pending.calls:
                 self._run_tools(pending)
-                self._tally.turns += 1
+                self._tally.turns += not self._rules.is_malformed
                 self._closing.forget_reports()
                 self._rules = self._fresh_rules()
             self._recover()  # calls that must not run need a result too
@@ -245,7 +252,8 @@ class Run:
         if finishing.is_over(turn):
             return self._closing.forced()
         self.emit(TurnStarted(turn))
-        reason = finishing.makes_final(turn, follows_tools=follows_tools)
+        needs_report = self._closing.needs_report
+        reason = finishing.makes_final(turn, follows_tools=follows_tools, needs_report=needs_report)
         if reason is not None:
             self._enter_final_turn(reason)
             return None
@@ -258,6 +266,15 @@ class Run:
 
     def _enter_final_turn(self, reason: str) -> None:
         self._asking.tell(self._closing.enter_final_turn(reason))
+
+    def _counted_turn(self) -> Ending | None:
+        """One turn; what it has asked is told as one sum, however it ends."""
+        asked = self._requests = TurnRequests(self._turn)
+        try:
+            return self._one_turn()
+        finally:
+            if asked.attempts:
+                self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
 
     def _one_turn(self) -> Ending | None:
         """Ask until an answer is accepted and its tools have run. None: another turn may begin."""
@@ -286,8 +303,10 @@ class Run:
             case RunTools():
                 if step.notice is not None:
                     self.emit(Notice(step.notice))
+                if self._closing.is_final:
+                    self._closing.take_final_words(answer.text)  # before its calls, which may take them back
                 self._run_tools(answer)
-                return self._after_tools(state, answer)
+                return self._after_tools(state)
             case Continue():
                 if self.conversation.messages[-1].role == "assistant":
                     self._transcript.say(CONTINUE)
@@ -311,7 +330,7 @@ class Run:
             case MakeRoom():
                 return state if self._make_room("window_exceeded") else self._closing.forced("context")
             case GiveUp():
-                return self._gave_up(step)
+                return self._gave_up(step, state)
             case AskAgain():
                 self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
                 needs_report, is_final = self._closing.needs_report, self._closing.is_final
@@ -330,41 +349,46 @@ class Run:
         self._tool_turn = None
         self._transcript.take_results(results, turn.changed_files)
 
-    def _after_tools(self, state: TurnState, answer: Answer) -> Ending | TurnState | None:
-        """The turn is over, unless all its calls were reports that failed or were refused as such."""
+    def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
+        """The turn is over, unless nothing of it could run: its calls were malformed, reports that failed, or refused
+        in the final turn.
+        """
         rules, closing = self._rules, self._closing
-        if closing.is_final:
-            closing.saw_final_words(answer.text)
+        rules.end_answer()
         report = closing.report()
         if report is not None:
             return closing.accepted(report)
         if rules.has_report:
             closing.collapse("report_failed")
+        self._tally.turns += rules.has_use
         if rules.ended_by is not None:
             return closing.stuck(rules.ended_by)
         if rules.has_use:
-            self._tally.turns += 1
+            closing.forget_words()
             self._turn_state = state.renewed
             return None
-        reason = "invalid_report" if rules.has_report else "refused_calls"
-        if not state.may_fail:
-            return self._gave_up(GiveUp(reason, "the final report was not accepted"))
-        self.emit(SyntheticRetry(self._turn, state.failures + 1, reason))
-        return state.failed
+        if rules.is_malformed:
+            return state
+        state, step = asked_again(state, "invalid_report" if rules.has_report else "refused_calls")
+        if isinstance(step, GiveUp):
+            return self._gave_up(step, state)
+        self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
+        return state
 
-    def _gave_up(self, step: GiveUp) -> Ending | None:
-        """None: another turn begins, the final one."""
+    def _gave_up(self, step: GiveUp, state: TurnState) -> Ending | TurnState:
+        """The end, or a final turn: this one becomes it, and what was asked again in it counts on."""
         ending = self._closing.gave_up(step)
-        if ending is None:
-            self._enter_final_turn("report")
-        return ending
+        if ending is not None:
+            return ending
+        self._enter_final_turn("report")
+        return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
         """A report that the model wrote as text is kept, and taken for one in the final turn alone.
 
         `said`: by answers of this turn that were cut, and went on in this one.
         """
-        was_found = self._closing.look_at_text(said + answer.text)
+        was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report()
         if report is None:
             return None
@@ -398,7 +422,7 @@ class Run:
             self._make_room("threshold")
         while True:
             try:
-                return self._asking.answer(self._turn)
+                return self._asking.answer(self._requests)
             except AgentError as error:
                 if failure_kind(error) is not FailureKind.CONTEXT_OVERFLOW:
                     raise
@@ -407,7 +431,7 @@ class Run:
 
     def _make_room(self, trigger: str) -> bool:
         """A smaller context, or the final turn. Whether it makes sense to ask again."""
-        if self._asking.make_room(trigger, self._turn):
+        if self._asking.make_room(trigger, self._requests):
             if (notice := self._closing.final_notice()) is not None:
                 self._asking.tell(notice)  # what told the model so may be in the old context
             return True

@@ -30,13 +30,14 @@ from ralph.effects.clock import SystemClock
 from ralph.effects.loop import words
 from ralph.effects.loop.iterations import RalphIterations
 from ralph.effects.loop.loop_store import LoopStore
-from ralph.effects.loop.prompt_source import PromptReader
+from ralph.effects.loop.prompt_source import PromptReader, find_prompt
 from ralph.effects.loop.record import PINS_FILE, FileRecord, RecordError
 from ralph.effects.loop.step_summary import append_text
 from ralph.effects.loop.stop_file import StopFileBelow
 from ralph.effects.loop.until_check import UntilCheck
 from ralph.effects.loop.voice import StandardErrorVoice
 from ralph.effects.processes import protect_this_process
+from ralph.effects.prompt_input import InputWait, PromptError
 from ralph.effects.sessions.store import SessionStore
 from ralph.effects.settings_files import SettingsFileError
 from ralph.effects.settings_handover import changed_since, files_of_loop, recorded_files
@@ -49,6 +50,7 @@ from ralph.settings import Settings, SettingsError, load_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ralph.effects.piped_input import SilentPipe
     from ralph.effects.settings_files import SettingsFile
     from ralph.loop_options import LoopOptions
 
@@ -68,6 +70,13 @@ def loop_command(options: LoopOptions) -> int:
     return LoopCommand(options, dict(os.environ)).execute()
 
 
+def _unforeseen(error: Exception) -> LoopEnd:
+    shortage = shortage_of(error)
+    outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
+    reason = describe_bug(error) if shortage is None else told_with_advice(shortage)
+    return LoopEnd(outcome, outcome.exit_code(), reason)
+
+
 class LoopCommand:
     """One invocation: what lives as long as it does."""
 
@@ -84,6 +93,7 @@ class LoopCommand:
         self._directory = Path(options.plan.directory)
         self._files: tuple[SettingsFile, ...] = ()
         """Settings files as this loop goes by them."""
+        self._silent_input: SilentPipe | None = None
 
     def execute(self) -> int:
         restore_signals = catch_stop_signals(self._waiter)
@@ -100,10 +110,7 @@ class LoopCommand:
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
-            shortage = shortage_of(error)
-            outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
-            why = describe_bug(error) if shortage is None else told_with_advice(shortage)
-            end = LoopEnd(outcome, outcome.exit_code(), why)
+            end = _unforeseen(error)
         finally:
             restore_signals()
         self._tell_end(None, end)
@@ -117,7 +124,8 @@ class LoopCommand:
         state = self._state(store)
         self._voice.is_quiet = state.plan.is_quiet
         plan, settings = self._settings(state.plan)
-        state = self._without_credentials(replace(state, plan=plan), settings)
+        state = self._with_prompt(replace(state, plan=plan), settings)
+        state = self._without_credentials(state, settings)
         with self._locked(state.plan, settings, store.place) as (checkout, lock):
             self._warn_of_place(store, checkout)
             if self._options.goes_on:
@@ -211,6 +219,32 @@ class LoopCommand:
             return state
         prompt = self._redactor(settings).redact(state.plan.prompt)
         return replace(state, plan=replace(state.plan, prompt=prompt))
+
+    def _with_prompt(self, state: LoopState, settings: Settings) -> LoopState:
+        """Also whoever pipes it in may take for ever: the loop's time limit counts from here on."""
+        wish, max_time_s = self._options.prompt_wish, state.plan.limits.max_time_s
+        if wish is None:
+            return state
+        started_s = self._clock.now_s()
+        wait = InputWait(self._waiter, self._clock, settings.clocks.input_s, self._voice.tell)
+        self._waiter.run_ends_s = None if max_time_s is None else started_s + max_time_s
+        directories = (state.plan.launch_directory, state.plan.directory)
+        try:
+            found = find_prompt(wish.argument, wish.file, directories=directories, wait=wait)
+        except PromptError as error:
+            raise CannotBeginError(Outcome.USAGE, str(error)) from None
+        self._waiter.run_ends_s = None  # from here on the loop shares its time out itself
+        for notice in found.notices:
+            self._voice.tell(notice)
+        self._silent_input = found.silent
+        if found.silent is not None:
+            self._voice.warn(found.silent.notice)
+        plan = replace(state.plan, prompt=found.text, prompt_file=found.file)
+        return replace(state, plan=plan, elapsed_s=self._clock.now_s() - started_s)
+
+    def _late_input(self) -> str | None:
+        silent = self._silent_input
+        return silent.refusal if silent is not None and silent.unread_bytes() else None
 
     def _redactor(self, settings: Settings) -> Redactor:
         return Redactor(known_secrets(self._environment, settings.secrets))
@@ -341,6 +375,7 @@ class LoopCommand:
             people=self._voice,
             waiter=self._waiter,
             clock=self._clock,
+            late_input=self._late_input,
             read_prompt=PromptReader(
                 plan, warn=self._voice.warn, redact=self._redactor(settings).redact
             ).read,
@@ -367,7 +402,8 @@ class LoopCommand:
         """`state`: None where nothing was begun."""
         if state is not None:
             way_on = words.way_on(state, end)
-            for line in (*state.warnings, *([way_on] if way_on else [])):
+            about_input = self._silent_input.in_the_end if self._silent_input is not None else ()
+            for line in (*about_input, *state.warnings, *([way_on] if way_on else [])):
                 self._voice.warn(line)
         path = self._environment.get(_STEP_SUMMARY)
         if path:

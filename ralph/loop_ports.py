@@ -149,3 +149,5 @@ class LoopWorld:
     own_limits: LimitSettings
     """Of each iteration, by the settings."""
     schedule: LoopSettings
+    late_input: Callable[[], str | None]
+    """Why nothing may be begun: data came on standard input after it had been left alone. None: none came."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ralph.core.loop_rules import (
     check_limit_s,
     end_after,
+    end_at_first_look,
     end_before,
     end_by_result,
     idle_after,
@@ -57,10 +58,15 @@ class OuterLoop:
 
     def _work(self) -> LoopEnd:
         self._book.save()  # the first check may take long: it can be looked at, and killed, like all that follows
-        end = self._look_first()
+        end = self._look_first() or self._refused_input()
         while end is None:
             end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
         return end
+
+    def _refused_input(self) -> LoopEnd | None:
+        """Looked at last: the check may have taken long."""
+        reason = self._world.late_input()
+        return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
 
     def _iterate(self) -> LoopEnd | None:
         iteration = Iteration(self._book, self._world, self._patience)
@@ -158,8 +164,8 @@ class OuterLoop:
         plan, state = self.state.plan, self.state
         if state.current is not None and unseen_end(self._book, self._world) is not None:
             return None  # it is counted first, and checked then
-        was_begun = bool(state.iterations) or state.current is not None
         if plan.until is None:
+            was_begun = bool(state.iterations) or state.current is not None
             is_over = was_begun and self._world.stop_file.is_there()
             return LoopEnd(Outcome.COMPLETED, 0, "the stop file is there") if is_over else None
         result = self._run_check()
@@ -167,10 +173,7 @@ class OuterLoop:
             return None
         self._book.save(first_check=state.first_check or result, last_check=result)
         self._world.people.checked_first(result)
-        if result.passed and (was_begun or not plan.at_least_once):
-            reason = "the check passes already, so nothing was begun (--at-least-once begins all the same)"
-            return LoopEnd(Outcome.COMPLETED, 0, "the check passes" if was_begun else reason)
-        return None
+        return end_at_first_look(self.state, result)
 
     def _run_check(self) -> CheckResult | None:
         """None: there is no check."""

@@ -180,7 +180,9 @@ class PreparedRun:
 
     def first_prompt(self, prompt: str | None) -> str | None:
         """What the model is told first; None: what is pending goes on."""
-        return prompt if self.session.old is None else prompt_of_resumed(self.session.old, prompt)
+        if self.session.old is None:
+            return prompt
+        return prompt_of_resumed(self.session.old, prompt, self._way_back)
 
     def find_target(self, wish: str | None) -> Target:
         """Whom a driver's wish means. Raises ValueError for one that cannot be had, or not within the budget."""
@@ -237,7 +239,7 @@ class PreparedRun:
         else:
             self._early_notes.append(entry)
 
-    def _way_back(self) -> str | None:
+    def _way_back(self, prompt: str | None = None) -> str | None:
         """With what was said on the command line and the next one must say again.
 
         None: nothing goes on from it, or a machine that is short of everything leaves no way to tell. The end of the
@@ -246,7 +248,7 @@ class PreparedRun:
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None
         try:
-            return way_back(self.session, options.session, cwd=cwd, again=options.needed_again)
+            return way_back(self.session, options.session, cwd=cwd, again=options.needed_again, prompt=prompt)
         except (OSError, MemoryError, ImportError):
             return None
 

@@ -8,7 +8,6 @@ identical bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import TYPE_CHECKING
 
 from ralph.core import backoff
@@ -25,6 +24,7 @@ from ralph.ports import BudgetSpent, Interrupted, RetryAborted, TimeIsUp
 if TYPE_CHECKING:
     from ralph.core.answer import Answer
     from ralph.core.budget import Budget
+    from ralph.core.chain import TurnRequests
     from ralph.core.controls import RunControls
     from ralph.core.conversation import Conversation, RequestBody
     from ralph.core.roster import Roster
@@ -49,9 +49,9 @@ class CallSite:
 
 
 def send_with_retry(
-    conversation: Conversation, site: CallSite, turn: int, most_tokens: int | None = None
+    conversation: Conversation, site: CallSite, requests: TurnRequests, most_tokens: int | None = None
 ) -> Answer:
-    """The next answer, of at most `most_tokens` (None: what the target is set to).
+    """The next answer, of at most `most_tokens` (None: what the target is set to). `requests`: those of its turn.
 
     Raises the last `AgentError` when nobody can be asked again or the policy gives up, `BudgetSpent` where the budget
     does not buy another attempt.
@@ -59,7 +59,8 @@ def send_with_retry(
     A chain opens with its first retry and is closed by exactly one RetryRecovered or RetryExhausted, also when a
     signal, an abort or the time limit ends it; the error before that is then the cause of what is raised.
     """
-    chain = Chain(turn, site.clock.now_s(), most_tokens)
+    started_s = site.clock.now_s()
+    chain = Chain(requests, most_tokens)
     ending = []
     try:
         answer = _until_answered(conversation, site, chain)
@@ -73,7 +74,8 @@ def send_with_retry(
         ending = list(chain.failed(why))
         raise
     finally:
-        for event in (*ending, chain.left(site.clock.now_s())):
+        requests.took_s += site.clock.now_s() - started_s
+        for event in ending:
             site.events.emit(event)
     return answer
 
@@ -84,7 +86,8 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
     for change in chain.starts(roster):
         emit(change)
     body = _affordable_body(conversation, site, chain)
-    for chain.attempt in count(1):
+    while True:
+        chain.requests.attempts += 1
         target, before, sent_s = roster.target, roster.state, clock.now_s()
         try:
             answer = site.client.send_message(target, before.route.key, body)
@@ -120,7 +123,6 @@ def _until_answered(conversation: Conversation, site: CallSite, chain: Chain) ->
         else:
             emit(chain.attempt_ended(target, clock.now_s() - sent_s, _tokens_of(answer, target, chain)))
             return answer
-    raise AssertionError("count() does not end")
 
 
 def _affordable_body(conversation: Conversation, site: CallSite, chain: Chain) -> RequestBody:

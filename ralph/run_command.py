@@ -1,5 +1,5 @@
 """`ralph run` from its options to its exit code: every path through here, bugs included, ends in exactly one
-result. Only misuse of the command line, a `UsageError`, has none.
+result, misuse of the command line (a `UsageError`) included once that was read.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from ralph.core.session_entries import event_entry
 from ralph.core.shortage import ShortageError, shortage_of, told_with_advice
 from ralph.core.usage import RunUsage
 from ralph.effects.clock import SystemClock
+from ralph.effects.output.spool import is_one_stream
 from ralph.effects.output.system_events import journal_fields
 from ralph.effects.output.writer import Writer
-from ralph.effects.prompt_input import PromptError, read_prompt
+from ralph.effects.prompt_input import InputWait, PromptError, PromptFound, read_prompt
 from ralph.effects.sessions.journal import FileJournal
 from ralph.effects.sessions.retention import remove_old_journals
 from ralph.effects.settings_files import SettingsFile, SettingsFileError
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ralph.driven_run import DrivenRun
+    from ralph.effects.piped_input import SilentPipe
     from ralph.run_options import RunOptions
 
 
@@ -75,11 +77,13 @@ class RunCommand:
         if options.is_iteration:
             # Who stops a whole group or unit (systemd) reaches this run, and the loop passes its own on.
             self.waiter.one_signal_for_s = ONE_SIGNAL_S
+        has_one_stream = is_one_stream(1, 2)
         self._heartbeats = Heartbeats(
             self,
             self.clock,
             ClockSettings().heartbeat_s,
             shows_deltas=options.output.include_partial,
+            shows_lines=not has_one_stream,
         )
         self.waiter.heartbeats = self._heartbeats
         self.waiter.on_first_stop = self._say_that_it_stops
@@ -92,11 +96,13 @@ class RunCommand:
             has_color="NO_COLOR" not in environment and os.isatty(2),
             is_on_terminal=os.isatty(1),
             is_one_terminal=os.isatty(1) and os.isatty(2),
+            is_one_stream=has_one_stream,
         )
         if os.isatty(2) and not options.output.is_quiet:
             self.waiter.on_tick = self._writer.count_down
         self._telemetry = Telemetry(self.clock)
         self._takes_notes = True
+        self._silent_input: SilentPipe | None = None
         self._retention = SessionSettings()
         self._started_s = self.clock.now_s()
 
@@ -106,9 +112,10 @@ class RunCommand:
             code = self._work()
             self._remove_old_journals()
         except UsageError:
-            self._stop_work()
-            self._close()
-            self._close_telemetry(Outcome.USAGE.exit_code())
+            if self.ended is None:  # a driver that sent no message waits for no result
+                self._stop_work()
+                self._close()
+                self._close_telemetry(Outcome.USAGE.exit_code())
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
             shortage = shortage_of(error)
@@ -165,18 +172,41 @@ class RunCommand:
         if self.options.takes_messages:
             from ralph.driven_run import DrivenRun  # noqa: PLC0415 - few runs are driven
 
-            self._driven = DrivenRun(self, self._writer)
-            return self._driven.work()
-        ended = self.told(self.ended_by(self._work_prompt))
+            try:
+                self._driven = DrivenRun(self, self._writer)
+                return self._driven.work()
+            except UsageError as error:
+                return self._misused(error)
+        try:
+            ended = self.told(self.ended_by(self._work_prompt))
+        except UsageError as error:
+            return self._misused(error)
         return self.delivered(ended, is_told=False).exit_code
+
+    def _misused(self, error: UsageError) -> int:
+        """The exit code, where the line for people must not stand beside JSON. Raises the error else: its line is the caller's."""
+        if self._writer.is_closing:
+            raise error  # a driver that sent no message waits for no result
+        ended = self.told(self.ended_early(Outcome.USAGE, self._redactor.redact_all(str(error))))
+        is_for_caller = ended.outcome is Outcome.USAGE and self._writer.tells_people
+        ended = self.delivered(ended, is_told=is_for_caller)
+        if is_for_caller and ended.outcome is Outcome.USAGE:
+            raise error
+        return ended.exit_code
 
     def _work_prompt(self) -> RunEnded:
         around = self._surroundings()
         # After the limit is known: whoever pipes it in may take for ever.
-        prompt, notices = self._prompt()
+        found = self._prompt(around.settings.clocks.input_s)
+        self._silent_input = found.silent
         prepared = self._prepare(around)
-        first_prompt = prepared.first_prompt(prompt)
-        prepared.announce((*around.settings.warnings, *notices))
+        first_prompt = prepared.first_prompt(found.text)
+        prepared.announce((*around.settings.warnings, *found.notices))
+        if found.silent is not None:
+            self.emit(Notice(found.silent.notice, is_vital=True))
+            if found.silent.unread_bytes():
+                prepared.session.forget()
+                return self.ended_early(Outcome.USAGE, found.silent.refusal)
         return prepared.work(first_prompt)
 
     def ended_by(self, work: Callable[[], T]) -> T | RunEnded:
@@ -209,6 +239,8 @@ class RunCommand:
 
     def told(self, ended: RunEnded) -> RunEnded:
         """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error."""
+        if self._silent_input is not None:
+            ended = replace(ended, notices=self._silent_input.in_the_end)
         try:
             self._writer.write_result_file(ended)
         except OSError as error:
@@ -226,7 +258,7 @@ class RunCommand:
         except JournalError as error:
             if ended.outcome is Outcome.IO_ERROR:
                 return  # it is told already that the journal takes no more
-            self._writer.tell_late(Notice(f"the session does not tell what became of the result: {error}"))
+            self._writer.tell(Notice(f"the session does not tell what became of the result: {error}"))
 
     def _undelivered(self, ended: RunEnded, error: str) -> RunEnded:
         """The same end, whose result could not be delivered, and how to get at it."""
@@ -317,7 +349,7 @@ class RunCommand:
 
     def _close_telemetry(self, exit_code: int) -> None:
         for event in self._telemetry.close(exit_code, was_stopped=self.waiter.was_stopped):
-            self._writer.tell_late(event)
+            self._writer.tell(event)
 
     def _stop_work(self) -> None:
         self._takes_notes = False  # a signal may still come while the result is delivered
@@ -328,16 +360,16 @@ class RunCommand:
         if self._prepared is not None:
             self._prepared.close()
 
-    def _prompt(self) -> tuple[str | None, tuple[str, ...]]:
-        """The task, and notices about where it came from. None: a session is to go on without one."""
+    def _prompt(self, first_byte_s: float) -> PromptFound:
+        """The task. Its text is None where a session is to be resumed without one."""
         if not self.options.reads_stdin:
-            return self.options.prompt or "", ()
+            return PromptFound(self.options.prompt or "")
+        wait = InputWait(self.waiter, self.clock, first_byte_s, lambda text: self._writer.tell(Notice(text)))
         return read_prompt(
             self.options.prompt,
             self.options.prompt_file,
             directories=self.options.output.directories,
-            waiter=self.waiter,
-            clock=self.clock,
+            wait=wait,
             is_required=not self.options.session.is_old,
         )
 

@@ -5,7 +5,7 @@ Old ones are opened by `ralph/old_session.py`.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from errno import EACCES, EROFS
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from ralph.effects.sessions.store import SessionStore
 from ralph.ports import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
     from pathlib import Path
 
@@ -72,13 +72,28 @@ class OpenSession:
     total: SessionTotal = field(default_factory=SessionTotal)
     """Of its earlier runs."""
 
+    def forget(self) -> None:
+        """A new one in which nothing was said: `--continue` means the one before. An old one stays."""
+        if self.old is None and isinstance(self.journal, FileJournal):
+            with suppress(OSError):
+                self.journal.path.unlink()
 
-def prompt_of_resumed(old: Session, prompt: str | None) -> str | None:
-    """What the model is told first; None: nothing, what is pending goes on. Raises UsageError for a session that ended."""
+
+def prompt_of_resumed(
+    old: Session, prompt: str | None, command_with: Callable[[str], str | None]
+) -> str | None:
+    """What the model is told first; None: nothing, what is pending goes on.
+
+    Raises UsageError for a session that is completed. `command_with`: the command that resumes it by a prompt.
+    """
     if prompt is not None:
         return prompt
     if old.is_completed:
-        raise UsageError(f"session {old.id} is completed: say what is to be done next")
+        from ralph.core.resume_command import NEXT_PROMPT  # noqa: PLC0415 - few runs are refused
+
+        command = command_with(NEXT_PROMPT)
+        shown = "" if command is None else f": {command}"
+        raise UsageError(f"session {old.id} is completed: say what is to be done next{shown}")
     was_limited = old.ended is not None and old.ended.get("outcome") in _LIMITS
     was_limited = was_limited or is_bound(old.conversation.messages)
     return LIMIT_LIFTED if was_limited and not _was_told(old, LIMIT_LIFTED) else None
@@ -91,7 +106,12 @@ def _was_told(old: Session, words: str) -> bool:
 
 
 def way_back(
-    session: OpenSession, options: SessionOptions, *, cwd: Path | None, again: Mapping[str, str]
+    session: OpenSession,
+    options: SessionOptions,
+    *,
+    cwd: Path | None,
+    again: Mapping[str, str],
+    prompt: str | None = None,
 ) -> str | None:
     """The command that goes on with a run's session; None: nothing can. None of the others: it need not be said."""
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
@@ -103,6 +123,7 @@ def way_back(
         cwd=None if cwd is None else str(cwd),
         session_dir=options.directory_text,
         again=again,
+        prompt=prompt,
     )
 
 

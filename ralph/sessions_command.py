@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ralph.core import session_history as names
 from ralph.core.outcome import Outcome, UsageError
-from ralph.core.resume_command import resume_command
+from ralph.core.resume_command import NEXT_PROMPT, resume_command
 from ralph.core.screen_text import in_one_line
 from ralph.core.session import SessionError
 from ralph.core.session_opening import directory_of
@@ -198,7 +198,7 @@ def _way_back(look: SessionLook, store: SessionStore, place: Place) -> str:
         cwd=directory if directory != str(_here()) and Path(directory).is_dir() else None,
         session_dir=None if place.directory is None else str(place.directory),
         again=look.history.runs[-1].fields.get("again") if look.history.runs else None,
-        prompt="what is to be done next" if look.history.is_completed else None,
+        prompt=NEXT_PROMPT if look.history.is_completed else None,
     )
 
 

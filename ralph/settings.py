@@ -12,8 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ralph.core.claude_environment import ALIAS_VARIABLES, aliases_from
 from ralph.core.credentials import Credential, credential_from
 from ralph.core.endpoint import header_lines, is_loopback
+from ralph.core.models import NamedModel, named_model
 from ralph.core.setting_checks import split_names
 from ralph.core.setting_keys import (
     ALLOWED,
@@ -42,6 +44,7 @@ from ralph.core.target_settings import (
     entry_secrets,
     explicit_targets,
     implicit_targets,
+    meant_for_another_cloud,
     missing_key,
     plain_http_warnings,
     read_entries,
@@ -139,14 +142,16 @@ def load_settings(
     ignored = _tighten(given, layers)
     _settle_custom_retry(layers.trusted, given)
     _settle_bash_timeouts(given)
-    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
     access = _environment_access(environment)
+    first = _settle_model(given, access, environment)
+    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
     # Of the lists that a stronger source replaced too: what they name is a secret all the same.
     all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
     settings = Settings(
         **tables,
         exact_tools=given[EXACT_TOOLS.name].value if EXACT_TOOLS.name in given else None,
-        targets=_targets(tables["model"], flags, given, access, environment),
+        targets=_targets(tables["model"], flags, given, access, environment, first_model=first),
+        aliases=access.aliases,
         credential=access.credential,
         custom_headers=access.headers,
         key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
@@ -160,7 +165,9 @@ def load_settings(
         *(Remark(text, "use an https:// base URL") for text in unencrypted),
     )
     settings = replace(settings, remarks=remarks)
-    problem = missing_key(settings.targets)
+    problem = missing_key(settings.targets, environment)
+    if problem is None and "model.base_url" not in from_flags:  # who types a URL means that one
+        problem = meant_for_another_cloud(settings.targets, environment)
     if problem is not None:
         raise SettingsError(problem, so_far=settings)
     return settings
@@ -370,13 +377,33 @@ def _lacking_tools(given: _Layer) -> Iterator[Remark]:
 # --- Who is asked
 
 
+def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
+    """The name in `given` becomes an id, unless there are targets, which it does not choose."""
+    name = "model.name"
+    wish, origin = _given_or_default(given, name)
+    if TARGETS in given:
+        return NamedModel(wish)
+    if origin == "default" and environment.get(ALIAS_VARIABLES["sonnet"], "").strip():
+        wish, origin = given[name] = _Given("default", ALIAS_VARIABLES["sonnet"])
+    from_flag = origin.startswith("flag ")
+    is_variable = origin == BY_NAME[name].variable
+    says = origin.removeprefix("flag ") if from_flag or is_variable else f"{origin}: {name}"
+    with _explained(says, from_flag=from_flag):
+        model = named_model(wish, access.aliases)
+    if name in given:
+        given[name] = _Given(model.id, origin)
+    return model
+
+
 def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
     with _explained(""):  # the line begins with the variable
         credential = credential_from("ANTHROPIC_API_KEY", environment) or credential_from(
             "ANTHROPIC_AUTH_TOKEN", environment
         )
     headers = _from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines)
-    return EnvironmentAccess(credential, headers or ())
+    with _explained(""):
+        aliases = aliases_from(environment)
+    return EnvironmentAccess(credential, headers or (), aliases)
 
 
 def _targets(
@@ -385,10 +412,13 @@ def _targets(
     given: _Layer,
     access: EnvironmentAccess,
     environment: Mapping[str, str],
+    *,
+    first_model: NamedModel,
 ) -> tuple[Target, ...]:
     fallbacks = given[FALLBACK.name].value if FALLBACK.name in given else ()
     if TARGETS not in given:
-        return implicit_targets(model, fallbacks, access)
+        with _explained(str(FALLBACK.flag), from_flag=True):
+            return implicit_targets(model, first_model, fallbacks, access)
     entries: tuple[TargetEntry, ...] = given[TARGETS].value
     first = flags.get("model.name")
     if first is not None:  # as it was typed: a target may be called what is an alias elsewhere

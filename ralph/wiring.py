@@ -202,6 +202,7 @@ def build_roster(
         returns=settings.retry.revert == "cooldown-expiry",
         recorded=old.shapes if old is not None and keeps else {},
         can_grow=is_implicit,
+        aliases=settings.aliases,
     )
     cut = [
         f"{instructions.path} was cut: only 32 KB of project instructions are read"

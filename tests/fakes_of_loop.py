@@ -263,6 +263,7 @@ class LoopRig:
                 self.prompt,
                 self.own_limits,
                 self.schedule,
+                lambda: None,
             ),
         )
         return self.loop.run()

@@ -36,15 +36,10 @@ MAY_IMPORT = {
         "ralph.cli_passed_on",
         "ralph.cli_values",
         "ralph.core",
-        "ralph.effects.clock",
-        "ralph.effects.loop.prompt_source",
         "ralph.effects.loop.starter_files",
-        "ralph.effects.prompt_input",
-        "ralph.effects.waiter",
         "ralph.loop_command",
         "ralph.loop_options",
         "ralph.loop_status",
-        "ralph.ports",
     },
     "ralph.cli": {
         "ralph.cli_lists",
@@ -275,6 +270,26 @@ def test_core_is_pure(path: Path) -> None:
         if isinstance(node, ast.Call)
     ]
     assert not IMPURE_CALLS & set(calls)
+
+
+def test_requests_are_sent_from_one_place_alone() -> None:
+    """All retries are in the flat loop around it: a second place, or a second loop below, would multiply them."""
+    calls = [
+        f"{module_name(path)}:{node.lineno}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".send_message")
+    ]
+    at_the_call_site, handed_on = [name.partition(":")[0] for name in sorted(calls, reverse=True)]
+    assert at_the_call_site == "ralph.retry"
+    assert handed_on == "ralph.effects.target_clients"
+    (loop,) = [
+        node
+        for node in ast.walk(ast.parse((PACKAGE / "retry.py").read_text()))
+        if isinstance(node, ast.For | ast.While) and ".send_message(" in ast.unparse(node)
+    ]
+    assert loop.end_lineno is not None
+    assert loop.end_lineno - loop.lineno < 50, "one screen"
 
 
 def loaded_after(code: str) -> set[str]:

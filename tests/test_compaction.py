@@ -332,7 +332,7 @@ def test_d8_where_nothing_helps_the_model_gives_its_closing_answer_in_a_final_tu
     assert (world.ended.outcome, world.ended.exit_code) == (Outcome.LIMIT_REACHED, 3)
     assert (world.ended.limit, world.ended.result) == ("context", "This is how far I got.")
     assert [event.reason for event in world.events.of(FinalTurnEntered)] == ["context"]
-    assert final_turn("context", needs_report=False, max_turns=None) in json.dumps(
+    assert final_turn("context", needs_report=False, turns="") in json.dumps(
         server.requests[-1].messages, ensure_ascii=False
     )
     assert len(server.summary_calls) == 2
@@ -374,7 +374,7 @@ def test_a_final_turn_is_told_again_in_a_fresh_context() -> None:
     server = SmallServer([works(1), refused, answer(text("This is how far I got."))])
     world = World(server, limits=LimitSettings(max_turns=2))
     assert len(world.compactions) == 1
-    notice = final_turn("max_turns", needs_report=False, max_turns=2)
+    notice = final_turn("max_turns", needs_report=False, turns="2 turns")
     assert notice in [block.get("text") for block in server.requests[-1].messages[0]["content"]]
     assert (world.ended.outcome, world.ended.result) == (Outcome.LIMIT_REACHED, "This is how far I got.")
 

@@ -37,13 +37,13 @@ from ralph.core.events import (
     TurnAsked,
     TurnsCollapsed,
 )
-from ralph.core.guards import Refusal
 from ralph.core.loop_prompt import iteration_prompt
 from ralph.core.loop_rules import MOST_IDLE
 from ralph.core.loop_state import IterationRecord, LoopState
 from ralph.core.loop_values import CheckResult, LoopLimits, LoopPlan
 from ralph.core.outcome import Outcome
 from ralph.core.report import Report, report_object, synthetic_report
+from ralph.core.run_end import DeadEnd
 from ralph.core.tool_calls import ToolCall
 from ralph.core.usage import ModelUsage, RunUsage, TokenUsage
 from ralph.effects.output.narration import Narration
@@ -181,8 +181,9 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         api_error_status=529,
         retry_after_s=1,
         hints=("x",),
+        notices=("x",),
         report=Report("success", "x", {"a": 1}, "tool_call"),
-        guard=Refusal("cycle", ToolCall("a", "Bash", {}), 6, "x"),
+        dead_end=DeadEnd("cycle", ToolCall("a", "Bash", {}), "x"),
     )
     fields = result_object(everything, "session")
     rows = {name.strip("`"): what for name, what in table(DOCS / "output.md", "Field")}

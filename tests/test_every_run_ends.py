@@ -17,6 +17,7 @@ from ralph.core.events import (
     ReportAccepted,
     SyntheticRetry,
     ToolFinished,
+    TurnAsked,
     TurnStarted,
 )
 from ralph.core.outcome import Outcome
@@ -172,20 +173,28 @@ def assert_success_is_true(played: Played, form: ReportForm | None) -> None:
 
 
 def assert_turns_are_bounded(events: Sequence[Event]) -> None:
-    accepted = useless = 0
+    turn_sums: list[int] = []
+    accepted = useless = attempts = 0
+    turn = 0
     for event in events:
         match event:
             case TurnStarted():
-                accepted = useless = 0
+                assert event.turn == turn + 1
+                turn, accepted, useless, attempts = event.turn, 0, 0, 0
             case AnswerAccepted():
                 accepted += 1
             case SyntheticRetry():
                 useless += 1
                 assert event.number == useless
             case AttemptEnded():
-                assert event.attempt <= 5
+                attempts += 1
+                assert (event.turn, event.attempt) == (turn, attempts), "they go on within a turn"
+            case TurnAsked():
+                assert (event.turn, event.attempts) == (turn, attempts), "one sum for each turn"
+                turn_sums.append(event.turn)
         assert useless <= 3
         assert accepted <= MOST_ACCEPTED_A_TURN
+    assert turn_sums == sorted({event.turn for event in events if isinstance(event, AttemptEnded)})
 
 
 def assert_nothing_runs_in_the_final_turn(events: Sequence[Event]) -> None:

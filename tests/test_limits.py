@@ -344,7 +344,7 @@ def _bodies_of_a_chain_differ(played: Played) -> list[tuple[str, int]]:
     for number, event in enumerate(played.events.events):
         if isinstance(event, AttemptEnded):
             sent[event.target].add(next(bodies))
-        elif isinstance(event, TurnAsked):
+        if isinstance(event, AttemptEnded) and event.kind in {None, "context_overflow"}:
             found += [(name, number) for name, all_of_it in sent.items() if len(all_of_it) > 1]
             sent.clear()
     return found

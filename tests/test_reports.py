@@ -19,6 +19,7 @@ from ralph.core.events import (
 from ralph.core.models import Price
 from ralph.core.outcome import Outcome
 from ralph.core.report import STATUSES
+from ralph.core.run_end import LAST_WORDS
 from ralph.core.session import replay
 from ralph.core.setting_tables import LimitSettings
 from ralph.core.target import Target
@@ -163,22 +164,23 @@ def test_a_collapsed_run_has_one_final_turn_and_ends_as_failed() -> None:
     assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(2, "report")]
     assert (played.ended.exit_code, played.ended.outcome) == (1, Outcome.TASK_FAILED)
     assert played.result["subtype"] == "error_max_structured_output_retries"
-    assert played.result["final_report"]["final_report_attempts"] == 1
+    assert played.result["final_report"]["final_report_attempts"] == 5
 
 
-def test_four_bad_reports_are_followed_by_a_final_turn_of_four_more() -> None:
+def test_the_turn_of_four_bad_reports_becomes_final_and_has_one_answer_left() -> None:
     bad = [answer(report(f"b{n}", summary="")) for n in range(8)]
     played = Played(*bad, form=PLAIN_FORM)
     assert [(retry.turn, retry.number) for retry in played.events.of(SyntheticRetry)] == [
         (1, 1),
         (1, 2),
         (1, 3),
-    ] * 2
+    ]
+    assert played.calls_made == 5
     assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(1, "report")]
     assert played.ended.exit_code == 1
     details = played.result["final_report"]
     assert details["reason"] == "no_report"
-    assert details["final_report_attempts"] == 8
+    assert details["final_report_attempts"] == 5
     assert "summary" in details["last_error"]
 
 
@@ -198,7 +200,7 @@ def test_the_final_turn_asks_for_nothing_but_the_report() -> None:
     assert "Go on with the tools" not in told
     assert "as text" not in told
     assert played.ended.exit_code == 0
-    assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 2, 1, "max_turns")]
+    assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 2, 2, "max_turns")]
 
 
 # -- Reports in text. --------------------------------------------------------------------------------------------
@@ -215,18 +217,18 @@ def test_a_payload_in_the_final_turns_text_is_accepted_and_committed() -> None:
     assert played.ended.exit_code == 0
     assert played.result["structured_output"] == GOOD
     assert played.result["final_report"]["source"] == "text"
-    assert played.events.of(ReportAccepted) == [ReportAccepted("text", "success", 2, 0, "max_turns")]
+    assert played.events.of(ReportAccepted) == [ReportAccepted("text", "success", 2, 1, "max_turns")]
     assert "```json" in played.says
     assert played.ended.num_turns == 2
     assert played.events.of(ResponseDiscarded) == []
 
 
-def test_a_payload_of_an_earlier_turn_is_taken_where_the_final_turn_brings_nothing() -> None:
-    played = Played(IN_TEXT, echo(), answer(), form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
-    assert played.ended.exit_code == 0
-    assert played.result["structured_output"] == GOOD
-    assert played.result["final_report"]["source"] == "text"
-    assert len(played.events.of(ResponseDiscarded)) == 2, "what was shown of a dropped answer is marked"
+def test_a_payload_of_an_earlier_turn_is_forgotten_where_the_final_turn_brings_nothing() -> None:
+    played = Played(IN_TEXT, echo(), *[answer()] * 4, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    assert played.ended.exit_code == 3
+    assert "structured_output" not in played.result
+    assert played.result["final_report"]["source"] == "synthetic"
+    assert len(played.events.of(ResponseDiscarded)) == 5, "what was shown of a dropped answer is marked"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_a_payload_in_four_texts_is_taken_in_the_final_turn_that_follows() -> No
     assert played.calls_made == 5
     assert played.ended.exit_code == 0
     assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(1, "report")]
-    assert played.events.of(ReportAccepted) == [ReportAccepted("text", "success", 1, 0, "report")]
+    assert played.events.of(ReportAccepted) == [ReportAccepted("text", "success", 1, 5, "report")]
 
 
 def test_a_payload_in_text_that_was_cut_and_went_on_is_one() -> None:
@@ -270,15 +272,27 @@ def test_a_payload_beside_a_refused_call_of_the_final_turn_is_taken() -> None:
     assert played.ran == ["e1"]
 
 
-def test_a_payload_that_is_there_outlives_a_budget_that_ends_in_the_final_turn() -> None:
+def paid(*answers: Answer, max_turns: int | None = None) -> Played:
+    """Answers of 2,000 dollars each, as many as the budget buys."""
     costs = Target("m", "m", "http://127.0.0.1:1", price=Price(0, 1e6, 0, 0, 0), max_tokens=2_000)
     usage = {"input_tokens": 0, "output_tokens": 2_000}
-    script = [answer(*IN_TEXT.content, usage=usage), answer(call("e1"), usage=usage)]
-    limits = LimitSettings(max_turns=2, max_budget_usd=5_000)
+    script = [answer(*one.content, usage=usage) for one in answers]
+    limits = LimitSettings(max_turns=max_turns, max_budget_usd=2_000 * len(answers) + 1_000)
     played = Played(*script, targets=[costs], form=PAYLOAD_FORM, limits=limits)
-    assert played.calls_made == 2, "the final turn was not paid for"
+    assert played.calls_made == len(answers), "the next request was not paid for"
+    return played
+
+
+def test_a_payload_that_was_not_taken_back_outlives_a_budget_that_ends_in_the_final_turn() -> None:
+    played = paid(*[IN_TEXT] * 4)
     assert played.ended.exit_code == 0
     assert played.result["structured_output"] == GOOD
+
+
+def test_a_payload_that_was_taken_back_is_no_success_when_the_budget_ends_in_the_final_turn() -> None:
+    played = paid(IN_TEXT, echo(), max_turns=2)
+    assert played.ended.exit_code == 3
+    assert played.result["final_report"]["source"] == "synthetic"
 
 
 @pytest.mark.parametrize(
@@ -327,7 +341,7 @@ def no_answer_by_circles() -> Played:
 
 ENDS = {
     # name: (play, exit code, reason, turns, attempts, last stop reason, words of the last error)
-    "turns": (no_answer_by_turns, 3, "max_turns", 1, 0, "end_turn", "--max-turns"),
+    "turns": (no_answer_by_turns, 3, "max_turns", 1, 4, "end_turn", "plain text"),
     "budget": (no_answer_by_budget, 3, "max_budget_usd", 1, 0, "tool_use", "budget"),
     "time": (no_answer_by_time, 124, "max_time", 1, 0, "tool_use", "--max-time"),
     "guards": (no_answer_by_circles, 4, "no_progress", 9, 0, "tool_use", "circles"),
@@ -341,13 +355,13 @@ ENDS = {
         "empty",
     ),
     "no report": (
-        lambda: Played(echo(), *[answer(text("words"))] * 8, form=PLAIN_FORM),
+        lambda: Played(echo(), *[answer(text("words"))] * 5, form=PLAIN_FORM),
         1,
         "no_report",
         1,
-        0,
+        5,
         "end_turn",
-        "no final report",
+        "plain text",
     ),
     "API": (
         lambda: Played(echo(), answer(report("bad", summary="")), HttpError(401, None, ""), form=PLAIN_FORM),
@@ -404,11 +418,14 @@ def test_every_end_without_a_report_has_one_synthetic_failure_report(name: str) 
         "last_stop_reason": stop_reason,
     }
     assert error in last_error
-    assert played.result["result"] == summary
+    words = {"turns": "words", "no report": "words", "refusal": "No."}.get(name)
+    told = summary if words is None else LAST_WORDS.format(summary=summary, words=words)
+    assert played.result["result"] == told, "what the model did say is not lost"
     assert "structured_output" not in played.result
     assert played.result["subtype"] != "success"
-    [told] = played.events.of(ReportAccepted)
-    assert (told.source, told.status, told.attempts) == ("synthetic", "failure", attempts)
+    [event] = played.events.of(ReportAccepted)
+    assert (event.source, event.status, event.attempts) == ("synthetic", "failure", attempts)
+    assert event.turn == max(played.ended.num_turns, 1)
 
 
 # -- Several tasks, and sessions that go on. ---------------------------------------------------------------------
@@ -433,9 +450,9 @@ def test_each_task_has_a_report_of_its_own_and_counts_afresh() -> None:
     third = played.task("the third")
     assert third.report is not None
     assert (third.exit_code, third.report.source) == (1, "synthetic")
-    assert third.report.details["final_report_attempts"] == 0
+    assert third.report.details["final_report_attempts"] == 5
     assert third.report.details["turns_completed"] == 0
-    assert [event.attempts for event in played.events.of(ReportAccepted)] == [2, 2, 0]
+    assert [event.attempts for event in played.events.of(ReportAccepted)] == [2, 2, 5]
     assert [event.old_max_turns for event in played.events.of(TurnsCollapsed)] == [5, 5, 5]
 
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from ralph.core.backoff import RetryPolicy, Wait, off, patient, standard
 from ralph.core.budget import Budget
+from ralph.core.chain import TurnRequests
 from ralph.core.classify import ErrorClass, classify_error
 from ralph.core.controls import RunControls
 from ralph.core.conversation import Conversation, user_message
 from ralph.core.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
-from ralph.core.events import AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled, TurnAsked
+from ralph.core.events import AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.ports import Interrupted, SignalReceived, TimeIsUp
 from ralph.retry import CallSite, send_with_retry
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, roster_of, text
@@ -58,11 +59,11 @@ class Try:
         )
 
     def send(self, turn: int = 1) -> Answer:
-        return send_with_retry(CONVERSATION, self.site, turn)
+        return send_with_retry(CONVERSATION, self.site, TurnRequests(turn))
 
     def told(self) -> list[Event]:
         """Without what the journal alone keeps."""
-        return [event for event in self.events.events if not isinstance(event, AttemptEnded | TurnAsked)]
+        return [event for event in self.events.events if not isinstance(event, AttemptEnded)]
 
     def errors(self) -> list[str]:
         return [event.error for event in self.events.of(AttemptEnded) if event.error is not None]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ralph.core.backoff import RetryPolicy, custom, off, patient, standard
 from ralph.core.budget import Budget
+from ralph.core.chain import TurnRequests
 from ralph.core.classify import outcome_of
 from ralph.core.controls import RunControls
 from ralph.core.conversation import Conversation, user_message
@@ -28,7 +29,6 @@ from ralph.core.events import (
     RetryRecovered,
     RetryScheduled,
     RunEnded,
-    TurnAsked,
 )
 from ralph.core.outcome import Outcome
 from ralph.core.roster import Roster
@@ -111,10 +111,12 @@ class Asking:
             self.events,
         )
         self.turns = 0
+        self.requests = TurnRequests(0)
 
     def turn(self) -> Answer:
         self.turns += 1
-        return send_with_retry(CONVERSATION, self.site, self.turns)
+        self.requests = TurnRequests(self.turns)
+        return send_with_retry(CONVERSATION, self.site, self.requests)
 
     def fails(self, kind: type[BaseException] = AgentError) -> BaseException:
         with pytest.raises(kind) as caught:
@@ -128,7 +130,7 @@ class Asking:
     @property
     def told(self) -> list[Event]:
         """Without what the journal alone keeps."""
-        return [event for event in self.events.events if not isinstance(event, AttemptEnded | TurnAsked)]
+        return [event for event in self.events.events if not isinstance(event, AttemptEnded)]
 
     @property
     def notices(self) -> list[str]:
@@ -187,7 +189,7 @@ def test_a_chain_is_closed_before_the_change_of_targets_is_confirmed() -> None:
     assert (scheduled.target, scheduled.attempt, scheduled.turn) == ("b", 1, 1)
     assert scheduled.restarts_response
     assert asking.events.of(RetryRecovered) == [RetryRecovered(1, 2, turn=1, attempt=4)]
-    assert asking.events.of(TurnAsked) == [TurnAsked(1, 4, 2.0)]
+    assert asking.requests == TurnRequests(1, 4, 2.0)
 
 
 def test_a_retry_is_announced_before_its_sleep() -> None:
@@ -344,7 +346,7 @@ def test_a_bug_closes_the_chain() -> None:
     asking = after_a_retry(ValueError("a bug"))  # the client may raise only AgentError
     asking.fails(ValueError)
     assert asking.assert_chain_closed_once() == RetryExhausted(1, 2, "a bug", turn=1, attempt=3)
-    assert len(asking.events.of(TurnAsked)) == 1
+    assert asking.requests.attempts == 3
 
 
 def test_retry_that_is_switched_off_in_a_chain_ends_it_after_its_round() -> None:

@@ -129,10 +129,10 @@ def test_three_cut_answers_in_a_row_are_continued_by_a_user_message(cuts: int, e
 
 
 def test_cut_calls_count_over_turns_or_a_run_would_go_on_for_ever() -> None:
-    cut = [answer(call(f"c{n}", text=str(n)), stop_reason="max_tokens") for n in range(4)]
+    cut = [answer(call(f"c{n}", text=str(n)), call(f"cut{n}"), stop_reason="max_tokens") for n in range(4)]
     played = Played(*cut, DONE)
     assert (played.ended.exit_code, played.calls_made) == (3, 4)
-    assert played.ran == []
+    assert played.ran == ["c0", "c1", "c2"]
 
 
 def test_a_call_of_a_refusal_is_answered_as_not_run() -> None:

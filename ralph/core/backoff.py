@@ -5,6 +5,7 @@ Retries are counted from 1. All times are seconds. No jitter: one client is no t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)
 """R2 of the retry specification: four retries, five calls at most."""
 STANDARD_WISH_CAP_S = 60.0
+ROUND_WAIT_CAP_S = 60.0
+"""A round of rate limits never sleeps through one that ended long ago."""
 
 PATIENT_SCHEDULE_S = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 900.0, 1800.0)
 PATIENT_TAIL_S = 1800.0
@@ -44,27 +47,41 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """`next_wait(attempt, wish_s, slept_s)` decides about retry number `attempt` (1-based)."""
+    """`next_wait(attempt, wish_s, slept_s)` decides about retry number `attempt` (1-based).
+
+    `objection(attempt, wait_s, slept_s)` says why a wait that several targets have led to is not made; None: it may be.
+    """
 
     name: str
     max_retries: int
     next_wait: Callable[[int, float | None, float], Wait | GiveUp]
+    objection: Callable[[int, float, float], GiveUp | None]
     outlasts_outages: bool = False
     """No rule about several targets makes its waits shorter."""
+    longest_round_wait_s: float = ROUND_WAIT_CAP_S
+    """The most that is waited when all targets were rate-limited."""
 
 
 def standard() -> RetryPolicy:
-    def next_wait(attempt: int, wish_s: float | None, _slept_s: float) -> Wait | GiveUp:
-        if attempt > len(STANDARD_SCHEDULE_S):
-            return GiveUp(f"{len(STANDARD_SCHEDULE_S)} retries did not help")
+    def objection(attempt: int, _wait_s: float, _slept_s: float) -> GiveUp | None:
+        return _used_up(attempt, len(STANDARD_SCHEDULE_S))
+
+    def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
+        if (refused := objection(attempt, 0.0, slept_s)) is not None:
+            return refused
         if wish_s is not None:
             return Wait(min(wish_s, STANDARD_WISH_CAP_S), from_server=True)
         return Wait(STANDARD_SCHEDULE_S[attempt - 1])
 
-    return RetryPolicy("standard", len(STANDARD_SCHEDULE_S), next_wait)
+    return RetryPolicy("standard", len(STANDARD_SCHEDULE_S), next_wait, objection)
 
 
 def patient() -> RetryPolicy:
+    def objection(_attempt: int, wait_s: float, slept_s: float) -> GiveUp | None:
+        if slept_s + wait_s <= PATIENT_BUDGET_S:
+            return None
+        return GiveUp(f"the budget of {PATIENT_BUDGET_S:g}s of waiting is used up")
+
     def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
         scheduled_s = (
             PATIENT_SCHEDULE_S[attempt - 1] if attempt <= len(PATIENT_SCHEDULE_S) else PATIENT_TAIL_S
@@ -72,35 +89,42 @@ def patient() -> RetryPolicy:
         wait = Wait(scheduled_s)
         if wish_s is not None and wish_s > scheduled_s:
             wait = Wait(wish_s, from_server=True)
-        if slept_s + wait.seconds <= PATIENT_BUDGET_S:
-            return wait
-        if wait.from_server:
+        refused = objection(attempt, wait.seconds, slept_s)
+        if refused is not None and wait.from_server:
             reason = f"the server asks for {wait.seconds:g}s, more than is left of {PATIENT_BUDGET_S:g}s"
             return GiveUp(reason, is_early=True)
-        return GiveUp(f"the budget of {PATIENT_BUDGET_S:g}s of waiting is used up")
+        return refused or wait
 
-    return RetryPolicy("patient", PATIENT_MAX_RETRIES, next_wait, outlasts_outages=True)
+    return RetryPolicy("patient", PATIENT_MAX_RETRIES, next_wait, objection, outlasts_outages=True)
 
 
 def off() -> RetryPolicy:
-    return RetryPolicy("off", 0, lambda _attempt, _wish_s, _slept_s: GiveUp("retry is off"))
+    none = GiveUp("retry is off")
+    return RetryPolicy(
+        "off", 0, lambda _attempt, _wish_s, _slept_s: none, lambda _attempt, _wait_s, _slept_s: none
+    )
 
 
 def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPolicy:
     """Exponential from `base_delay_s`, extended by the server's wish; `max_delay_s` <= 0 means no maximum."""
 
-    def next_wait(attempt: int, wish_s: float | None, _slept_s: float) -> Wait | GiveUp:
-        if attempt > max_retries:
-            return GiveUp(f"{max_retries} retries did not help")
+    def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
+        if max_delay_s > 0 and wait_s > max_delay_s and attempt <= max_retries:
+            reason = f"the wait of {wait_s:g}s is over the maximum of {max_delay_s:g}s"
+            return GiveUp(reason, is_early=True)
+        return _used_up(attempt, max_retries)
+
+    def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
         scheduled_s = base_delay_s * 2.0 ** min(attempt - 1, _LARGEST_EXPONENT)
         extended = wish_s is not None and wish_s > scheduled_s
         wait = Wait(wish_s if extended and wish_s is not None else scheduled_s, from_server=extended)
-        if max_delay_s > 0 and wait.seconds > max_delay_s:
-            reason = f"the wait of {wait.seconds:g}s is over the maximum of {max_delay_s:g}s"
-            return GiveUp(reason, is_early=True)
-        return wait
+        return objection(attempt, wait.seconds, slept_s) or wait
 
-    return RetryPolicy("custom", max_retries, next_wait)
+    return RetryPolicy("custom", max_retries, next_wait, objection, longest_round_wait_s=math.inf)
+
+
+def _used_up(attempt: int, max_retries: int) -> GiveUp | None:
+    return GiveUp(f"{max_retries} retries did not help") if attempt > max_retries else None
 
 
 def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
@@ -112,4 +136,7 @@ def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
             return decision
         return Wait(decision.seconds / factor, decision.from_server)
 
-    return replace(policy, next_wait=next_wait)
+    def objection(attempt: int, wait_s: float, slept_s: float) -> GiveUp | None:
+        return policy.objection(attempt, wait_s * factor, slept_s * factor)
+
+    return replace(policy, next_wait=next_wait, objection=objection)

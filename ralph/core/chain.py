@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ralph.core.backoff import Wait
-from ralph.core.classify import failure_kind, is_damaged
+from ralph.core.classify import failure_kind, is_damaged, outcome_of
 from ralph.core.errors import AgentError, HttpError, StreamTransient
 from ralph.core.events import (
     AttemptEnded,
@@ -20,9 +20,9 @@ from ralph.core.events import (
     RetryExhausted,
     RetryRecovered,
     RetryScheduled,
-    TurnAsked,
 )
-from ralph.core.targets import CANNOT_HELP, after_answer, failure_of
+from ralph.core.outcome import Outcome
+from ralph.core.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,15 +40,23 @@ COOLDOWN = "cooldown"
 
 
 @dataclass
+class TurnRequests:
+    """What one turn has asked so far, by every use of the call site."""
+
+    turn: int
+    attempts: int = 0
+    took_s: float = 0.0
+    """Waits included, tools not."""
+
+
+@dataclass
 class Chain:
     """How far it has got."""
 
-    turn: int
-    started_s: float
+    requests: TurnRequests
+    """Of its turn; `attempts` is that of the request at work, or of the last one."""
     most_tokens: int | None = None
     """Of the answer; None: what each target is set to."""
-    attempt: int = 0
-    """Calls so far, retries and other targets alike."""
     is_open: bool = False
     """A retry was announced: one event more must close the chain."""
     retries: int = 0
@@ -62,6 +70,14 @@ class Chain:
     """Of this round, in order."""
     damaged: tuple[Route, AgentError] | None = None
     """The last answer that made no sense: the one failure that may be asked about once more when nothing else helps."""
+
+    @property
+    def turn(self) -> int:
+        return self.requests.turn
+
+    @property
+    def attempt(self) -> int:
+        return self.requests.attempts
 
     def saw(self, route: Route, error: AgentError) -> None:
         self.last_error = error
@@ -144,16 +160,19 @@ class Chain:
 
         The roster's route is then the one that it came from.
         """
-        if decision is CANNOT_HELP:
-            route, error = self.damaged or self.round_errors[-1]
+        if decision in (CANNOT_HELP, REFUSED_BY_ALL) and self.damaged is not None:
+            route, error = self.damaged
         else:
-            route, error = self._telling(self.round_errors)
+            errors = self.round_errors[-1:] if decision is REFUSED_BY_ALL else self.round_errors
+            route, error = self._telling(errors)
         roster.state = replace(roster.state, route=route)
         return error
 
     def _telling(self, errors: list[tuple[Route, AgentError]]) -> tuple[Route, AgentError]:
-        passing = [one for one in errors if failure_of(one[1]).is_transient] or errors[-1:]
-        return min(reversed(passing), key=lambda one: failure_of(one[1]).wish_s or 0.0)
+        passing = [one for one in errors if failure_of(one[1]).is_transient]
+        later = [one for one in errors if outcome_of(one[1]) is Outcome.API_UNAVAILABLE]
+        hopeful = passing or later or errors[-1:]
+        return min(reversed(hopeful), key=lambda one: failure_of(one[1]).wish_s or 0.0)
 
     def answered(self, roster: Roster) -> Iterator[Event]:
         """The chain is closed, and a change of targets confirmed."""
@@ -169,6 +188,3 @@ class Chain:
     def failed(self, why: str) -> Iterator[Event]:
         if self.is_open:
             yield RetryExhausted(self.retries, self.waited_s, why, self.turn, self.attempt)
-
-    def left(self, now_s: float) -> TurnAsked:
-        return TurnAsked(self.turn, self.attempt, now_s - self.started_s)

@@ -177,7 +177,7 @@ def kind_of(status: int | None, error_type: str | None, error_code: str | None, 
 
 def outcome_of(error: AgentError) -> Outcome:
     """How a run ends when this error is final."""
-    if classify_error(error) is ErrorClass.TRANSIENT:
+    if classify_error(error) is ErrorClass.TRANSIENT or is_for_later(error):
         return Outcome.API_UNAVAILABLE
     kind = failure_kind(error)
     if kind is FailureKind.CONTEXT_OVERFLOW:
@@ -187,6 +187,13 @@ def outcome_of(error: AgentError) -> Outcome:
     if kind in (FailureKind.AUTH, FailureKind.USAGE_LIMIT, FailureKind.BILLING):
         return Outcome.AUTH
     return Outcome.API_REJECTED
+
+
+def is_for_later(error: AgentError) -> bool:
+    """A 429 or a 5xx that the server wants nobody to try again now: permanent for this run, not for the next one."""
+    if not isinstance(error, HttpError) or error.should_retry is not False:
+        return False
+    return (error.status == 429 or error.status >= 500) and failure_kind(error) not in PERMANENT_KINDS
 
 
 def is_low_credit(error: AgentError) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
-
+MESSAGES_PATH = "/v1/messages"
 
 FRAMING_HEADERS = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -16,8 +16,13 @@ FRAMING_HEADERS = frozenset(
 """Headers that belong to the HTTP client; another value would break the request."""
 
 
+def messages_url(base_url: str) -> str:
+    """Where requests are posted to. `base_url` as `normal_base_url` makes it."""
+    return base_url + MESSAGES_PATH
+
+
 def normal_base_url(text: str) -> str:
-    """Without a closing `/` or `/v1`, so that `base_url + "/v1/messages"` is right."""
+    """Without a closing `/`, `/v1` or `/v1/messages`, so that `messages_url` is right for each way of writing it."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 
     if re.search(r"[\x00-\x20\x7f\\]", text):
@@ -37,8 +42,20 @@ def normal_base_url(text: str) -> str:
         )
     if "?" in text or "#" in text:
         raise ValueError("must not hold a query or a fragment")
-    path = re.sub(r"(/+|/v1)+$", "", parts.path)
-    return f"{parts.scheme}://{parts.netloc.lower()}{path}"
+    return f"{parts.scheme}://{parts.netloc.lower()}{_above_the_api(parts.path)}"
+
+
+def _above_the_api(path: str) -> str:
+    """What a gateway puts before the API's own path."""
+    while True:
+        above = path.rstrip("/")
+        if above.endswith("/messages"):
+            version = above.removesuffix("/messages").rstrip("/")
+            above = version if version.endswith("/v1") else above
+        above = above.removesuffix("/v1")
+        if above == path:
+            return path
+        path = above
 
 
 def is_default(base_url: str) -> bool:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ralph.core.guards import Refusal
     from ralph.core.models import ModelFacts
     from ralph.core.outcome import Outcome
     from ralph.core.report import Report
+    from ralph.core.run_end import DeadEnd
     from ralph.core.tool_calls import Block, ToolCall, ToolResult
     from ralph.core.usage import RunUsage, TokenUsage
 
@@ -72,7 +72,7 @@ class AttemptEnded:
     turn: int
     """1-based, within the run."""
     attempt: int
-    """1-based, within the turn's use of the call site: retries and other targets alike."""
+    """1-based, within the turn: retries, other targets, synthetic retries, continuations and summaries alike."""
     target: str
     model: str
     latency_s: float
@@ -91,10 +91,11 @@ class AttemptEnded:
 
 @dataclass(frozen=True)
 class TurnAsked:
-    """One use of the call site is over: how many attempts it took, and how long, waits included."""
+    """A turn is over: how many attempts its answers took together, and how long, waits included."""
 
     turn: int
     attempts: int
+    """Retries, other targets, synthetic retries, continuations and summaries alike."""
     took_s: float
 
 
@@ -257,9 +258,9 @@ class ReportAccepted:
     status: str
     """One of `report.STATUSES`: "success" or "failure"."""
     turn: int
-    """The turn that gave it; of a synthetic one, the last."""
+    """The turn that gave it; of a synthetic one, the last that was asked."""
     attempts: int
-    """Reports that the model sent in this run, this one included."""
+    """At a report in this run, this one included: calls of the tool, and plain text in its place."""
     forced_reason: str | None = None
     """Why the run was in its final turn; None: it was not."""
 
@@ -289,6 +290,8 @@ class Notice:
     """A sentence for the people who read the run."""
 
     text: str
+    is_vital: bool = False
+    """Something of what the user gave is left out: `--quiet` does not hide it."""
 
 
 @dataclass(frozen=True)
@@ -314,22 +317,27 @@ class RunEnded:
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
+    """Turns in which the model answered or was interrupted, whatever became of it."""
     duration_s: float
     api_s: float
     """Seconds inside `send_message()`, retries included, waits not."""
     usage: RunUsage
     retries: int = 0
     waited_s: float = 0.0
+    api_failure: str | None = None
+    """The `FailureKind` of the API's failure that ended the run; None: something else did."""
     api_error_status: int | None = None
     retry_after_s: float | None = None
     hints: tuple[str, ...] = field(default=())
     """What the reader can do about it, one sentence each."""
+    notices: tuple[str, ...] = field(default=())
+    """What was left out of what the user gave, one sentence each."""
     limit: str | None = None
     """Which limit of the user's ended it: "max_turns", "max_budget_usd" or "context"; None: none of these."""
     report: Report | None = None
     """The final report, the model's or a synthetic one; None: none was required and an answer took its place."""
-    guard: Refusal | None = None
-    """The call that led nowhere once too often."""
+    dead_end: DeadEnd | None = None
+    """What led nowhere once too often."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
     """Of all runs of the session, this one included."""
 

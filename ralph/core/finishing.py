@@ -48,9 +48,13 @@ class Finishing:
     def is_over(self, turn: int) -> bool:
         return self.max_turns is not None and turn > self.max_turns
 
-    def makes_final(self, turn: int, *, follows_tools: bool) -> str | None:
-        """Why the turn that begins is the final one. A first turn is not: its answer may be all that is wanted."""
-        if self.is_final or self.max_turns is None or turn < self.max_turns or not follows_tools:
+    def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
+        """Why the turn that begins is the final one.
+
+        A turn that neither follows tools nor owes a report is not: its answer may be all that is wanted.
+        """
+        is_last = self.max_turns is not None and turn >= self.max_turns
+        if self.is_final or not is_last or not (follows_tools or needs_report):
             return None
         return "report" if self._is_collapsed else "max_turns"
 
@@ -73,7 +77,7 @@ class Finishing:
             return ForcedEnd(Outcome.LIMIT_REACHED, "context", "the model's context window is full")
         if reason == "report" or self._is_collapsed:
             return ForcedEnd(Outcome.TASK_FAILED, None, "the model gave no final report that fits")
-        reached = f"the limit of {_turns(self._given_max_turns)} (--max-turns) is reached"
+        reached = f"the limit of {turns_in_words(self._given_max_turns)} (--max-turns) is reached"
         return ForcedEnd(Outcome.LIMIT_REACHED, "max_turns", reached)
 
     def newly_near(
@@ -105,7 +109,7 @@ class Finishing:
         most = self.max_turns or 0
         # The final turn is told something else: this has to come before it.
         if most >= FEWEST_TURNS_TO_WARN and turn >= min(math.ceil(NEAR * most), most - 1):
-            return f"the limit of {_turns(most)}"
+            return f"the limit of {turns_in_words(most)}"
         if budget.is_nearly_spent(NEAR, least_usd):
             return f"the budget of ${budget.max_usd:g}"
         if max_time_s is not None and max_time_s - time_left_s >= NEAR * max_time_s:
@@ -113,5 +117,5 @@ class Finishing:
         return None
 
 
-def _turns(number: int | None) -> str:
+def turns_in_words(number: int | None) -> str:
     return "1 turn" if number == 1 else f"{number} turns"

@@ -1,6 +1,7 @@
 """Whether a tool call is one more round of a doom loop, and what the model is told instead of a result.
 
-It knows calls and what came of them, nothing of tools: it neither runs a call nor ends a run.
+It knows calls and what came of them, nothing of tools: it neither runs a call nor ends a run. Malformed calls, which
+could not run anyway, are `malformed_answers.py`'s.
 
 A window is what ran last without an edit that changed a file in between: three rounds of one call or of a cycle of
 up to four, the results equal from round to round. The call that would go on with it is refused, and from then on
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from ralph.core.tool_calls import Block, FileChange, ToolCall, ToolOutput
 
-GUARDS = ("repetition", "cycle", "unknown_tool", "no_change")
+GUARDS = ("repetition", "cycle", "no_change")
 
 # The contract's numbers.
 MOST_EQUAL = 3
@@ -74,17 +75,15 @@ class Guards:
     result of a call counts as equal to the others, so that of eight equal calls at once three run.
     """
 
-    def __init__(self, tool_names: Sequence[str] = ()) -> None:
-        """`tool_names`: what a model that invents tools is told there is."""
-        self._tool_names = tool_names
+    def __init__(self) -> None:
         self._steps: deque[_Step] = deque(maxlen=LONGEST_CYCLE * MOST_EQUAL)
         self._refusals = 0
         # A batch has at most eight; nothing more than a batch is between a refusal and its result.
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
-    def before(self, call: ToolCall, *, is_known: bool = True) -> Refusal | None:
-        """Why this call must not run; None lets it run. `is_known`: there is a tool of that name."""
-        step = _Step.of(call, is_known=is_known)
+    def before(self, call: ToolCall) -> Refusal | None:
+        """Why this call must not run; None lets it run."""
+        step = _Step.of(call)
         tripped = self._tripped_by(step)
         if tripped is None:
             self._refusals = 0
@@ -100,9 +99,7 @@ class Guards:
         message = f"Refused: {seen_and_advice} This is refusal {self._refusals} of {MOST_REFUSALS}; {end}."
         return Refusal(guard, call, self._refusals, message)
 
-    def after(
-        self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None, is_known: bool = True
-    ) -> None:
+    def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
         """What came of a call. One that `before` was not asked about counts too (an earlier process ran it); of a
         refused one nothing is taken.
 
@@ -119,7 +116,7 @@ class Guards:
         if step is None:
             if call.id in self._refused_ids:
                 return
-            step = _Step.of(call, is_known=is_known)
+            step = _Step.of(call)
             self._refusals = 0
             self._steps.append(step)
         step.waits_for = None
@@ -129,8 +126,6 @@ class Guards:
         """The guard, and what it says."""
         last = list(self._steps)[-MOST_EQUAL:]
         is_full = len(last) == MOST_EQUAL
-        if is_full and not any(known.is_known for known in (*last, step)):
-            return "unknown_tool", _unknown_tool(step.name, self._tool_names)
         if is_full and step.path is not None and all(old.path == step.path for old in last):
             return "no_change", _no_change(step.path)
         cycle = self._cycle_of(step)
@@ -161,7 +156,6 @@ class _Step:
 
     key: int
     name: str
-    is_known: bool
     path: str | None
     """The file that it was to change and did not; None for every other call."""
     waits_for: str | None
@@ -169,11 +163,11 @@ class _Step:
     result: _Result | None = None
 
     @classmethod
-    def of(cls, call: ToolCall, *, is_known: bool) -> _Step:
-        path = call.arguments.get("file_path") if call.name in FILE_TOOLS and is_known else None
+    def of(cls, call: ToolCall) -> _Step:
+        path = call.arguments.get("file_path") if call.name in FILE_TOOLS else None
         # A model spells one path in several ways, "./a.py" and "a.py".
         spelled = str(PurePosixPath(path)) if isinstance(path, str) else None
-        return cls(_key(call), call.name, is_known, spelled, call.id)
+        return cls(_key(call), call.name, spelled, call.id)
 
 
 @dataclass(frozen=True)
@@ -281,14 +275,6 @@ def _repeated(cycle: Sequence[_Step], *, is_waiting: bool) -> str:
     return (
         f"{seen} Doing it again shows nothing new. Work with what you have, or take another approach: change a file, "
         "use other arguments or another tool. To wait for something, wait for it inside one Bash command."
-    )
-
-
-def _unknown_tool(name: str, tool_names: Sequence[str]) -> str:
-    there_are = f"The tools are: {', '.join(tool_names)}." if tool_names else "Use the tools you were given."
-    return (
-        f"there is no tool {_short(name)!r}, and the last {MOST_EQUAL} calls named no tool that exists either. "
-        f"{there_are} What none of them does directly, a Bash command may do."
     )
 
 

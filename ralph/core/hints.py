@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ralph.core.classify import FailureKind, failure_kind, is_low_credit
+from ralph.core.endpoint import messages_url
 from ralph.core.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.core.shortage import ADVICE
 
@@ -72,12 +73,15 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
         yield f"Check the key: {credential}."  # the variable's name, or that there is none
     elif kind is FailureKind.NOT_FOUND:
         yield (
-            f"Either the model {model!r} does not exist there (--model, ANTHROPIC_MODEL), or {endpoint} is no "
-            "Messages API (--base-url)."
+            f"Either the model {model!r} does not exist there (--model, ANTHROPIC_MODEL), or there is no Messages "
+            f"API at this address (--base-url). Requests go to: POST {messages_url(endpoint)}"
         )
     elif isinstance(error, HttpError) and error.status in (405, 501):
-        yield f"{endpoint} does not take such requests: is it a Messages API? Check --base-url."
+        yield f"Is that a Messages API? Check --base-url. Requests go to: POST {messages_url(endpoint)}"
     elif kind is FailureKind.CONTEXT_OVERFLOW:
         yield "The conversation is larger than the model's window. Start afresh with a smaller task."
     elif isinstance(error, StreamParse) and kind is FailureKind.PROTOCOL:
-        yield f"Is {endpoint} a Messages API? Check --base-url and ANTHROPIC_BASE_URL."
+        yield (
+            "Is that a Messages API? Check --base-url and ANTHROPIC_BASE_URL. Requests go to: "
+            f"POST {messages_url(endpoint)}"
+        )

@@ -16,7 +16,7 @@ from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.core.loop_state import LoopState
-    from ralph.core.loop_values import LoopLimits
+    from ralph.core.loop_values import CheckResult, LoopLimits
     from ralph.core.setting_tables import LimitSettings, LoopSettings
 
 MOST_IDLE = 3
@@ -178,6 +178,26 @@ def check_limit_s(state: LoopState, elapsed_s: float) -> float:
         return plan.check_timeout_s
     return min(
         plan.check_timeout_s, max(plan.limits.max_time_s - elapsed_s, reserve_s(state) + CHECK_GRACE_S)
+    )
+
+
+def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
+    """After the check that comes before anything is begun, or resumed. None: there is something to do."""
+    was_begun = bool(state.iterations) or state.current is not None
+    if result.why_not_run is not None and not was_begun:
+        # A check that nobody can run would have every iteration paid for. Later it is the work that may have broken it.
+        last_line = next(reversed(result.tail.split("\n")), "").strip()
+        said = f": {last_line}" if last_line else ""
+        reason = f"the check cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"
+        return LoopEnd(Outcome.CONFIG, Outcome.CONFIG.exit_code(), reason)
+    if not result.passed or (state.plan.at_least_once and not was_begun):
+        return None
+    if was_begun:
+        return LoopEnd(Outcome.COMPLETED, 0, "the check passes")
+    return LoopEnd(
+        Outcome.COMPLETED,
+        0,
+        "the check passes already, so nothing was begun (--at-least-once begins all the same)",
     )
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-_NO_SUCH_COMMAND = 127
-"""Of a shell (POSIX)."""
+_CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
+"""A shell's exit codes (POSIX, "Exit Status for Commands")."""
 OWN_DIRECTORY = ".ralph"
 """Below the loop's directory: the stop file's place. It never counts as work."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
@@ -126,12 +126,17 @@ class CheckResult:
         return self.exit_code == 0
 
     @property
+    def why_not_run(self) -> str | None:
+        """What the shell says by the exit code where it could not run the command; None: it ran."""
+        return None if self.exit_code is None else _CANNOT_RUN.get(self.exit_code)
+
+    @property
     def words(self) -> str:
         """`passed`, `failed (exit 2)`, or the problem."""
         if self.problem is not None:
             return self.problem
-        if self.exit_code == _NO_SUCH_COMMAND:
-            return f"failed (exit {self.exit_code}: no such command)"
+        if self.why_not_run is not None:
+            return f"failed (exit {self.exit_code}: {self.why_not_run})"
         return "passed" if self.passed else f"failed (exit {self.exit_code})"
 
 

@@ -7,8 +7,30 @@ listed gets a plain request and no price: nothing is guessed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-ALIASES = {"opus": "claude-opus-5-5", "sonnet": "claude-sonnet-5-5", "haiku": "claude-haiku-5-5"}
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class NamedModel(NamedTuple):
+    """A model as people name it."""
+
+    id: str
+    """What requests carry."""
+    context_window: int | None = None
+    """Tokens, where the name says so of a model of which nothing else is known."""
+
+
+ALIASES = {
+    "opus": NamedModel("claude-opus-5-5"),
+    "sonnet": NamedModel("claude-sonnet-5-5"),
+    "haiku": NamedModel("claude-haiku-5-5"),
+}
+_USUAL_ALIAS = "sonnet"
+USUAL_MODEL = ALIASES[_USUAL_ALIAS].id
+_MILLION = 1_000_000
+_MILLION_SUFFIX = "[1m]"
 
 DEFAULT_MAX_TOKENS = 32_000
 
@@ -92,6 +114,33 @@ def facts_of(model: str) -> ModelFacts | None:
         return MODELS[model]
     name, _, date = model.rpartition("-")
     return MODELS.get(name) if len(date) == 8 and date.isdecimal() else None
+
+
+def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
+    """The model that a name, an alias or one of them with `[1m]` stands for. `default` is ralph's own choice.
+
+    Raises ValueError, whose text goes after what the name was given for: a name that means something else to Claude
+    Code must not become an id.
+    """
+    plain = name.removesuffix(_MILLION_SUFFIX)
+    if plain == "opusplan":
+        raise ValueError("must name one model: 'opusplan' changes it after planning; use opus or sonnet")
+    alias = _USUAL_ALIAS if plain == "default" else plain
+    model = aliases.get(alias) or NamedModel(alias)
+    return model if plain == name else _with_a_million(model)
+
+
+def _with_a_million(model: NamedModel) -> NamedModel:
+    """`[1m]` is no part of an id: it says that the window holds a million tokens, which current models need no word for."""
+    facts = facts_of(model.id)
+    if facts is None:
+        return NamedModel(model.id, _MILLION)
+    if facts.context_window is not None and facts.context_window < _MILLION:
+        raise ValueError(
+            f"must be without {_MILLION_SUFFIX}: the window of {model.id} holds {facts.context_window:,} tokens; "
+            f"those of {', '.join(ALIASES)} hold a million"
+        )
+    return model
 
 
 def is_claude(model: str) -> bool:

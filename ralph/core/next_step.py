@@ -25,6 +25,7 @@ FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_ca
 """Why an answer is no use: it says nothing, it only thinks, it lacks the report that is required; or, with results
 that tell the model so, its report did not fit, or all its calls were refused in the final turn; or it came damaged,
 which is no word of the model's and is not told to it."""
+_SAYS_NOTHING = frozenset({"empty", "thinking_only"})
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 _PAUSES = frozenset({"pause_turn", "compaction"})
@@ -41,7 +42,7 @@ class TurnState:
     continuations: int = 0
     pauses: int = 0
     failures: int = 0
-    """Answers that were no use."""
+    """Answers that were no use and were asked for again. It belongs to the turn, also when that becomes the final one."""
     has_spoken: bool = False
     """One of those held more than nothing and thinking."""
     was_damaged: bool = False
@@ -65,12 +66,7 @@ class TurnState:
     @property
     def renewed(self) -> TurnState:
         """For the next turn, which has its own failures; calls that were cut count on."""
-        return replace(self, failures=0, was_damaged=False)
-
-    @property
-    def failed(self) -> TurnState:
-        """Behind calls of which none was any use."""
-        return replace(self, failures=self.failures + 1, has_spoken=True)
+        return replace(self, failures=0, has_spoken=False, was_damaged=False)
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class Resend:
 
 @dataclass(frozen=True)
 class AskAgain:
-    """The answer is no use: it is dropped, and the model told why."""
+    """The answer is no use: the model is asked again and told why. Without calls it is dropped."""
 
     reason: str
 
@@ -148,9 +144,9 @@ def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -
         case stop if stop in _PAUSES:
             return replace(state, said=said, pauses=state.pauses + 1), Resend()
         case _ if not said.strip():
-            return _no_use(state, _emptiness(answer))
+            return asked_again(state, _emptiness(answer))
         case _ if needs_report:
-            return _no_use(replace(state, has_spoken=True), "no_report")
+            return asked_again(state, "no_report")
         case stop:
             return end(Outcome.COMPLETED, None, _odd_stop(stop))
 
@@ -165,7 +161,12 @@ def _odd_stop_with_calls(stop: str) -> str | None:
     return None if stop in _STOPS_WITH_CALLS else f"unknown stop reason {stop!r}, taken as tool_use"
 
 
-def _no_use(state: TurnState, reason: str) -> tuple[TurnState, Step]:
+def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | GiveUp]:
+    """A synthetic retry, or the end of them: the one place where an answer of no use is counted.
+
+    `reason`: one of `FAILURES`.
+    """
+    state = replace(state, has_spoken=state.has_spoken or reason not in _SAYS_NOTHING)
     if state.may_fail:
         return replace(state, failures=state.failures + 1), AskAgain(reason)
     times = f"{state.failures + 1 - state.was_damaged} times in a row"

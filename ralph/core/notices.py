@@ -38,9 +38,9 @@ FINAL_WITHOUT_REPORT = (
     "what was done, what was checked, what is left."
 )
 WHY_FINAL = {
-    "max_turns": "The limit of {max_turns} turns is reached.",
+    "max_turns": "The limit of {turns} is reached.",
     "context": "The context window is full, and nothing more can be taken out of it.",
-    "report": "The final report has failed too often.",
+    "report": "No final report has been accepted so far.",
 }
 NOT_IN_THE_FINAL_TURN = "This call was not run: in the final turn {instead}."
 CALL_THE_REPORT = "only final_report is accepted"
@@ -52,8 +52,9 @@ NEAR_LIMIT = (
 )
 
 
-def final_turn(reason: str, *, needs_report: bool, max_turns: int | None) -> str:
-    why = WHY_FINAL[reason].format(max_turns=max_turns)
+def final_turn(reason: str, *, needs_report: bool, turns: str) -> str:
+    """`turns`: how many the task may take, in words."""
+    why = WHY_FINAL[reason].format(turns=turns)
     return (FINAL_WITH_REPORT if needs_report else FINAL_WITHOUT_REPORT).format(why=why)
 
 

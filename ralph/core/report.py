@@ -28,6 +28,7 @@ SOURCES = ("tool_call", "text", "synthetic")
 
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60
+NO_CALL = "the answer was plain text and no call of final_report"
 NO_SUMMARY = "The answer was the result itself, without a summary."
 _LONGEST_ERROR = 500
 
@@ -104,12 +105,12 @@ class ReportDesk:
     validator: Validator
     has_payload: bool
     attempts: int = 0
-    """Reports that the model sent as calls, whatever became of them."""
+    """At a report: calls of the tool, and answers of plain text in its place, whatever became of them."""
     accepted: Report | None = None
     cached: Report | None = None
-    """The newest that stood in an answer's text; it counts for nothing until `accept_cached`."""
+    """What the last answer's text was, where that is a report; it counts for nothing until `accept_cached`."""
     last_problem: str | None = None
-    """Why the last call was not accepted; None: it was, or there was none."""
+    """Why the last attempt was not accepted; None: it was, or there was none."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
         """What the model is told. A report after an accepted one changes nothing: its result may be out already.
@@ -141,6 +142,18 @@ class ReportDesk:
         self.attempts += 1
         self.accepted = self._report(arguments, "tool_call")
         return self.accepted
+
+    def forget_text(self) -> None:
+        """The model was told that its text does not count, or is about to say or do something else."""
+        self.cached = None
+
+    def take_text(self, text: str) -> bool:
+        """An answer that is nothing but text, in the place of a call. Whether it is a report, which is then cached."""
+        is_report = self.look_at_text(text)
+        if text.strip():
+            self.attempts += 1
+            self.last_problem = None if is_report else NO_CALL
+        return is_report
 
     def look_at_text(self, text: str) -> bool:
         """Whether an answer's text is a report or a payload; if so, it is cached. Other words take an older one's place."""
@@ -209,9 +222,8 @@ def synthetic_report(
     what = _WHAT_HAPPENED.get(reason, reason.replace("_", " "))
     sentences = [f"No final answer: {what} after {_counted(turns_completed, 'turn')}."]
     if attempts:
-        sentences.append(
-            f"{_counted(attempts, 'final report')} {'was' if attempts == 1 else 'were'} refused."
-        )
+        were = "was" if attempts == 1 else "were"
+        sentences.append(f"{_counted(attempts, 'attempt')} at a final report {were} not accepted.")
     if last_stop_reason is not None:
         sentences.append(f"The last answer ended with {last_stop_reason}.")
     if last_error is not None and (attempts or reason not in _LIMITS):  # a limit's own words say no more

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NEXT_PROMPT = "what is to be done next"
+"""Stands for the prompt that a completed session needs, in commands that people are shown."""
+
 
 def resume_command(
     name: str,

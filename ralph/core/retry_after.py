@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+RATE_LIMITED = 429
 # About three centuries; keeps arithmetic on a 35-digit header finite.
 LONGEST_WISH_S = 1e10
 # A reset header over a year ahead is no delay but a Unix time.
 _LONGEST_DELAY_S = 365 * 86400.0
 
 
-def server_wish_s(headers: Mapping[str, str], now: datetime) -> float | None:
+def server_wish_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
     """Seconds from `now` (aware) that the server asks to be left alone, 0 or more; None when it says nothing.
 
     `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or
-    an HTTP date). Only when both are absent the largest of the rate-limit reset headers counts. A moment is measured
-    by the server's own clock where the answer has a `date`: `now` may be hours away from it.
+    an HTTP date). Only when both are absent the largest of the rate-limit resets counts, each only where its limit is
+    exhausted: the others say nothing about this failure. A moment is measured by the server's own clock where the
+    answer has a `date`: `now` may be hours away from it.
     """
     now = _http_date(headers.get("date", "")) or now
     if "retry-after-ms" in headers or "retry-after" in headers:
@@ -29,23 +31,28 @@ def server_wish_s(headers: Mapping[str, str], now: datetime) -> float | None:
         if milliseconds is not None:
             return _bounded(milliseconds / 1000)
         return _delay_or_date(headers.get("retry-after", ""), now)
-    wishes = [
-        _reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001),
-        _reset(headers.get("x-ratelimit-reset", ""), now, unit_s=1.0),
-        *_exhausted_limits(headers, now),
-    ]
+    wishes = _exhausted_limits(headers, now, is_limited=status == RATE_LIMITED)
+    # One limit, so a 429 is about it.
+    if status == RATE_LIMITED or _is_used_up(headers, "x-ratelimit"):
+        wishes.append(_reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001))
+        wishes.append(_reset(headers.get("x-ratelimit-reset", ""), now, unit_s=1.0))
     return max((wish for wish in wishes if wish is not None), default=None)
 
 
-def _exhausted_limits(headers: Mapping[str, str], now: datetime) -> list[float | None]:
-    """Resets of `anthropic-ratelimit-*` limits that have nothing remaining; the others say nothing about us."""
+def _exhausted_limits(headers: Mapping[str, str], now: datetime, *, is_limited: bool) -> list[float | None]:
+    """Resets of `anthropic-ratelimit-*` limits. There are several: what remains tells which of them a 429 is about."""
     wishes = []
     for name, value in headers.items():
         if name.startswith("anthropic-ratelimit-") and name.endswith("-reset"):
-            remaining = _number(headers.get(name.removesuffix("-reset") + "-remaining", ""))
-            if remaining is not None and remaining <= 0:
+            limit = name.removesuffix("-reset")
+            if _is_used_up(headers, limit) or (is_limited and f"{limit}-remaining" not in headers):
                 wishes.append(_rfc3339(value, now))
     return wishes
+
+
+def _is_used_up(headers: Mapping[str, str], limit: str) -> bool:
+    remaining = _number(headers.get(f"{limit}-remaining", ""))
+    return remaining is not None and remaining <= 0
 
 
 def _delay_or_date(value: str, now: datetime) -> float | None:

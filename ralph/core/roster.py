@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ralph.core.budget import SHORTEST_ANSWER
 from ralph.core.context_size import ContextMeter
-from ralph.core.models import ALIASES
+from ralph.core.models import ALIASES, named_model
 from ralph.core.reading import Reading
 from ralph.core.targets import Route, Rules, TargetsState
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ralph.core.conversation import Conversation, RequestBody, RequestShape
     from ralph.core.model_description import ModelDescription
+    from ralph.core.models import NamedModel
     from ralph.core.target import Target
     from ralph.core.tool_calls import ToolDefinition
     from ralph.core.usage import TokenUsage
@@ -35,6 +36,7 @@ class Roster:
         returns: bool = True,
         recorded: Mapping[str, RequestShape] | None = None,
         can_grow: bool = False,
+        aliases: Mapping[str, NamedModel] = ALIASES,
     ) -> None:
         """`recorded`: what targets of these names were sent before, to be sent again to the byte.
 
@@ -44,6 +46,8 @@ class Roster:
         self._tools = tools
         self._recorded = recorded or {}
         self._can_grow = can_grow
+        self.aliases = aliases
+        """What short names stand for at the first target's endpoint."""
         self.targets: list[Target] = []
         self._shapes: list[RequestShape] = []
         self._readings: list[Reading] = []
@@ -79,6 +83,11 @@ class Roster:
             for target, shape in zip(self.targets, self._shapes, strict=True)
             if (old := self._recorded.get(target.name)) is not None and old.head() != shape.head()
         )
+
+    @property
+    def takes_any_model(self) -> bool:
+        """`prefer` takes a model that is no target yet."""
+        return self._can_grow
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,12 +156,25 @@ class Roster:
         if name is None:
             return self.targets[0]
         for target in self.targets:
-            if name == target.name or (self._can_grow and ALIASES.get(name, name) == target.model):
+            if name == target.name:
                 return target
         if not self._can_grow:
             raise ValueError(f"there is no target {name!r}; the targets are {', '.join(self.names)}")
-        model = ALIASES.get(name, name)
-        return replace(self.targets[0], name=name, model=model, description=None, is_described=False)
+        try:
+            model, window = named_model(name, self.aliases)
+        except ValueError as error:
+            raise ValueError(f"the model {error}") from error
+        for target in self.targets:
+            if model == target.model:
+                return target
+        return replace(
+            self.targets[0],
+            name=name,
+            model=model,
+            context_window=window,
+            description=None,
+            is_described=False,
+        )
 
     def prefer(self, name: str | None) -> Target:
         """The target of that name comes first from now on. Raises ValueError like `find`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ralph.core.classify import failure_kind
 from ralph.core.errors import HttpError
 from ralph.core.events import RunEnded
 from ralph.core.finishing import FORCES
@@ -12,17 +13,33 @@ from ralph.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.core.errors import AgentError
-    from ralph.core.guards import Refusal
     from ralph.core.report import Report, ReportDesk
     from ralph.core.tally import Tally
+    from ralph.core.tool_calls import ToolCall
 
 _OWES_AN_ANSWER = frozenset(
     {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
 )
 """Ends of a run that was at work: whoever waits for its answer gets one, and be it that there is none."""
 
+_BY_THE_API = frozenset({Outcome.API_REJECTED, Outcome.API_UNAVAILABLE, Outcome.AUTH})
 _FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
+
+
+LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
+
+
+@dataclass(frozen=True)
+class DeadEnd:
+    """What a model did again and again, until its run was ended for it."""
+
+    name: str
+    """One of `guards.GUARDS`, or of `malformed_answers.NAMES`."""
+    call: ToolCall
+    """The last one of it."""
+    error: str
+    """For people: why the run ends."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +55,7 @@ class Ending:
     limit: str | None = None
     """Which limit of the user's ended it: "max_turns", "max_budget_usd", "context"."""
     report: Report | None = None
-    guard: Refusal | None = None
-    """The refusal that was one too many."""
+    dead_end: DeadEnd | None = None
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
         """Whether a synthetic report has to take an answer's place."""
@@ -87,19 +103,36 @@ class Ending:
         return RunEnded(
             outcome=self.outcome,
             exit_code=self.outcome.exit_code(self.signal_number),
-            result=self.result if report is None else report.summary,
+            result=self._words,
             errors=(self.error,) if self.error else (),
             stop_reason=self.stop_reason,
-            num_turns=tally.turns,
+            num_turns=tally.counted_turns,
             duration_s=duration_s,
             api_s=tally.api_s,
             usage=tally.usage,
             retries=tally.retries,
             waited_s=tally.waited_s,
+            api_failure=self._api_failure,
             api_error_status=self.cause.status if isinstance(self.cause, HttpError) else None,
             retry_after_s=self.retry_after_s,
             hints=hints,
             limit=self.limit,
             report=report,
-            guard=self.guard,
+            dead_end=self.dead_end,
         )
+
+    @property
+    def _api_failure(self) -> str | None:
+        """An error that was there when something else ended the run is none."""
+        if self.cause is None or (self.outcome not in _BY_THE_API and self.limit != "context"):
+            return None
+        return failure_kind(self.cause).value
+
+    @property
+    def _words(self) -> str | None:
+        """What stands for the answer. A report that ralph had to write is followed by what the model did say."""
+        if self.report is None:
+            return self.result
+        if self.report.source != "synthetic" or self.result is None:
+            return self.report.summary
+        return LAST_WORDS.format(summary=self.report.summary, words=self.result)

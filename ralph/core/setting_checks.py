@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.core.endpoint import normal_base_url
-from ralph.core.models import ALIASES
 from ralph.core.tool_choice import ALL_OF_THEM, TOOL_NAMES, check_tool_name
 
 if TYPE_CHECKING:
@@ -32,11 +31,6 @@ def text(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.strip().isprintable():
         raise ValueError("must be a text of printable characters")
     return value.strip()
-
-
-def model_name(value: object) -> str:
-    name = text(value)
-    return ALIASES.get(name, name)
 
 
 def base_url(value: object) -> str:

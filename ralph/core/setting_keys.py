@@ -64,7 +64,7 @@ class Key(NamedTuple):
 
 
 KEYS = (
-    Key("model.name", must_be.model_name, "--model", "ANTHROPIC_MODEL", in_repository=may.ANY),
+    Key("model.name", must_be.text, "--model", "ANTHROPIC_MODEL", in_repository=may.ANY),
     Key("model.max_tokens", must_be.whole(1), "--max-tokens", in_repository=may.ANY),
     Key("model.effort", must_be.one_of(*EFFORTS), "--effort", in_repository=may.ANY),
     Key("model.base_url", must_be.base_url, "--base-url", "ANTHROPIC_BASE_URL"),

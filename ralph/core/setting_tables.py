@@ -13,7 +13,7 @@ from ralph.core.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
 from ralph.core.clocks import ClockLimits
 from ralph.core.credentials import secret_header_values
 from ralph.core.endpoint import DEFAULT_BASE_URL
-from ralph.core.models import ALIASES, DEFAULT_MAX_TOKENS
+from ralph.core.models import ALIASES, DEFAULT_MAX_TOKENS, USUAL_MODEL
 from ralph.core.tool_choice import enabled_tools
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.core.credentials import Credential
+    from ralph.core.models import NamedModel
     from ralph.core.target import Target
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -31,14 +32,14 @@ REVERTS = ("cooldown-expiry", "never")
 
 @dataclass(frozen=True)
 class ModelSettings:
-    name: str = ALIASES["sonnet"]
-    """The model's id; aliases are resolved."""
+    name: str = USUAL_MODEL
+    """The model's id; aliases are resolved, unless there are targets, which it does not choose."""
     max_tokens: int = DEFAULT_MAX_TOKENS
     """Largest answer in tokens, >= 1; `models.max_tokens_for` lowers it to what the model is known for."""
     effort: str | None = None
     """One of `EFFORTS`; None: the API's own choice."""
     base_url: str = DEFAULT_BASE_URL
-    """Without a closing `/` or `/v1`: `base_url + "/v1/messages"` is right."""
+    """As `core/endpoint.normal_base_url` makes it."""
     ca_file: Path | None = None
     """PEM file of trusted certificate authorities, absolute; None: the usual ones. Not checked to exist."""
 
@@ -75,6 +76,8 @@ class LimitSettings:
 class ClockSettings(ClockLimits):
     heartbeat_s: float = 30.0
     """Seconds without anything to show until a heartbeat says what is awaited; 0: no heartbeats."""
+    input_s: float = 60.0
+    """Seconds until a pipe on standard input has given its first byte; 0: it is waited for without a limit."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ class Settings:
     """`--tools`: these and no others; None: not given."""
     targets: tuple[Target, ...] = ()
     """Who is asked, the first first; `load_settings` gives at least one."""
+    aliases: Mapping[str, NamedModel] = field(default_factory=lambda: ALIASES)
+    """What short names of models stand for at the endpoint of the environment."""
     credential: Credential | None = None
     """Of the environment. None: requests carry no key (a local server)."""
     custom_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ralph.core.endpoint import messages_url
 from ralph.core.setting_keys import KEYS
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def target_lines(target: Target) -> Iterator[str]:
     rows = (
         ("model", target.model),
         ("base URL", target.base_url),
+        ("posts to", messages_url(target.base_url)),
         ("keys", ", ".join(keys) or "none"),
         ("headers", ", ".join(name for name, _ in target.headers) or "none"),
         ("max tokens", shown_value(target.max_tokens)),

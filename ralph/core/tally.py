@@ -5,6 +5,9 @@ from __future__ import annotations
 from ralph.core.events import AttemptEnded, Event, RetryExhausted, RetryRecovered
 from ralph.core.usage import RunUsage, TokenUsage
 
+_WERE_ASKED = frozenset({None, "interrupted"})
+"""Kinds of attempts that reached the model."""
+
 
 class Tally:
     """Show it every event; read the sums."""
@@ -16,10 +19,22 @@ class Tally:
         self.api_s = 0.0
         """Seconds inside `send_message()`."""
         self.turns = 0
+        """Completed: with an answer that was accepted, and the results of its tools."""
+        self._asked_turns = 0
+
+    @property
+    def counted_turns(self) -> int:
+        """What a result calls its turns: an answer that was no use and one that was cut short are of a turn too.
+
+        A request that only failed is not: the same turn is asked for again when its session is resumed.
+        """
+        return max(self.turns, self._asked_turns)
 
     def saw(self, event: Event) -> None:
         match event:
             case AttemptEnded():
+                if event.kind in _WERE_ASKED:
+                    self._asked_turns = event.turn
                 # A broken answer is billed too, as far as the server had counted it.
                 if event.tokens != TokenUsage():
                     self.usage = self.usage.plus(event.model, event.tokens, event.facts)

@@ -10,15 +10,17 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ralph.core import setting_checks as must_be
+from ralph.core.claude_environment import login_of_another_program, why_not_asked
 from ralph.core.credentials import credential_from, secret_header_values
 from ralph.core.endpoint import header_table, is_default, is_loopback
-from ralph.core.models import Price
+from ralph.core.models import ALIASES, Price, named_model
 from ralph.core.target import THINKING_CHOICES, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ralph.core.credentials import Credential
+    from ralph.core.models import NamedModel
     from ralph.core.setting_tables import ModelSettings
 
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
@@ -42,10 +44,11 @@ class TargetEntry:
 
 @dataclass(frozen=True)
 class EnvironmentAccess:
-    """What the environment says about who asks; it belongs to one server."""
+    """What the environment says about who asks and whom; it belongs to one server."""
 
     credential: Credential | None
     headers: tuple[tuple[str, str], ...] = field(repr=False)
+    aliases: Mapping[str, NamedModel]
 
 
 ENTRY_KEYS = tuple(key.name for key in fields(TargetEntry))
@@ -119,7 +122,7 @@ def _price(value: object) -> Price:
 
 _CHECKS: dict[str, Callable[[object], Any]] = {
     "name": must_be.target_name,
-    "model": must_be.model_name,
+    "model": must_be.text,
     "base_url": must_be.base_url,
     "api_key_env": must_be.key_variables,
     "headers": header_table,
@@ -157,23 +160,25 @@ def _named(entries: tuple[TargetEntry, ...], name: str) -> TargetEntry:
 
 
 def implicit_targets(
-    model: ModelSettings, fallbacks: Iterable[str], access: EnvironmentAccess
+    model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], access: EnvironmentAccess
 ) -> tuple[Target, ...]:
-    """The model of the settings, then `fallbacks`: all at one server, each under the name that was written."""
-    models = {model.name: model.name}
+    """`first`, then `fallbacks`: all at one server, each under the name that was written."""
+    chosen = {first.id: (first.id, first)}
     for name in fallbacks:
-        models.setdefault(must_be.model_name(name), name)
+        fallback = named_model(name, access.aliases)
+        chosen.setdefault(fallback.id, (name, fallback))
     return tuple(
         Target(
             name=name,
-            model=model_id,
+            model=named.id,
             base_url=model.base_url,
             credentials=(access.credential,) if access.credential else (),
             headers=access.headers,
             max_tokens=model.max_tokens,
             effort=model.effort,
+            context_window=named.context_window,
         )
-        for model_id, name in models.items()
+        for name, named in chosen.values()
     )
 
 
@@ -191,17 +196,22 @@ def _explicit(
     entry: TargetEntry, model: ModelSettings, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Target:
     uses_access = entry.base_url is None and not entry.api_key_env
+    try:
+        # What the environment calls its models is its own server's business.
+        named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
+    except ValueError as error:
+        raise ValueError(f"{entry.name!r}: model {error}") from error
     inherited = access.headers if uses_access else ()
     own = {name.lower() for name, _ in entry.headers}
     return Target(
         name=entry.name,
-        model=entry.model,
+        model=named.id,
         base_url=entry.base_url or model.base_url,
         credentials=tuple(_keys(entry, access, environment)),
         headers=(*(header for header in inherited if header[0].lower() not in own), *entry.headers),
         max_tokens=entry.max_tokens or model.max_tokens,
         effort=model.effort,
-        context_window=entry.context_window,
+        context_window=entry.context_window or named.context_window,
         thinking=entry.thinking,
         price=entry.price,
     )
@@ -236,20 +246,28 @@ def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]
         yield from secret_header_values(entry.headers)
 
 
-def missing_key(targets: tuple[Target, ...]) -> str | None:
+def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
     """What to do about the first target that cannot work without a key and has none; None: there is no such one."""
+    elsewhere = login_of_another_program(environment)
     for target in targets:
         if target.secrets or not is_default(target.base_url):
             continue
         if len(targets) == 1:
             return (
-                "no API key: set ANTHROPIC_API_KEY, point --base-url at a local server, or try `ralph demo`"
+                f"no API key{elsewhere}: set ANTHROPIC_API_KEY, point --base-url at a local server, or try "
+                "`ralph demo`"
             )
         return (
-            f"no API key for target {target.name!r}: set ANTHROPIC_API_KEY, name the variable that holds it in "
+            f"no API key for target {target.name!r}{elsewhere}: set ANTHROPIC_API_KEY, name the variable that holds it in "
             "api_key_env, or point its base_url at a local server"
         )
     return None
+
+
+def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
+    """Why a key must not go where it would; None: it may, or there is none."""
+    asked = next((target.base_url for target in targets if target.secrets), None)
+    return None if asked is None else why_not_asked(environment, asked)
 
 
 def plain_http_warnings(targets: Iterable[Target]) -> tuple[str, ...]:

@@ -25,11 +25,10 @@ from ralph.core.classify import (
 from ralph.core.errors import AgentError, HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-# A rotation in which everybody was rate-limited: never a hot loop, never a sleep through a longer limit.
+# A rotation in which everybody was rate-limited is never a hot loop.
 LEAST_ROUND_WAIT_S = 1.0
-MOST_ROUND_WAIT_S = 60.0
 
 _OF_THE_REQUEST = frozenset({FailureKind.INVALID_REQUEST, FailureKind.CONTEXT_OVERFLOW})
 """No other target would take it either."""
@@ -146,7 +145,8 @@ Decision = Wait | MoveOn | GiveUp
 
 
 CANNOT_HELP = GiveUp("asking again cannot help")
-"""No wait mends it; every other end is the policy's, and a later run may fare better."""
+"""Nobody is left who could be asked in this chain."""
+REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 
 
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
@@ -163,7 +163,7 @@ def after_failure(
     """What comes after `state.route` failed at `now_s`."""
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
-        return CANNOT_HELP, state
+        return REFUSED_BY_ALL, state
     hit = {state.route}
     if failure.is_of_machine:
         hit = set(usable_routes(state, rules))
@@ -197,32 +197,58 @@ def round_wait(
     retry: int,
     failures: Iterable[Failure],
     slept_s: float,
+    rules: Rules,
     *,
-    is_rotation: bool,
     others_s: Iterable[float] = (),
 ) -> Wait | GiveUp:
     """How long to wait before retry number `retry` (1-based), after a round with these failures.
 
     `others_s`: how long those still cool down that were left alone in this round.
     """
-    failed = tuple(failures)
+    failed, rested_s = tuple(failures), tuple(others_s)
     wishes = [failure.wish_s for failure in failed if failure.is_transient]
     named = [wish_s for wish_s in wishes if wish_s is not None]
     # What matters is when the first of them can be asked again; where one named nothing, the schedule knows.
-    soonest_s = min((*named, *others_s)) if named and len(named) == len(wishes) else None
+    soonest_s = min((*named, *rested_s)) if named and len(named) == len(wishes) else None
     decision = policy.next_wait(retry, soonest_s, slept_s)
     if isinstance(decision, Wait) and soonest_s not in named:
         decision = Wait(decision.seconds)
-    if isinstance(decision, GiveUp) or not is_rotation:
+    if not rules.is_rotation or any(failure.kind is not FailureKind.RATE_LIMIT for failure in failed):
         return decision
-    if any(failure.kind is not FailureKind.RATE_LIMIT for failure in failed):
+    waits = _waits_of_rate_limits(policy, retry, wishes, rested_s, rules)
+    judged = [policy.objection(retry, wait.seconds, slept_s) or wait for wait in waits]
+    limited = next((wait for wait in judged if isinstance(wait, Wait)), judged[-1])
+    if not policy.outlasts_outages:
+        return limited
+    if isinstance(decision, GiveUp) or isinstance(limited, GiveUp) or decision.seconds > limited.seconds:
         return decision
-    wait_s = min(max(max(named, default=float(retry)), LEAST_ROUND_WAIT_S), MOST_ROUND_WAIT_S)
-    if policy.outlasts_outages and decision.seconds > wait_s:
-        return decision
-    # The policy has the last word: its maximum and its budget hold for this wait too.
-    judged = policy.next_wait(retry, wait_s, slept_s)
-    return judged if isinstance(judged, GiveUp) else Wait(wait_s, from_server=bool(named))
+    return limited
+
+
+def _waits_of_rate_limits(
+    policy: RetryPolicy,
+    retry: int,
+    wishes: Iterable[float | None],
+    rested_s: Sequence[float],
+    rules: Rules,
+) -> list[Wait]:
+    """After a round in which all were rate-limited, the preferred one first: until the first of them is free again.
+
+    `round_robin` asks all of them then, and waits for the last; unless that is so long that the run would end.
+    """
+    cooldowns_s = [(_cooldown_s(wish_s, policy, retry), wish_s is not None) for wish_s in wishes]
+    cooldowns_s += [(left_s, False) for left_s in rested_s]
+    waits = [_round_wait(*min(cooldowns_s), policy)]
+    if rules.strategy == "round_robin":
+        named = [cooldown_s for cooldown_s, is_named in cooldowns_s if is_named]
+        waits.insert(0, _round_wait(max(named, default=float(retry)), bool(named), policy))
+    return waits
+
+
+def _round_wait(wait_s: float, is_named: bool, policy: RetryPolicy) -> Wait:
+    """Within the bounds of a round of rate limits. `is_named`: a server asked for it."""
+    bounded_s = min(max(wait_s, LEAST_ROUND_WAIT_S), policy.longest_round_wait_s)
+    return Wait(bounded_s, from_server=is_named and wait_s >= bounded_s)
 
 
 def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
@@ -243,15 +269,19 @@ def _with_damage(
         state = replace(state, chain=replace(chain, barred=chain.barred.union(hit)))
     if rules.strategy != "fallback":
         return state
-    end_s = now_s + (_scheduled_s(policy, chain) if failure.wish_s is None else failure.wish_s)
+    end_s = now_s + _cooldown_s(failure.wish_s, policy, chain.retries + 1)
     # What another key was told for itself still holds; the one that was asked has just heard anew.
     cooled = {route: max(end_s, state.releases_s.get(route, end_s)) for route in hit}
     return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})
 
 
-def _scheduled_s(policy: RetryPolicy, chain: ChainState) -> float:
-    """The policy's wait before the next retry; after the last one that one's, and without any the standard's first."""
-    for retry in (chain.retries + 1, chain.retries):
+def _cooldown_s(wish_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
+    """What the server asks for; else the policy's wait before the next retry, after the last one that one's, and
+    without any the standard's first.
+    """
+    if wish_s is not None:
+        return wish_s
+    for retry in (next_retry, next_retry - 1):
         wait = policy.next_wait(retry, None, 0.0) if retry else None
         if isinstance(wait, Wait):
             return wait.seconds
@@ -271,7 +301,7 @@ def _after_round(
         retry,
         chain.failures,
         chain.slept_s,
-        is_rotation=rules.is_rotation,
+        rules,
         others_s=[state.releases_s[route] - now_s for route in rested],
     )
     if isinstance(wait, GiveUp):

@@ -34,7 +34,7 @@ def http_error(
         message = f"redirect to {redact(location)}, not followed: it would take the key elsewhere"
     return HttpError(
         status,
-        server_wish_s(headers, now),
+        server_wish_s(headers, now, status),
         text,
         fields.type,
         fields.code,

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import httpx
 
 from ralph.core.clocks import ClockLimits, ResponseClocks
+from ralph.core.endpoint import MESSAGES_PATH
 from ralph.core.errors import Api, NetworkCause
 from ralph.core.shortage import ShortageError
 from ralph.effects.exchange import Wire
@@ -81,7 +82,7 @@ class MessagesApi:
             # Without its length a body in pieces would be sent chunked.
             "content-length": str(sum(map(len, body))),
         }
-        request = self._request("POST", "/v1/messages", own, connect_s=self._limits.connect_s, body=body)
+        request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
         try:
             return self._receive(self._wire.start(request))
         except (ShortageError, MemoryError) as error:

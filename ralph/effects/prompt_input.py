@@ -1,34 +1,59 @@
 """Where the task comes from: the argument, a file, standard input, or an argument with piped data below it.
 
-A terminal is never read. A pipe that stays silent is left alone, and that is said. Refuses an empty prompt.
+A terminal is never read. A pipe that stays silent is left alone, and that is said. Refuses an empty prompt, and one
+that is not UTF-8 text.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ralph.core.shortage import ShortageError, shortage_of
-from ralph.effects.starting import patiently, start_thread
-from ralph.ports import TIMED_OUT
+from ralph.core.prompt_text import argument_text, prompt_text
+from ralph.core.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ralph.ports import Clock, Mailbox, Waiter
+    from ralph.effects.piped_input import Received, SilentPipe
+    from ralph.ports import Clock, Waiter
 
-# With a prompt given, a pipe that says nothing for this long has nothing to add.
-SILENT_PIPE_S = 1.0
-# Standard input asked for by name (`-`, or no other prompt): so long for its first byte, then to its end.
-FIRST_BYTE_S = 30.0
 # Larger than any context window.
 MOST_PROMPT_BYTES = 16 * 1024 * 1024
+
+_KEEPS_IT_OUT = "; start ralph with </dev/null where nothing is to come from it"
 
 
 class PromptError(Exception):
     """One line that says what is wrong with the prompt and what to do (exit 2)."""
+
+
+class InputWait(NamedTuple):
+    """What waiting for input needs, and how long its first byte may take."""
+
+    waiter: Waiter
+    clock: Clock
+    first_byte_s: float
+    """`clocks.input_s`; 0: no limit."""
+    tell: Callable[[str], None]
+    """Told once what is awaited, when that takes long."""
+
+
+class PromptFound(NamedTuple):
+    text: str | None
+    """None: none was given, and none was required."""
+    notices: tuple[str, ...] = ()
+    """For people: where it came from."""
+    silent: SilentPipe | None = None
+    """Standard input, where it was waited for in vain."""
+
+
+class _Piped(NamedTuple):
+    text: str = ""
+    notices: tuple[str, ...] = ()
+    silent: SilentPipe | None = None
 
 
 def read_prompt(
@@ -36,33 +61,36 @@ def read_prompt(
     file: str | None,
     *,
     directories: Sequence[str | Path],
-    waiter: Waiter,
-    clock: Clock,
+    wait: InputWait,
     stdin_fd: int = 0,
     is_required: bool = True,
-) -> tuple[str | None, tuple[str, ...]]:
-    """The task's text, and notices for people. Raises PromptError, ShortageError; `Interrupted` when a signal came.
+) -> PromptFound:
+    """The task's text. Raises PromptError, ShortageError; `Interrupted` when a signal came or the time is up.
 
-    `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without `is_required` None is a prompt too, where nothing was given and nothing is piped in.
+    `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without
+    `is_required` None is a prompt too, where nothing was given and nothing is piped in.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
     if argument is None and file is None and not is_required:
-        piped, notices = _piped_data(waiter, clock, stdin_fd)
-        return piped if piped.strip() else None, notices
+        piped = _piped_data(wait, stdin_fd)
+        return PromptFound(piped.text if piped.text.strip() else None, piped.notices, piped.silent)
     if "-" in (argument, file):
         argument, file = None, None
     if file is not None:
-        argument = _read_file(file, directories, waiter, clock)
+        argument = _read_file(file, directories, wait)
+    elif argument is not None:
+        argument = _decoded(argument, "the prompt")
     if argument is None:
-        return _required_stdin(waiter, clock, stdin_fd), ()
+        return PromptFound(_required_stdin(wait, stdin_fd))
     if not argument.strip():
         raise PromptError(f"the prompt file {file} is empty" if file is not None else "the prompt is empty")
-    piped, notices = _piped_data(waiter, clock, stdin_fd)
-    return (f"{argument.rstrip()}\n\n{piped}" if piped.strip() else argument), notices
+    piped = _piped_data(wait, stdin_fd)
+    text = f"{argument.rstrip()}\n\n{piped.text}" if piped.text.strip() else argument
+    return PromptFound(text, piped.notices, piped.silent)
 
 
-def _read_file(path: str, directories: Sequence[str | Path], waiter: Waiter, clock: Clock) -> str:
+def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
     """Read like standard input: a FIFO or a device must neither hang the run nor fill its memory."""
     from ralph.effects.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
 
@@ -70,80 +98,73 @@ def _read_file(path: str, directories: Sequence[str | Path], waiter: Waiter, clo
         # Non-blocking only for the opening of a FIFO that nobody writes to yet.
         fd = open_named_file(path, directories)
         os.set_blocking(fd, True)
-        data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, f"the prompt file {path}")
     except OSError as error:
         _raise_shortage(error)
         raise PromptError(f"cannot read the prompt file {path}: {error.strerror}") from error
-    if data is None:
-        raise PromptError(f"the prompt file {path} stayed silent for {FIRST_BYTE_S:g}s")
-    return _decoded(data)
+    return _required_text(wait, fd, f"the prompt file {path}")
 
 
-def _required_stdin(waiter: Waiter, clock: Clock, fd: int) -> str:
+def _required_stdin(wait: InputWait, fd: int) -> str:
     if not _is_open(fd) or os.isatty(fd):
         raise PromptError("no prompt: give it as an argument, with --prompt-file, or on standard input")
     _refuse_kernel_file(fd)
-    try:
-        data = _read_to_end(waiter, clock, fd, FIRST_BYTE_S, "standard input")
-    except OSError as error:
-        _raise_shortage(error)
-        raise PromptError(f"cannot read standard input: {error.strerror}") from error
-    if data is None:
-        raise PromptError(
-            f"standard input stayed silent for {FIRST_BYTE_S:g}s; close it, or give the prompt as an argument"
-        )
-    text = _decoded(data)
+    text = _required_text(wait, fd, "standard input", "; close it, or give the prompt as an argument")
     if not text.strip():
         raise PromptError("the prompt on standard input is empty")
     return text
 
 
-def _piped_data(waiter: Waiter, clock: Clock, fd: int) -> tuple[str, tuple[str, ...]]:
+def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> str:
+    from ralph.effects.piped_input import InputReader  # noqa: PLC0415 - a prompt on the command line needs none
+
+    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES).read()
+    if received is None:
+        raise PromptError(f"{name} stayed silent for {wait.first_byte_s:g}s{instead}")
+    if received.error is not None:
+        _raise_shortage(received.error)
+        raise PromptError(f"cannot read {name}: {received.error.strerror}")
+    return _text_of(received, name)
+
+
+def _piped_data(wait: InputWait, fd: int) -> _Piped:
     """Data that was piped in beside the prompt, and what to say about it."""
     if not _may_add(fd):
-        return "", ()
+        return _Piped()
     _refuse_kernel_file(fd)
     if _is_half_read(fd):
-        return "", ("standard input is a file that somebody has begun to read: left alone",)
+        return _Piped(notices=("standard input is a file that somebody has begun to read: left alone",))
+    from ralph.effects.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - as above
+
+    name = "standard input"
+    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=_KEEPS_IT_OUT).read()
+    if received is None:
+        return _Piped(silent=SilentPipe(fd, wait.first_byte_s))
+    if received.error is not None:
+        _raise_shortage(received.error)
+        if received.data:
+            broke_off = f"after {len(received.data):,} bytes: {received.error.strerror}"
+            raise PromptError(f"standard input broke off {broke_off}; the prompt would lack the rest")
+        return _Piped(notices=(f"standard input cannot be read ({received.error.strerror}): left alone",))
+    if not received.data.strip():
+        return _Piped()
+    count = f"{len(received.data):,} bytes"
+    return _Piped(_text_of(received, name), (f"{count} from standard input stand below the prompt",))
+
+
+def _text_of(received: Received, name: str) -> str:
+    if len(received.data) > MOST_PROMPT_BYTES:
+        raise PromptError(
+            f"{name} holds more than {MOST_PROMPT_BYTES >> 20} MiB; have the prompt name a file instead"
+        )
+    return _decoded(received.data, name)
+
+
+def _decoded(data: bytes | str, name: str) -> str:
+    """`data`: an argument, or the bytes of something else."""
     try:
-        data = _read_to_end(waiter, clock, fd, SILENT_PIPE_S, "the end of standard input")
-    except OSError as error:
-        _raise_shortage(error)
-        return "", (f"standard input cannot be read ({error.strerror}): left alone",)
-    if data is None:
-        return "", (f"standard input is an open pipe that stayed silent for {SILENT_PIPE_S:g}s: left alone",)
-    if not data.strip():
-        return "", ()
-    return _decoded(data), (f"{len(data):,} bytes from standard input stand below the prompt",)
-
-
-def _read_to_end(waiter: Waiter, clock: Clock, fd: int, first_byte_s: float, name: str) -> bytes | None:
-    """Everything up to end of file; None when not even a first byte came in time. Raises OSError.
-
-    A ShortageError is one too, once a thread was waited for in vain.
-    """
-    mailbox = waiter.mailbox()
-    patiently(lambda: start_thread(_read_chunks, fd, mailbox, name="ralph-prompt"), waiter, clock)
-    data = bytearray()
-    until_s: float | None = clock.now_s() + first_byte_s
-    while True:
-        chunk = waiter.wait(mailbox, until_s=until_s, waiting_for=f"the end of {name}" if data else name)
-        if chunk is TIMED_OUT:
-            mailbox.close()
-            return None
-        if isinstance(chunk, OSError):
-            raise chunk
-        if isinstance(chunk, MemoryError):
-            raise ShortageError("memory") from chunk
-        if not chunk:
-            return bytes(data)
-        data += chunk
-        until_s = None
-        if len(data) > MOST_PROMPT_BYTES:
-            mailbox.close()
-            raise PromptError(
-                f"{name} holds more than {MOST_PROMPT_BYTES >> 20} MiB; have the prompt name a file instead"
-            )
+        return argument_text(data) if isinstance(data, str) else prompt_text(data)
+    except ValueError as error:
+        raise PromptError(f"{name} {error}") from None
 
 
 def _raise_shortage(error: OSError) -> None:
@@ -151,25 +172,6 @@ def _raise_shortage(error: OSError) -> None:
     short = shortage_of(error)
     if short is not None:
         raise short from error
-
-
-def _read_chunks(fd: int, mailbox: Mailbox) -> None:
-    """In a thread of its own. It reads on only while somebody wants more."""
-    read_bytes = 0
-    while read_bytes <= MOST_PROMPT_BYTES:
-        try:
-            chunk = os.read(fd, 65536)
-        except (OSError, MemoryError) as error:
-            mailbox.put(error)
-            return
-        mailbox.put(chunk)
-        read_bytes += len(chunk)
-        if not chunk:
-            return
-
-
-def _decoded(data: bytes) -> str:
-    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
 
 
 def _is_open(fd: int) -> bool:

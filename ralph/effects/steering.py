@@ -102,6 +102,7 @@ class Steering:
         choose_model: Callable[[str | None], str],
         *,
         serving: Callable[[], str | None] = lambda: None,
+        introduction: Callable[[], Mapping[str, Any]] = dict,
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] | None = None,
         emit: Callable[[Event], None] = lambda _event: None,
@@ -109,8 +110,8 @@ class Steering:
         """`respond` writes one object; `choose_model` gives a wish's full name, for None the first model's.
 
         `choose_model` raises ValueError with what to say about a model that cannot be had. `serving` tells who is
-        asked at present, `has_room` whether answers are read. `acknowledge` is told of every item that was taken,
-        `emit` of what people and readers should know.
+        asked at present, `introduction` what there is to choose from, `has_room` whether answers are read. `acknowledge`
+        is told of every item that was taken, `emit` of what people and readers should know.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -118,6 +119,7 @@ class Steering:
         self._respond = respond
         self._choose_model = choose_model
         self._serving = serving
+        self._introduction = introduction
         self._has_room = has_room
         self._acknowledge = acknowledge
         self._emit = emit
@@ -283,7 +285,7 @@ class Steering:
         wished = [name for name in _NOT_OFFERED if fields.get(name)]
         if wished:
             raise ValueError(f"initialize: ralph does not offer {', '.join(wished)}; leave that out")
-        return {}
+        return dict(self._introduction())
 
     def _set_model(self, wish: Any) -> str:
         """An absent key is a null: JavaScript drops a key whose value is undefined."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ralph.effects.tracing_spans import Tracing
 
-EXTRA_MISSING = "--otel needs the extra: pip install 'ralph[otel]'"
+EXTRA_MISSING = "--otel needs the extra: pip install 'ralph-headless[otel]'"
 
 _DEFAULT_ENDPOINT = "http://localhost:4318"  # the OTLP specification's
 _OWN_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"

@@ -13,7 +13,15 @@ import signal
 from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ralph.core.events import SHOWABLE, Event, Heartbeat, StreamReceived
+from ralph.core.events import (
+    SHOWABLE,
+    Event,
+    Heartbeat,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+    StreamReceived,
+)
 from ralph.ports import TIMED_OUT, Clock, Driven, Events, Interrupted, Mailbox, SignalReceived, TimeIsUp
 
 if TYPE_CHECKING:
@@ -180,18 +188,28 @@ class Heartbeats:
     """Says what is being waited for when nothing has been shown for `interval_s` (0: never)."""
 
     def __init__(
-        self, events: Events, clock: Clock, interval_s: float, *, shows_deltas: bool = False
+        self,
+        events: Events,
+        clock: Clock,
+        interval_s: float,
+        *,
+        shows_deltas: bool = False,
+        shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas`: text is shown as it comes; else a line at a time."""
+        """How the text of an answer is shown while it comes: `shows_deltas`, each piece; `shows_lines`, each line."""
         self._events = events
         self._clock = clock
         self._shows_deltas = shows_deltas
+        self._shows_lines = shows_lines
         self.interval_s = interval_s
         self._last_sign_s = clock.now_s()
         self._last_beat_s = self._last_sign_s
+        self._is_held = False  # text of a retry is shown once its chain is closed
 
     def saw(self, event: Event) -> None:
         """An event went out; one that a reader can see counts as a sign of life. Pings do not."""
+        if isinstance(event, RetryScheduled | RetryRecovered | RetryExhausted):
+            self._is_held = isinstance(event, RetryScheduled) and not self._shows_deltas
         if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and self._shows(event.event)):
             self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
@@ -204,10 +222,10 @@ class Heartbeats:
 
     def _shows(self, event: dict[str, Any]) -> bool:
         delta = event.get("delta")
-        if event.get("type") != "content_block_delta" or not isinstance(delta, dict):
+        if self._is_held or event.get("type") != "content_block_delta" or not isinstance(delta, dict):
             return False
         text = str(delta.get("text") or "")
-        return bool(text) if self._shows_deltas else "\n" in text
+        return bool(text) if self._shows_deltas else self._shows_lines and "\n" in text
 
 
 def catch_stop_signals(waiter: InboxWaiter) -> Callable[[], None]:

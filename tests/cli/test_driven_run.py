@@ -36,10 +36,10 @@ def beat_quickly(ralph) -> None:
 def test_initialize_is_answered_before_any_message_and_again_later(drive, serve) -> None:
     serve(Turn("Hello."))
     driver = drive()
-    assert driver.ask("initialize", hooks=None) == {}
+    assert driver.ask("initialize", hooks=None)["commands"] == []
     driver.say("hi")
     driver.result()
-    assert driver.ask("initialize", hooks={}, agents={}) == {}
+    assert driver.ask("initialize", hooks={}, agents={})["commands"] == []
     assert driver.finish().code == 0
 
 
@@ -49,7 +49,7 @@ def test_what_was_written_before_the_end_of_input_is_done_and_answered(drive, se
     driver.send(request("initialize", "r1"), user("make it"), request("get_status", "r2"))
     ran = driver.finish()
     assert (ran.code, [result["result"] for result in results(ran)]) == (0, ["Made."])
-    assert driver.answer("r1") == {}
+    assert driver.answer("r1")["commands"] == []
     assert driver.answer("r2")["auto_retry"] is True
 
 
@@ -220,18 +220,24 @@ def test_a_run_without_a_key_ends_with_one_result_exits_78(drive, ralph) -> None
 
 
 MISUSES = [
-    (["--input-format", "stream-json"], "--input-format: stream-json needs --output-format stream-json"),
     ([*STREAM_JSON, "a prompt"], "takes the tasks from standard input: give no prompt"),
     ([*STREAM_JSON, "-f", "ralph.toml"], "takes the tasks from standard input: give no prompt"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "says"), MISUSES, ids=["output", "prompt", "file"])
-def test_what_does_not_go_with_control_lines_is_one_line_exits_2(ralph, arguments, says) -> None:
+@pytest.mark.parametrize(("arguments", "says"), MISUSES, ids=["prompt", "file"])
+def test_what_does_not_go_with_control_lines_is_one_line_and_a_result_exits_2(ralph, arguments, says) -> None:
     (ralph.cwd / "ralph.toml").touch()
     ran = ralph(*arguments, stdin=user("hi"))
-    assert (ran.code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
+    assert (ran.code, len(ran.objects), len(ran.stderr.splitlines())) == (2, 1, 1)
     assert says in ran.stderr
+    assert says in ran.result["errors"][0]
+
+
+def test_control_lines_without_objects_to_answer_by_are_one_line_exits_2(ralph) -> None:
+    ran = ralph("--input-format", "stream-json", stdin=user("hi"))
+    assert (ran.code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
+    assert "--input-format: stream-json needs --output-format stream-json" in ran.stderr
 
 
 def test_a_terminal_is_no_driver_exits_2(ralph) -> None:
@@ -239,8 +245,9 @@ def test_a_terminal_is_no_driver_exits_2(ralph) -> None:
     ran = ralph.finish(ralph.start(*STREAM_JSON, stdin=its_end))
     os.close(terminal)
     os.close(its_end)
-    assert (ran.code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
+    assert (ran.code, len(ran.stderr.splitlines())) == (2, 1)
     assert "standard input is a terminal" in ran.stderr
+    assert "standard input is a terminal" in ran.result["errors"][0]
 
 
 def test_the_time_limit_ends_a_message_exits_124(drive, serve) -> None:

@@ -26,6 +26,7 @@ INIT = (
     "cwd session_id tools mcp_servers model permissionMode slash_commands apiKeySource output_style skills plugins "
     "claude_code_version"
 )
+INITIALIZED = "commands agents models account output_style available_output_styles claude_code_version current_permission_mode"
 RESULT = (
     "duration_ms duration_api_ms is_error num_turns session_id stop_reason total_cost_usd usage modelUsage "
     "permission_denials"
@@ -45,7 +46,7 @@ REQUIRED_OF_BLOCKS = {
     "text": "text",
     "thinking": "thinking signature",
     "tool_use": "id name input",
-    "tool_result": "tool_use_id content",
+    "tool_result": "tool_use_id content is_error",
 }
 
 
@@ -147,11 +148,9 @@ def test_a_query_of_an_sdk_is_worked_on_to_its_result(ralph, serve, query_with, 
     sdk = query_with(*options)
     sdk.query("do it")
     assert sdk.read_to_end() == 0
-    assert sdk.response("initialize") == {
-        "subtype": "success",
-        "request_id": "req_initialize",
-        "response": {},
-    }
+    initialized = sdk.response("initialize")
+    assert (initialized["subtype"], initialized["request_id"]) == ("success", "req_initialize")
+    assert [name for name in INITIALIZED.split() if name not in initialized["response"]] == []
     assert [(line["type"], missing) for line in sdk.lines if (missing := lacking(line))] == []
     kinds = [line["type"] for line in sdk.lines]
     assert {"system", "assistant", "user", "result", "control_response"} <= set(kinds)
@@ -196,4 +195,4 @@ def test_the_driver_of_the_documentation_works_and_cancels_a_long_wait(ralph, se
     )
     made, cancelled, code = ran.stdout.splitlines()
     assert (made, code) == ("completed It is made.", "exit 75"), ran.stderr
-    assert cancelled.startswith("api_unavailable Retry cancelled, after: HTTP 529")
+    assert cancelled.startswith("api_unavailable API Error: Retry cancelled, after: HTTP 529")

@@ -209,6 +209,14 @@ def test_a18_outlasted_retries_give_back_the_time_the_server_named_exits_75(ralp
     assert ran.last_line.startswith("[ralph] api_unavailable (exit 75): HTTP 529")
 
 
+def test_retries_that_a_settings_file_switches_off_are_none(ralph, serve) -> None:
+    server = serve(Fault(status=529))
+    (ralph.cwd / "mine.toml").write_text("[retry]\nenabled = false\n")
+    ran = ralph("hi", "--config", "mine.toml")
+    assert (ran.code, len(server.requests)) == (75, 1)
+    assert "[retry]" not in ran.stderr
+
+
 def test_a_recovered_error_never_changes_exit_0(ralph, serve) -> None:
     ralph.retry_quickly()
     serve(Fault(status=500), Fault(garbage="what is this"), HELLO)

@@ -43,6 +43,36 @@ def test_what_another_iteration_would_meet_again_stops_the_loop_with_its_code_an
     assert (tmp_path / "summary.md").read_text().startswith(f"### ralph loop: {record['ended']['outcome']}\n")
 
 
+CANNOT_RUN = {
+    "127": ("no_such_cmd --all", ("exit 127: no such command", "no_such_cmd: command not found")),
+    "126": ("./notes.txt", ("exit 126: no program that can be run", "./notes.txt: Permission denied")),
+    "silent": ("exit 127", ("exit 127: no such command", "command); 0 iterations")),
+}
+
+
+@pytest.mark.parametrize(("check", "says"), CANNOT_RUN.values(), ids=CANNOT_RUN.keys())
+def test_a_check_that_cannot_be_run_is_exit_78_before_anything_is_spent(ralph, serve, check, says) -> None:
+    (ralph.cwd / "notes.txt").write_text("no program\n")
+    server = serve()
+    ran = ralph("loop", "go", "--until", check, "--max-iterations", "2")
+    assert (ran.code, server.request_count, loop_record(ralph)["iterations"]) == (78, 0, [])
+    code, shell = says
+    assert f"config (exit 78): the check cannot be run ({code})" in loop_lines(ran)[-1]
+    assert shell in loop_lines(ran)[-1]
+
+
+def test_a_check_that_could_be_run_once_may_exit_127_later_and_has_failed(ralph, iterations) -> None:
+    (ralph.cwd / "check.sh").write_text("exit 1\n")
+    (ralph.cwd / "check.sh").chmod(0o755)
+    iterations([bash("rm check.sh")], [bash("touch check.sh")])
+    ran = ralph("loop", "go", "--until", "./check.sh", "--max-iterations", "1")
+    assert ran.code == 3
+    assert loop_record(ralph)["iterations"][0]["check"] == "failed (exit 127: no such command)"
+    ran = ralph("loop", "--continue", "--max-iterations", "2")
+    assert ran.code == 3  # 126 now: the file is no program
+    assert "failed (exit 126: no program that can be run)" in loop_lines(ran)[-1]
+
+
 def test_an_outage_is_waited_for_by_the_schedule_resumes_the_session_and_does_not_count(
     ralph, iterations
 ) -> None:

@@ -130,6 +130,28 @@ def test_what_would_stop_commits_and_pushes_is_told_before_anything_is_spent_exi
     assert not (ralph.cwd / "checked").exists()
 
 
+NOBODY = (["config", "user.useConfigOnly", "true"], ["config", "--unset", "user.email"])
+
+
+def test_who_commits_matters_to_the_loop_only_where_it_commits_itself(
+    ralph, checkout, iterations, serve
+) -> None:
+    for command in NOBODY:
+        checkout.git(*command)
+    server = iterations([bash("touch one.txt; git add one.txt; git commit -m one || touch failed.txt")])
+    ran = ralph("loop", "go", "--push", "--max-iterations", "1")
+    assert (ran.code, server.request_count) == (0, 2)
+    about = [line for line in loop_lines(ran) if "git config" in line]
+    advice = "git config user.name NAME && git config user.email ADDRESS"
+    assert about == [f"git does not know who commits here, so commits of the agent would fail: {advice}"]
+    assert (ralph.cwd / "failed.txt").exists()
+    refusing = serve()
+    ran = ralph("loop", "go", "--commit")
+    assert (ran.code, refusing.request_count, ran.stderr.count("\n")) == (78, 0, 1)
+    refusal = f"git does not know who commits here: {advice}, or leave out --commit"
+    assert loop_lines(ran) == [f"config (exit 78): {refusal}"]
+
+
 def test_commits_and_pushes_outside_of_git_exit_78(ralph_here, serve) -> None:
     server = serve()
     ran = ralph_here("loop", "go", "--push")

@@ -22,7 +22,7 @@ from ralph.cli import app, run_cli
 from ralph.cli_lists import spellings
 from ralph.core.loop_values import LoopLimits, LoopPlan
 from ralph.core.passed_on import UnknownOptionError, split_arguments
-from ralph.loop_options import LoopOptions
+from ralph.loop_options import LoopOptions, PromptWish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,8 +54,8 @@ def plan_of(asked: list[Any], *arguments: str) -> LoopPlan:
 def test_a_file_alone_is_a_plan_with_the_defaults(asked, tmp_path) -> None:
     here = str(tmp_path)
     plan = plan_of(asked, "-f", "PROMPT.md")
-    assert plan == LoopPlan(here, here, prompt_file=str(tmp_path / "PROMPT.md"))
-    assert asked == [LoopOptions(plan)]
+    assert plan == LoopPlan(here, here)
+    assert asked == [LoopOptions(plan, prompt_wish=PromptWish(None, str(tmp_path / "PROMPT.md")))]
 
 
 def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
@@ -71,7 +71,6 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
     assert plan == LoopPlan(
         directory=str(tmp_path / "work"),
         launch_directory=str(tmp_path),
-        prompt="do it",
         run_arguments=(
             *("--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
             *("--pass-env", "A_TOKEN"),
@@ -89,9 +88,10 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         plan_file="TODO.md",
         limits=LoopLimits(7, 2.5, 5400.0),
     )
-    assert asked == [LoopOptions(plan)]
+    assert asked == [LoopOptions(plan, prompt_wish=PromptWish("do it"))]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
-    assert unset == ["prompt_file", "settings_files"]
+    # The prompt is looked for later, with the settings known.
+    assert unset == ["prompt", "prompt_file", "settings_files"]
 
 
 PASSED_ON = {
@@ -166,7 +166,6 @@ REFUSED = {
     "no plan": (["--plan-file", ""], "--plan-file: is empty"),
     "no directory": (["-C", "gone"], "gone does not exist"),
     "directory without a name": (["-C", ""], "--cd: is empty"),
-    "two prompts": (["-f", "PROMPT.md"], "both a prompt and --prompt-file"),
     "three words": (["y", "z"], "unexpected extra argument"),
     "status of something": (["--status", "--push", "--model", "x"], "(--cd): leave out PROMPT, --push, --model"),
     "status and continue": (["--status", "-c"], "leave out PROMPT, --continue"),
@@ -188,14 +187,16 @@ def test_misuse_is_one_line_and_exit_2_before_anything_is_asked_for(asked, capfd
         (["-f", "gone.md"], "gone.md: No such file"),
         (["-f", "EMPTY.md"], "EMPTY.md is empty"),
         ([""], "the prompt is empty"),
+        (["x", "-f", "EMPTY.md"], "both a prompt and --prompt-file"),
         (["-C", ".", "init"], "`ralph loop init` takes its options after `init`"),
     ],
 )
-def test_a_prompt_that_is_none_is_exit_2(asked, capfd, tmp_path, typed, says) -> None:
-    (tmp_path / "EMPTY.md").write_text(" \n")
-    assert run_cli(["loop", *typed]) == 2
-    assert says in capfd.readouterr().err
-    assert asked == []
+def test_a_prompt_that_is_none_is_exit_2(ralph, ralph_here, typed, says) -> None:
+    (ralph.cwd / "EMPTY.md").write_text(" \n")
+    ran = ralph_here("loop", *typed)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert says in ran.stderr
+    assert not (ralph.cwd / ".ralph").exists()
 
 
 def test_continue_takes_limits_and_a_directory(asked, tmp_path) -> None:
@@ -322,12 +323,12 @@ def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
 def test_init_writes_once_and_says_what_next(ralph) -> None:
     ran = ralph("loop", "init")
     assert ran.code == 0
-    names = ["PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md"]
-    assert ran.stdout.splitlines()[:4] == [f"wrote {name}" for name in names]
+    names = ["PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh"]
+    assert ran.stdout.splitlines()[:5] == [f"wrote {name}" for name in names]
     assert "ralph loop -f PROMPT_build.md --until" in ran.stdout
     (ralph.cwd / "AGENTS.md").unlink()
     again = ralph("loop", "init", "-C", str(ralph.cwd))
-    assert again.stdout.splitlines()[:4] == [
+    assert again.stdout.splitlines()[:5] == [
         f"wrote {name}" if name == "AGENTS.md" else f"kept {name}, it is there already" for name in names
     ]
 
@@ -371,7 +372,8 @@ def test_a_signal_while_standard_input_is_awaited_ends_it(ralph) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     ended, _ = ralph.stopped_by(process, signal.SIGTERM)
-    assert (ended.code, ended.stdout, ended.stderr) == (143, "", "")
+    assert (ended.code, ended.stdout) == (143, "")
+    assert ended.stderr.splitlines()[-1] == "[loop] interrupted (exit 143): stopped by SIGTERM"
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:

@@ -48,10 +48,11 @@ WRONG_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_d2_wrong_arguments_are_answered_with_path_and_expectation_and_nothing_runs_exits_0(
     ralph, serve
 ) -> None:
-    server = serve(*[calls(("Bash", arguments)) for arguments, _ in WRONG_ARGUMENTS.values()], DONE)
+    wrong = [calls(("Bash", arguments)) for arguments, _ in WRONG_ARGUMENTS.values()]
+    server = serve(*chain(*[(one, bash(f"echo {number}")) for number, one in enumerate(wrong)]), DONE)
     assert ralph("go").code == 0
-    for number, (_, expected) in enumerate(WRONG_ARGUMENTS.values(), start=1):
-        [(said, is_error)] = results(server, number)
+    for number, (_, expected) in enumerate(WRONG_ARGUMENTS.values()):
+        [(said, is_error)] = results(server, 2 * number + 1)
         assert said.startswith("This call was not run. ")
         assert expected in said
         assert is_error
@@ -68,13 +69,14 @@ NO_ARGUMENTS = ['{"command": "touch made', '["touch made"]', '{"command": NaN}']
 
 
 def test_d2_arguments_that_are_no_json_object_are_sent_back_and_never_run_exits_0(ralph, serve) -> None:
-    server = serve(*[Turn([ToolUse("Bash", input_json=text)]) for text in NO_ARGUMENTS], DONE)
+    broken = [Turn([ToolUse("Bash", input_json=text)]) for text in NO_ARGUMENTS]
+    server = serve(*chain(*[(one, bash(f"echo {number}")) for number, one in enumerate(broken)]), DONE)
     assert ralph("go").code == 0
-    for number, text in enumerate(NO_ARGUMENTS, start=1):
-        [(said, is_error)] = results(server, number)
+    for number, text in enumerate(NO_ARGUMENTS):
+        [(said, is_error)] = results(server, 2 * number + 1)
         assert said.startswith("This call was not run: ")
         assert is_error
-        sent = server.requests[number].json()["messages"][-2]["content"][0]
+        sent = server.requests[2 * number + 1].json()["messages"][-2]["content"][0]
         assert sent["input"] == {"INVALID_JSON": text}
     assert not (ralph.cwd / "made").exists()
 
@@ -85,7 +87,7 @@ WHOLE = '{"command": "touch made"}'
 def test_d3_a_call_that_max_tokens_cut_is_never_run_wherever_it_was_cut_exits_0(ralph, serve) -> None:
     parts = [WHOLE[:length] for length in range(1, len(WHOLE), 4)]
     cuts = [Turn([ToolUse("Bash", input_json=part)], stop_reason="max_tokens") for part in parts]
-    # Four such answers in a row would end the run.
+    # Three such answers in a row would end the run.
     server = serve(*chain(*[(cut, bash(f"echo {number}")) for number, cut in enumerate(cuts)]), DONE)
     assert ralph("go").code == 0
     for number in range(len(cuts)):

@@ -48,6 +48,26 @@ class Expected:
     """What the API would refuse in a request, and what stands in its place there."""
 
 
+@pytest.mark.parametrize("ending", ["/v1", "/v1/messages", "/v1/messages/"])
+def test_a_base_url_may_end_in_the_api_s_own_path(ralph, serve, ending) -> None:
+    server = serve(HELLO)
+    ralph.environment["ANTHROPIC_BASE_URL"] += ending
+    ran = ralph("hi")
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n")
+    assert [request.path for request in server.requests] == ["/v1/messages"]
+
+
+def test_what_is_posted_to_is_said_by_doctor_and_where_the_address_may_be_wrong(ralph, serve) -> None:
+    server = serve(HELLO)  # and 404 for any other path
+    address = f"{server.base_url}/somewhere/v1/messages"
+    ralph.environment["ANTHROPIC_BASE_URL"] = address
+    ran = ralph("hi")
+    assert ran.code == 69
+    assert f"POST {address}" in ran.stderr
+    shown = ralph("doctor", "--offline").stdout.splitlines()
+    assert ["posts", "to", address] in [line.split() for line in shown]
+
+
 # One for each scenario: a new file without a row here fails the first test.
 QUIRKS = {
     "quirk-interleaved-blocks": Expected(),

@@ -65,7 +65,7 @@ def test_a_message_at_work_ends_when_a_guard_is_refused_and_its_calls_are_not_ru
 def test_hooks_that_hook_nothing_are_no_guard(drive, serve) -> None:
     serve(Turn("Hello."))
     driver = drive()
-    assert driver.ask("initialize", hooks={"PreToolUse": [], "Stop": None}) == {}
+    assert driver.ask("initialize", hooks={"PreToolUse": [], "Stop": None})["commands"] == []
     driver.say("hi")
     assert driver.finish().code == 0
 

@@ -190,8 +190,9 @@ def test_a_required_report_that_never_comes_is_a_failure(ralph, serve) -> None:
     ran = ralph("go", "--require-report")
     assert ran.code == 1
     assert ran.stdout.startswith("No final answer: no valid final report was sent")
+    assert ran.stdout.endswith("The model's last words were:\n\nI am done, believe me.\n")
     assert "[turn] Final turn: no final report that fits came" in ran.stderr
-    assert server.request_count == 8, "three more in the turn, then the final turn and three more"
+    assert server.request_count == 5, "three more in the turn, which then becomes final"
 
 
 def test_a_limit_that_forces_the_end_has_its_own_code_although_a_report_is_missing(ralph, serve) -> None:
@@ -244,8 +245,8 @@ def test_a_run_that_the_server_ends_keeps_the_servers_code(ralph, serve) -> None
 
 
 def test_a_session_that_required_a_report_requires_it_when_it_goes_on(ralph, serve) -> None:
-    server = serve(bash("echo 1"), Turn("Done."), report(payload={"files": ""}), report(payload=FITS))
-    assert ralph("go", "--json-schema", SCHEMA, "--max-turns", "1").code == 3
+    server = serve(bash("echo 1"), *[Turn()] * 4, report(payload={"files": ""}), report(payload=FITS))
+    assert ralph("go", "--json-schema", SCHEMA, "--max-turns", "2").code == 3
     ran = ralph("--continue", "--output-format", "json")
     assert (ran.code, ran.result["structured_output"]) == (0, FITS)
     assert len({json.dumps(request.json()["tools"]) for request in server.requests}) == 1

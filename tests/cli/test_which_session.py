@@ -69,6 +69,19 @@ def test_a_run_says_which_session_it_goes_on_with(ralph, serve) -> None:
     assert ran.code == 0
 
 
+def test_a_completed_session_asks_for_a_prompt_and_shows_the_line_that_works(ralph, serve) -> None:
+    serve(HELLO, Turn("And on."))
+    assert ralph("begin").code == 0
+    refused = ralph("-c", "--retry", "off")
+    assert refused.code == 2
+    told = refused.last_line.partition("is completed: say what is to be done next: ")[2]
+    program, *arguments = shlex.split(told.removesuffix("; see `ralph run --help`"))
+    assert program == "ralph"
+    assert arguments[-1] == "what is to be done next"
+    ran = ralph(*arguments)
+    assert (ran.code, ran.stdout) == (0, "And on.\n")
+
+
 def test_an_unknown_id_names_the_closest_exits_2(ralph, ralph_here, serve) -> None:
     serve(HELLO, HELLO)
     assert [ralph("look at it", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]

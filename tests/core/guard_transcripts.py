@@ -17,7 +17,6 @@ class Step(NamedTuple):
     call: ToolCall
     output: ToolOutput
     change: FileChange | None = None
-    is_known: bool = True
 
 
 def step(name: str, output: str = "", *, is_error: bool = False, **arguments: Any) -> Step:
@@ -50,10 +49,6 @@ def empty_write(path: str, content: str = "x = 1\n") -> Step:
     """One that writes what is there."""
     change = FileChange(f"/work/{path}", "sha-1", "sha-1")
     return step("Write", f"Wrote {path}.", file_path=path, content=content)._replace(change=change)
-
-
-def unknown(name: str, **arguments: Any) -> Step:
-    return step(name, f"There is no tool {name!r}.", is_error=True, **arguments)._replace(is_known=False)
 
 
 FAILURE = """F                                                    [100%]
@@ -215,11 +210,6 @@ def writing_what_is_there() -> Iterator[Step]:
         yield empty_write("a.py", f"x = {number}\n")
 
 
-def inventing_tools() -> Iterator[Step]:
-    for number in range(60):
-        yield unknown(f"browser_{number}", url=f"http://localhost/{number}")
-
-
 GOES_ON: list[Callable[[], Iterator[Step]]] = [
     polling_a_ci_job,
     waiting_for_a_server_with_a_growing_log,
@@ -247,5 +237,4 @@ TRIPS: list[tuple[Callable[[], Iterator[Step]], str, int]] = [
     (four_looks_in_turn, "cycle", 12),
     (failing_edits_that_vary, "no_change", 3),
     (writing_what_is_there, "no_change", 3),
-    (inventing_tools, "unknown_tool", 3),
 ]

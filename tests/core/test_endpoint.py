@@ -14,6 +14,11 @@ from ralph.core.endpoint import header_lines, header_value, is_default, is_loopb
         ("https://api.anthropic.com/v1//", "https://api.anthropic.com"),
         ("HTTPS://API.Anthropic.com/v1/", "https://api.anthropic.com"),
         ("http://localhost:8080/anthropic/v1/", "http://localhost:8080/anthropic"),
+        ("https://api.anthropic.com/v1/messages", "https://api.anthropic.com"),
+        ("http://h/gateway//v1//messages/", "http://h/gateway"),
+        ("http://h/v1/messages/v1/messages", "http://h"),
+        ("http://h/messages", "http://h/messages"),
+        ("http://h/v1/messages/x", "http://h/v1/messages/x"),
         ("http://h/xv1", "http://h/xv1"),
         ("http://h/V1x/v1", "http://h/V1x"),
         ("http://[::1]:1", "http://[::1]:1"),
@@ -23,6 +28,11 @@ from ralph.core.endpoint import header_lines, header_value, is_default, is_loopb
 def test_base_url_takes_one_form(given: str, normal: str) -> None:
     assert normal_base_url(given) == normal
     assert normal_base_url(normal) == normal
+
+
+def test_a_path_of_slashes_costs_no_time() -> None:
+    path = "/" * 100_000 + "x"
+    assert normal_base_url(f"http://h{path}") == f"http://h{path}"
 
 
 @pytest.mark.parametrize(

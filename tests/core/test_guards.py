@@ -25,7 +25,6 @@ from tests.core.guard_transcripts import (
     empty_write,
     failed_edit,
     step,
-    unknown,
 )
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def tell(guards: Guards, one: Step) -> Refusal | None:
-    refusal = guards.before(one.call, is_known=one.is_known)
+    refusal = guards.before(one.call)
     if refusal is None:
-        guards.after(one.call, one.output, change=one.change, is_known=one.is_known)
+        guards.after(one.call, one.output, change=one.change)
     return refusal
 
 
@@ -68,7 +67,6 @@ def outputs_are_equal(*outputs: str) -> bool:
         (lambda: step("Read", "no such file", is_error=True, file_path="a.py"), "repetition"),
         (lambda: failed_edit("a.py", "x"), "no_change"),
         (lambda: empty_write("a.py"), "no_change"),
-        (lambda: unknown("browse"), "unknown_tool"),
     ],
 )
 def test_the_fourth_is_refused_and_the_sixth_refusal_is_the_last(
@@ -117,7 +115,6 @@ def one_refused() -> Guards:
         step("Read", "x", file_path="a.py"),
         edit("a.py", 1),
         failed_edit("a.py", "x"),
-        unknown("browse"),
     ],
     ids=lambda one: one.call.name,
 )
@@ -187,14 +184,6 @@ def test_a_write_without_a_path_counts_by_its_arguments_alone() -> None:
     cut = [step("Write", "cut", is_error=True, INVALID_JSON=f'{{"content": "{number}') for number in range(8)]
     assert refusals(cut) == [None] * 8
     assert refusals([cut[0]] * 4)[3] == "repetition"
-
-
-def test_unknown_tools_count_whatever_their_names_but_in_a_row_only() -> None:
-    names = [unknown(f"tool_{number}") for number in range(4)]
-    assert is_refused(names[:3], names[3])
-    assert not is_refused([*names[:3], bash("ls")], names[3])
-    # What the tool is called does not matter where it does not exist.
-    assert not is_refused(names[:3], bash("ls"))
 
 
 # Equal calls
@@ -413,11 +402,6 @@ def test_a_call_that_was_not_asked_about_counts() -> None:
     for one in [bash("make")] * 3:
         guards.after(one.call, one.output)
     assert tell(guards, bash("make")) is not None
-    for one in [unknown("browse")] * 3:
-        guards.after(one.call, one.output, is_known=False)
-    first = tell(guards, unknown("click"))
-    assert first is not None
-    assert (first.guard, first.refusals) == ("unknown_tool", 1)
 
 
 # What the model is told
@@ -443,7 +427,6 @@ def message_of(steps: Iterable[Step], guards: Guards | None = None) -> str:
             [bash(name) if name == "A" else step("Read", file_path="a") for name in "ABABABA"],
             ["in a circle: Bash, Read, 3 times"],
         ),
-        ([unknown("browse")] * 4, ["there is no tool 'browse'", "The tools are: Bash, Read."]),
         (
             [failed_edit("a.py", "x")] * 4,
             ["the last 3 Write and Edit calls on a.py changed nothing", "Read the file again"],
@@ -453,14 +436,14 @@ def message_of(steps: Iterable[Step], guards: Guards | None = None) -> str:
 def test_a_refusal_says_what_was_seen_what_to_do_and_how_many_are_left(
     steps: list[Step], parts: list[str]
 ) -> None:
-    message = message_of(steps, Guards(["Bash", "Read"]))
+    message = message_of(steps, Guards())
     for part in ["Refused: ", *parts]:
         assert part in message
 
 
 def test_a_refusal_shows_nothing_huge() -> None:
     huge = "x" * 100_000
-    for one in (failed_edit(huge, huge), unknown(huge, text=huge), bash(huge, huge)):
+    for one in (failed_edit(huge, huge), step(huge, huge, text=huge), bash(huge, huge)):
         assert len(message_of([one] * 4)) < 700
 
 
@@ -496,8 +479,6 @@ KINDS: dict[str, Callable[[str], Step]] = {
     "a": lambda result: bash("a", result),
     "b": lambda result: bash("b", result),
     "c": lambda result: step("Read", result, file_path="c"),
-    "u": lambda _: unknown("browse"),
-    "v": lambda _: unknown("click"),
     "f": lambda _: failed_edit("f.py", "one"),
     "g": lambda _: failed_edit("f.py", "two"),
     "w": lambda _: empty_write("f.py"),
@@ -511,7 +492,7 @@ def expected(ran: list[tuple[str, str]], kind: str, *, was_refused: bool) -> boo
     since = len(ran) - next((place for place, (name, _) in enumerate(reversed(ran)) if name == "E"), len(ran))
     ran = ran[since:]
     names = "".join(name for name, _ in ran[-3:]) + kind
-    if len(names) == 4 and (set(names) <= set("uv") or set(names) <= set("fgwE")):
+    if len(names) == 4 and set(names) <= set("fgwE"):
         return True
     for length in range(1, 5):
         last = ran[-length:]
@@ -539,7 +520,7 @@ def test_a_call_is_refused_exactly_when_its_window_is_there(calls: list[tuple[st
         told = tell(guards, KINDS[kind](result))
         assert (told is not None) is expected(ran, kind, was_refused=in_a_row > 0), (kind, ran)
         if told is None:
-            # A failed edit and an unknown tool have one result only.
+            # A failed edit has one result only.
             ran.append((kind, result if kind in "abcE" else ""))
             in_a_row = 0
             continue

@@ -91,19 +91,18 @@ def calls_for(guard: str) -> Iterator[ToolCall]:
 
 def refusals(guard: str, *, has_results: bool = True) -> list[str]:
     """All six."""
-    guards = Guards(["{tools}"])
+    guards = Guards()
     output = ToolOutput("same", is_error=guard == "no_change")
-    is_known = guard != "unknown_tool"
     told: list[str] = []
     for call in calls_for(guard):
-        refusal = guards.before(call, is_known=is_known)
+        refusal = guards.before(call)
         if refusal is not None:
             assert refusal.guard == guard
             told.append(refusal.message)
             if refusal.is_last:
                 break
         elif has_results:
-            guards.after(call, output, is_known=is_known)
+            guards.after(call, output)
     return told
 
 

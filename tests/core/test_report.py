@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from ralph.core.answer import MalformedCall
 from ralph.core.json_in_text import LONGEST_TEXT
-from ralph.core.report import NO_SUMMARY, Report, ReportDesk, plain_problems, report_object, synthetic_report
+from ralph.core.report import (
+    NO_CALL,
+    NO_SUMMARY,
+    Report,
+    ReportDesk,
+    plain_problems,
+    report_object,
+    synthetic_report,
+)
 from ralph.core.report_tool import report_tool
 from ralph.core.tool_calls import FINAL_REPORT, ToolCall
 
@@ -304,6 +312,22 @@ def test_the_newest_text_counts_and_other_words_take_an_older_one_back() -> None
     assert desk.cached is None
 
 
+def test_a_text_that_the_model_was_told_about_is_forgotten() -> None:
+    desk = plain_desk()
+    assert desk.take_text(json.dumps(DONE))
+    desk.forget_text()
+    assert desk.accept_cached() is None
+
+
+def test_plain_text_in_the_place_of_a_call_is_an_attempt_that_says_what_was_wrong() -> None:
+    desk = plain_desk()
+    assert not desk.take_text("All is done.")
+    assert (desk.attempts, desk.last_problem) == (1, NO_CALL)
+    assert not desk.take_text(" ")
+    assert desk.take_text(json.dumps(DONE))
+    assert (desk.attempts, desk.last_problem) == (2, None)
+
+
 def test_a_call_that_is_refused_takes_an_older_text_back() -> None:
     desk = plain_desk()
     assert desk.look_at_text(json.dumps(DONE))
@@ -432,7 +456,7 @@ def test_a_fenced_report_is_found_in_any_prose_without_fences(before: str, after
             "tool_use",
             "payload.x: required",
             (
-                "No final answer: the turn limit was reached after 1 turn. 1 final report was refused. "
+                "No final answer: the turn limit was reached after 1 turn. 1 attempt at a final report was not accepted. "
                 "The last answer ended with tool_use. Last error: payload.x: required."
             ),
         ),
@@ -443,7 +467,7 @@ def test_a_fenced_report_is_found_in_any_prose_without_fences(before: str, after
             "max_tokens",
             "It broke.",
             (
-                "No final answer: the context was full after 0 turns. 2 final reports were refused. "
+                "No final answer: the context was full after 0 turns. 2 attempts at a final report were not accepted. "
                 "The last answer ended with max_tokens. Last error: It broke."
             ),
         ),

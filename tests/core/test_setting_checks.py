@@ -23,7 +23,6 @@ ANYTHING = st.one_of(
 )
 CHECKS = [
     must_be.text,
-    must_be.model_name,
     must_be.base_url,
     must_be.path,
     must_be.boolean,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,9 @@ from ralph.core.targets import (
     begin,
     failure_of,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RATE_LIMIT = Failure(FailureKind.RATE_LIMIT, is_transient=True, is_of_key=True)
 OVERLOADED = Failure(FailureKind.OVERLOADED, is_transient=True)
@@ -194,19 +198,38 @@ def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:
     run.turn().fails_for_ever(RATE_LIMIT)
     assert run.asked[:3] == [Route(0, 0), Route(0, 1), Route(1, 0)]
     assert len(run.asked) == 5 * 3
-    assert run.waits == [1, 2, 3, 4], "retry number x 1 s, as nobody named a time"
+    assert run.waits == [2, 4, 8, 16], "that is how long each cools down, as nobody named a time"
+    rotation = Choosing(2, 1, strategy="round_robin")
+    rotation.turn().fails_for_ever(RATE_LIMIT)
+    assert rotation.waits == [1, 2, 3, 4], "retry number x 1 s"
 
 
 @pytest.mark.parametrize(
-    ("wishes", "wait_s"), [((5, 30), 30), ((0, 0), 1), ((0.2, 0.7), 1), ((61, 5), 60), ((1e9, 1e9), 60)]
+    ("strategy", "wishes", "wait_s", "from_server"),
+    [
+        ("fallback", (5, 30), 5, True),
+        ("fallback", (0, 30), 1, False),
+        ("fallback", (0.2, 0.7), 1, False),
+        ("fallback", (61, 70), 60, True),
+        ("fallback", (30, None), 2, False),
+        ("round_robin", (5, 30), 30, True),
+        ("round_robin", (0, 0), 1, False),
+        ("round_robin", (61, 5), 60, True),
+        ("round_robin", (None, None), 1, False),
+        ("round_robin", (None, 7), 7, True),
+    ],
 )
-def test_when_all_are_rate_limited_the_longest_wish_counts_between_1_and_60_s(wishes, wait_s) -> None:
-    run = Choosing(1, 1)
-    assert run.turn().fails(*map(limited, wishes)) == Wait(wait_s, from_server=True)
+def test_when_all_are_rate_limited_the_first_or_the_last_of_them_is_waited_for(
+    strategy, wishes, wait_s, from_server
+) -> None:
+    """Within 1 and 60 s; a wait that the bounds have made is no server's wish."""
+    run = Choosing(1, 1, strategy=strategy)
+    failures = [replace(RATE_LIMIT, wish_s=wish_s) for wish_s in wishes]
+    assert run.turn().fails(*failures) == Wait(wait_s, from_server=from_server)
 
 
 def test_several_cycles_of_limits_sleep_once_each() -> None:
-    run = Choosing(1, 1, 1)
+    run = Choosing(1, 1, 1, strategy="round_robin")
     run.turn().fails(*[limited(10)] * 3, *[limited(20)] * 3, *[RATE_LIMIT] * 3)
     assert run.waits == [10, 20, 3]
 
@@ -230,7 +253,10 @@ def test_with_one_key_all_is_as_the_policy_says() -> None:
 def test_patient_sleeps_the_longer_of_both() -> None:
     run = Choosing(1, 1, policy=patient())
     assert run.turn().fails(RATE_LIMIT, RATE_LIMIT) == Wait(5)
-    assert run.fails(limited(45), limited(50)) == Wait(50, from_server=True) or run.waits[-1] == 50
+    assert run.fails(limited(45), limited(50)) == Wait(45, from_server=True)
+    rotation = Choosing(1, 1, policy=patient(), strategy="round_robin")
+    assert rotation.turn().fails(limited(45), limited(50)) == Wait(50, from_server=True)
+    assert Choosing(1, 1, policy=patient()).turn().fails(limited(1), limited(2)) == Wait(5)
     assert Choosing(1, 1, policy=patient()).turn().fails(limited(7200), limited(9000)) == Wait(
         7200, from_server=True
     ), "the first of them is free then"
@@ -253,10 +279,29 @@ def test_over_the_maximum_delay_it_moves_on_while_there_is_somebody_and_gives_up
     assert isinstance(alone, GiveUp)
 
 
-def test_the_maximum_delay_holds_for_the_wait_of_rate_limits_too() -> None:
-    decision = Choosing(1, 1, policy=custom(4, 0.5, 5)).turn().fails(limited(1), limited(20))
-    assert isinstance(decision, GiveUp)
-    assert decision.is_early
+@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
+def test_the_maximum_delay_judges_the_time_until_somebody_is_free(strategy) -> None:
+    run = Choosing(2, policy=custom(4, 0.5, 300), strategy=strategy)
+    assert run.turn().fails(limited(600), limited(2)) == Wait(2, from_server=True)
+    over = Choosing(2, policy=custom(4, 0.5, 300), strategy=strategy).turn().fails(limited(600), limited(301))
+    assert isinstance(over, GiveUp)
+    assert over.is_early
+    assert "the wait of 301s" in over.reason
+
+
+def test_custom_has_no_other_bound_above_and_its_own_schedule_ends_no_wait_of_rate_limits() -> None:
+    far = Choosing(1, 1, policy=custom(4, 0.5, 0))
+    assert far.turn().fails(limited(700), limited(900)) == Wait(700, from_server=True)
+    late = Choosing(1, 1, policy=custom(9, 200, 300), strategy="round_robin")
+    assert late.turn().fails(limited(5), limited(5)) == Wait(5, from_server=True)
+    assert late.fails(limited(5), limited(5)) == Wait(5, from_server=True), "the schedule says 400 s by now"
+
+
+def test_after_the_last_retry_a_round_of_rate_limits_ends_the_chain() -> None:
+    for policy in (standard(), custom(4, 1, 300)):
+        run = Choosing(1, 1, policy=policy)
+        assert isinstance(run.turn().fails_for_ever(limited(1)), GiveUp)
+        assert run.waits == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("policy", [patient(), custom(4, 1, 300)])
@@ -444,6 +489,19 @@ class Watched(Choosing):
             free = [one for one in usable if release_s[one] <= self.now_s]
             assert route == free[0], "the first one again"
 
+    def check_wait_of_limits(self, wait_s: float, failures: Sequence[Failure], retry: int) -> None:
+        named = [one.wish_s for one in failures if one.wish_s is not None and one.is_transient]
+        most_s = self.policy.longest_round_wait_s
+        longest_s = min(max(max(named, default=retry), 1), most_s)
+        if self.rules.strategy == "round_robin" and wait_s < longest_s:
+            assert isinstance(self.policy.objection(retry, longest_s, 0), GiveUp), (
+                "that would have ended the run"
+            )
+        if self.rules.strategy == "fallback" and not self.policy.outlasts_outages:
+            assert wait_s <= min(max(min(named, default=math.inf), 1), most_s), "somebody is free by then"
+        assert wait_s >= 1
+        assert wait_s <= most_s or self.policy.outlasts_outages
+
     def fail(self, failure: Failure) -> Decision:
         self.calls += 1
         failures = (*self.state.chain.failures, failure)
@@ -453,11 +511,7 @@ class Watched(Choosing):
         if isinstance(decision, Wait):
             keys = sum(self.rules.key_counts)
             if keys > 1 and all(one.kind is FailureKind.RATE_LIMIT for one in failures):
-                named = [one.wish_s for one in failures if one.wish_s is not None and one.is_transient]
-                least = min(max(max(named, default=retry), 1), 60)
-                assert decision.seconds == least or (
-                    self.policy.outlasts_outages and decision.seconds >= least
-                )
+                self.check_wait_of_limits(decision.seconds, failures, retry)
             self.in_round = []
         if not isinstance(decision, GiveUp):
             self.check_choice()

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.core.events import ClockFired, Heartbeat, Notice, ResponseDiscarded, StreamReceived
+from ralph.core.events import (
+    ClockFired,
+    Heartbeat,
+    Notice,
+    ResponseDiscarded,
+    RetryRecovered,
+    RetryScheduled,
+    StreamReceived,
+)
 from ralph.effects.clock import SystemClock
 from ralph.effects.waiter import Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.ports import TIMED_OUT, Interrupted, TimeIsUp
@@ -253,10 +261,10 @@ def thinking_delta(thinking: str) -> StreamReceived:
 class Silence:
     """Heartbeats every 30 s on a clock that is moved by hand."""
 
-    def __init__(self, interval_s: float = 30, *, shows_deltas: bool = False) -> None:
+    def __init__(self, interval_s: float = 30, **shows: bool) -> None:
         self.clock = FakeClock()
         self.events = RecordingEvents()
-        self.heartbeats = Heartbeats(self.events, self.clock, interval_s, shows_deltas=shows_deltas)
+        self.heartbeats = Heartbeats(self.events, self.clock, interval_s, **shows)
 
     def beat_at(self, now_s: float) -> list[float]:
         """The silences that have been told, in seconds, once the clock says so."""
@@ -276,6 +284,19 @@ def test_a_heartbeat_comes_once_per_interval_and_counts_the_whole_silence() -> N
     assert silence.beat_at(59.9) == [30]
     assert silence.beat_at(60) == [30, 60]
     assert silence.events.of(Heartbeat)[0].waiting_for == "the answer to go on"
+
+
+def test_text_of_a_retry_is_no_sign_of_life_until_its_chain_is_closed() -> None:
+    retry = RetryScheduled(1, 4, 2.0, 529, "HttpError", "overloaded", "529")
+    silence, streaming = Silence(), Silence(shows_deltas=True)
+    for each in (silence, streaming):
+        each.saw_at(0, retry)
+        each.saw_at(29, text_delta("hi\n"))
+    assert silence.beat_at(30) == [30], "it is held back"
+    assert streaming.beat_at(30) == []
+    silence.saw_at(31, RetryRecovered(1, 2.0))
+    silence.saw_at(59, text_delta("hi\n"))
+    assert silence.beat_at(88.9) == [30]
 
 
 @pytest.mark.parametrize("event", [Notice("hi"), text_delta("hi\n")])
@@ -309,6 +330,12 @@ def test_text_that_is_passed_on_as_it_comes_is_a_sign_of_life() -> None:
     silence = Silence(shows_deltas=True)
     silence.saw_at(29, text_delta("half a line"))
     assert silence.beat_at(58.9) == []
+
+
+def test_lines_that_nobody_is_shown_are_no_sign_of_life() -> None:
+    silence = Silence(shows_lines=False)
+    silence.saw_at(29, text_delta("a line\n"))
+    assert silence.beat_at(30) == [30]
 
 
 def test_an_interval_of_zero_is_silent() -> None:

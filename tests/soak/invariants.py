@@ -48,7 +48,7 @@ def _story(expected: Expected, seen: Observed) -> Iterator[str]:
     facts = {
         "exit code of the process": (expected.exit_code, seen.exit_code),
         "exit code in the result": (expected.exit_code, result["exit_code"]),
-        "result text": (expected.result, result.get("result")),
+        "result text": (expected.result or f"API Error: {result['errors'][-1]}", result.get("result")),
         "is_error": (expected.exit_code != 0, result["is_error"]),
         "num_turns": (expected.num_turns, result["num_turns"]),
         "retries": (expected.retries, result["retries"]),
@@ -59,6 +59,8 @@ def _story(expected: Expected, seen: Observed) -> Iterator[str]:
 def _entry(value: dict[str, Any]) -> Entry:
     """A line of `stream-json` as the oracle words it; () for what it does not speak of."""
     match value:
+        case {"type": "assistant", "error": str()}:
+            return ("failure told",)
         case {"type": "assistant", "message": {"id": message_id, "content": [{"type": kind}]}}:
             return ("assistant", message_id, kind)
         case {"type": "user", "message": {"content": results}}:

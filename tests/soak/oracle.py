@@ -25,6 +25,7 @@ class Expected:
     story: list[Entry]
     """Everything `stream-json` must tell between its first and its last line, in order."""
     result: str | None
+    """None: what says that the API has failed."""
     num_turns: int
     retries: int
     lines: list[str]
@@ -42,7 +43,7 @@ def expect(plan: RunPlan) -> Expected:
     effects = [turn.answer for turn in whole if turn.answer is not None]
     return Expected(
         exit_code,
-        story,
+        [*story, *([] if last.fate is Fate.ACCEPTED else [("failure told",)])],
         _text(last) if last.fate is Fate.ACCEPTED else None,
         num_turns=len(whole),
         retries=sum(entry[0] == "api_retry" for entry in story),

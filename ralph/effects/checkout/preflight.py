@@ -56,8 +56,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
     status = status_of(git)
     checkout.refuse_unfinished(status)
     checkout.refuse_detached(status)
-    _refuse_missing_identity(git)
-    notices = _about_settings(git) if commits or pushes else []
+    notices = [*_about_identity(git, commits=commits), *(_about_settings(git) if commits or pushes else [])]
     if pushes:
         _refuse_useless_remote(checkout.push_of(git, status))
     uncommitted = checkout.uncommitted(status)
@@ -69,14 +68,15 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
     return notices
 
 
-def _refuse_missing_identity(git: Git) -> None:
-    for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
-        answer = git.answer("var", who)
-        if answer.status:
-            raise CheckoutError(
-                f"git does not know who commits ({answer.complaint()}); "
-                "git config user.name NAME and git config user.email ADDRESS"
-            )
+def _about_identity(git: Git, *, commits: bool) -> list[str]:
+    """A notice where nobody is named who commits. Raises CheckoutError where the loop itself is to commit."""
+    if not any(git.answer("var", who).status for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")):
+        return []
+    # Git's own complaint is a page of advice; these two commands are what it comes to.
+    advice = "git config user.name NAME && git config user.email ADDRESS"
+    if commits:
+        raise CheckoutError(f"git does not know who commits here: {advice}, or leave out --commit")
+    return [f"git does not know who commits here, so commits of the agent would fail: {advice}"]
 
 
 def _about_settings(git: Git) -> list[str]:

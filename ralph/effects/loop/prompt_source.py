@@ -7,9 +7,12 @@ sources at a time, so that nothing that was piped in is dropped unseen.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from errno import EILSEQ
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.core.prompt_text import prompt_text
 from ralph.effects.named_file import read_named_file
 from ralph.effects.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
 
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.core.loop_values import LoopPlan
-    from ralph.ports import Clock, Waiter
+    from ralph.effects.piped_input import SilentPipe
+    from ralph.effects.prompt_input import InputWait
 
 _NO_STDIN = -1
 
@@ -29,6 +33,8 @@ class PromptSource:
     file: str | None
     notices: tuple[str, ...] = ()
     """For people."""
+    silent: SilentPipe | None = None
+    """Standard input, where it was waited for in vain."""
 
 
 def find_prompt(
@@ -36,35 +42,20 @@ def find_prompt(
     file: str | None,
     *,
     directories: Sequence[str | Path],
-    waiter: Waiter,
-    clock: Clock,
+    wait: InputWait,
     stdin_fd: int = 0,
 ) -> PromptSource:
-    """Raises PromptError; `Interrupted` when a signal came. `directories`: as for `open_named_file`."""
-    is_piped = "-" in (argument, file) or (argument is None and file is None)
-    text, notices = read_prompt(
-        argument,
-        file,
-        directories=directories,
-        waiter=waiter,
-        clock=clock,
-        stdin_fd=stdin_fd if is_piped else _NO_STDIN,
-    )
-    if not is_piped:
-        beside, notices = read_prompt(
-            None,
-            None,
-            directories=directories,
-            waiter=waiter,
-            clock=clock,
-            stdin_fd=stdin_fd,
-            is_required=False,
-        )
-        if beside is not None:
-            raise PromptError("a prompt was given and standard input holds data as well; use one of them")
-    if is_piped or file is None or not Path(file).is_file():
-        return PromptSource(text, None, notices)
-    return PromptSource(None, file, notices)
+    """Raises PromptError; `Interrupted` when a signal came or the time is up. `directories`: as for `open_named_file`."""
+    find = partial(read_prompt, directories=directories, wait=wait)
+    if "-" in (argument, file) or (argument is None and file is None):
+        return PromptSource(find(argument, file, stdin_fd=stdin_fd).text, None)
+    text = find(argument, file, stdin_fd=_NO_STDIN).text
+    beside = find(None, None, stdin_fd=stdin_fd, is_required=False)
+    if beside.text is not None:
+        raise PromptError("a prompt was given and standard input holds data as well; use one of them")
+    if file is None or not Path(file).is_file():
+        return PromptSource(text, None, beside.notices, beside.silent)
+    return PromptSource(None, file, beside.notices, beside.silent)
 
 
 class PromptReader:
@@ -80,7 +71,8 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """A file that an agent removed, emptied or made a link out of the repository says what it said before.
+        """A file that an agent removed, emptied, filled with no text or made a link out of the repository says what it
+        said before.
 
         Raises OSError where that is not known.
         """
@@ -96,7 +88,13 @@ class PromptReader:
                 raise
             self._warn(f"cannot read {self._file}: {error.strerror}; the iteration gets what it said before")
             return self._last
-        text = data.decode("utf-8", "replace")
+        try:
+            text = prompt_text(data)
+        except ValueError as error:
+            if self._last is None:
+                raise OSError(EILSEQ, str(error), self._file) from None
+            self._warn(f"{self._file} {error}. The iteration gets what it said before")
+            return self._last
         if text.strip():
             self._last = text
         elif self._last is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMES = ("PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md")
+NAMES = ("PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh")
 
 _TEXTS = Path(__file__).parent / "starter"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -46,7 +46,7 @@ def _write_new(directory: Path, name: str, text: bytes) -> str | None:
         with suppress(FileExistsError):
             path.parent.mkdir()
     try:
-        fd = os.open(path, _NEW_FILE, 0o666)
+        fd = os.open(path, _NEW_FILE, 0o777 if path.suffix == ".sh" else 0o666)
     except FileExistsError:
         return "it is there already"
     try:

@@ -1,6 +1,7 @@
 """Events as lines for people on standard error: what the model says, its tool calls, retries, the outcome.
 
-Text of the model appears line by line while it streams. Colour only where a terminal shows it.
+Text of the model appears line by line while it streams; that of a retry only once its chain is closed, so that what is
+said of it stands above it and is true. Colour only where a terminal shows it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _WHY_FINAL = {
     "context": "the context is full",
     "report": "no final report that fits came",
 }
+_WORDS = (ev.StreamReceived, ev.AnswerAccepted)
+"""Events that hold what the model says."""
 _REPORT_SOURCES = {
     "tool_call": "by tool call",
     "text": "found in the text of an answer",
@@ -57,14 +60,18 @@ _REPORT_SOURCES = {
 class Narration:
     """Feed it events; it gives the lines, each without its line break, fit to be shown to people (`screen_text`)."""
 
-    def __init__(self, *, is_quiet: bool, has_color: bool) -> None:
+    def __init__(self, *, is_quiet: bool, has_color: bool, tells_words: bool = True) -> None:
+        """Without `tells_words` the model's own words are left out: they reach the reader as the answer."""
         self._is_quiet = is_quiet
+        self._tells_words = tells_words
         self._has_color = has_color
         self._unfinished: list[str] = []  # fragments of the line that streams, joined once it is whole
         self._unfinished_chars = 0
         self._streamed = False
         self._names_targets = False  # where there is one only, its name tells nothing
         self._was_refusal_told = False  # of the call whose result comes next
+        self._held: list[str] | None = None
+        """Lines of an answer to a retry, until it is known to be whole. None: nothing is retried."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.RunStarted):
@@ -74,7 +81,7 @@ class Narration:
         elif isinstance(event, ev.RunEnded):
             yield from self._rest_of_text()
             yield from self._ended(event)
-        elif self._is_quiet:
+        elif self._is_hidden(event):
             return
         elif isinstance(event, ev.StreamReceived):
             yield from self._stream_text(event.event)
@@ -85,6 +92,11 @@ class Narration:
         else:
             yield from self._rest_of_text()
             yield from self._one_liners(event)
+
+    def _is_hidden(self, event: ev.Event) -> bool:
+        if self._is_quiet:
+            return not (isinstance(event, ev.Notice) and event.is_vital)
+        return isinstance(event, _WORDS) and not self._tells_words
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
         """Of a stop by somebody else's will the outcome tells."""
@@ -124,13 +136,13 @@ class Narration:
         if event.result.output.is_error:
             if not was_told:
                 yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
-        elif event.call.name == FINAL_REPORT:
+        elif event.call.name == FINAL_REPORT and self._tells_words:
             yield from foreign_lines(str(event.call.arguments["summary"]))
 
     def _of_a_turn(self, event: ev.Event) -> Iterator[str]:
         match event:
             case ev.SyntheticRetry():
-                reason = _said(_NO_USE, event.reason)
+                reason = _in_words(_NO_USE, event.reason)
                 yield self.color("yellow", f"[turn] Synthetic retry {event.number}/3: {reason}")
             case ev.MalformedCallRefused():
                 self._was_refusal_told = True
@@ -140,14 +152,16 @@ class Narration:
                 guard = f"{event.guard.replace('_', ' ')}, {event.refusals} of {MOST_REFUSALS} refusals"
                 yield self.color("yellow", f"[guard] Not run ({guard}): {describe_call(event.call)}")
             case ev.FinalTurnEntered():
-                yield self.color("yellow", f"[turn] Final turn: {_said(_WHY_FINAL, event.reason)}")
+                yield self.color("yellow", f"[turn] Final turn: {_in_words(_WHY_FINAL, event.reason)}")
             case ev.TurnsCollapsed():
                 old = "no limit" if event.old_max_turns is None else str(event.old_max_turns)
                 collapsed = f"Turns collapsed from {old} to {event.new_max_turns}"
-                yield self.color("yellow", f"[turn] {collapsed}: {_said(_NO_USE, event.reason)}")
+                yield self.color("yellow", f"[turn] {collapsed}: {_in_words(_NO_USE, event.reason)}")
             case ev.ReportAccepted():
                 color = "green" if event.status == "success" else "yellow"
-                yield self.color(color, f"[report] {event.status}, {_said(_REPORT_SOURCES, event.source)}")
+                yield self.color(
+                    color, f"[report] {event.status}, {_in_words(_REPORT_SOURCES, event.source)}"
+                )
             case ev.ContextCompacted():
                 self._streamed = False  # what stands above is the summary, and was taken
                 how = event.trigger.replace("_", " ") + (", no summary" if event.source == "cut" else "")
@@ -160,7 +174,10 @@ class Narration:
                 yield from self._retry(event)
             case ev.RetryRecovered():
                 yield self.color("green", f"[retry] Recovered after {event.retries} retries")
+                held, self._held = self._held or [], None
+                yield from held
             case ev.RetryExhausted():
+                self._held = None
                 failed = f"[retry] Failed after {event.retries} retries: {one_line(event.error)}"
                 yield self.color("red", failed)
             case ev.ModelFallback():
@@ -179,6 +196,7 @@ class Narration:
             yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.server_wish_s)}s")
         if event.restarts_response:
             yield self.color("yellow", "[retry] Retrying from beginning of response...")
+        self._held = []
 
     def _stream_text(self, event: dict[str, Any]) -> Iterator[str]:
         delta = event.get("delta")
@@ -191,7 +209,7 @@ class Narration:
             *ends_of_lines, rest = str(delta.get("text", "")).split("\n")
             for end in ends_of_lines:
                 # Only a whole line tells: a control sequence may come in several pieces.
-                yield from foreign_lines("".join(self._unfinished) + end)
+                yield from self._said("".join(self._unfinished) + end)
                 self._unfinished.clear()
             self._unfinished.append(rest)
             self._unfinished_chars = len(rest) + (0 if ends_of_lines else self._unfinished_chars)
@@ -210,7 +228,9 @@ class Narration:
     def _discarded(self) -> Iterator[str]:
         """What is on the screen already cannot be taken back, only marked."""
         yield from self._rest_of_text()
-        if self._streamed:
+        if self._held is not None:
+            self._held.clear()
+        elif self._streamed:
             yield self.color("yellow", "[discarded] the answer above does not count")
         self._streamed = False
 
@@ -219,7 +239,15 @@ class Narration:
         self._unfinished.clear()
         self._unfinished_chars = 0
         if rest:
-            yield from foreign_lines(rest)
+            yield from self._said(rest)
+
+    def _said(self, text: str) -> Iterator[str]:
+        """A line of the model's, which may hold several: shown, or held back."""
+        lines = foreign_lines(text)
+        if self._held is None:
+            yield from lines
+        else:
+            self._held.extend(lines)
 
     def _ended(self, event: ev.RunEnded) -> Iterator[str]:
         for hint in event.hints:
@@ -250,7 +278,7 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
 
-def _said(words: Mapping[str, str], name: str) -> str:
+def _in_words(words: Mapping[str, str], name: str) -> str:
     """A journal may be of a later version."""
     return words.get(name, name.replace("_", " "))
 

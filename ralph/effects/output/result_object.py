@@ -1,7 +1,7 @@
 """The `result` object: the same fields for `json`, `stream-json` and `--result-file`. Pure.
 
 Names and fields are those that readers of headless agent CLIs know (specs/output.md). `terminal_reason`,
-`exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `final_report`, `guard`, `session_num_turns` and
+`exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`, `guard`, `session_num_turns` and
 `session_cost_usd` say what only ralph knows.
 """
 
@@ -29,7 +29,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         "stop_reason": ended.stop_reason,
         "session_id": session_id,
         "total_cost_usd": _rounded(ended.usage.cost_usd),
-        "usage": _usage(ended.usage.tokens),
+        "usage": usage_object(ended.usage.tokens),
         "modelUsage": {model: _model_usage(used) for model, used in ended.usage.by_model.items()},
         "session_num_turns": ended.session_total.turns,
         "session_cost_usd": _rounded(ended.session_total.cost_usd),
@@ -37,21 +37,24 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         "retries": ended.retries,
         "waited_s": ended.waited_s,
     }
-    if ended.result is not None:
-        result["result"] = ended.result
+    answer = ended.result if ended.result is not None else api_error_text(ended)
+    if answer is not None:
+        result["result"] = answer
     if ended.report is not None:
         from ralph.core.report import report_object  # noqa: PLC0415 - most runs have none
 
         result["final_report"] = report_object(ended.report)
         if ended.report.payload is not None:
             result["structured_output"] = ended.report.payload
-    if ended.guard is not None:
-        call = ended.guard.call
-        result["guard"] = {"name": ended.guard.guard, "tool": call.name, "input": call.arguments}
+    if ended.dead_end is not None:
+        call = ended.dead_end.call
+        result["guard"] = {"name": ended.dead_end.name, "tool": call.name, "input": call.arguments}
     if ended.errors:
         result["errors"] = list(ended.errors)
     if ended.hints:
         result["hints"] = list(ended.hints)
+    if ended.notices:
+        result["notices"] = list(ended.notices)
     if ended.api_error_status is not None:
         result["api_error_status"] = ended.api_error_status
     if ended.retry_after_s is not None:
@@ -83,13 +86,24 @@ def _rounded(cost_usd: float | None) -> float | None:
     return None if cost_usd is None else round(cost_usd, 6)
 
 
-def _usage(tokens: TokenUsage) -> dict[str, int]:
+def usage_object(tokens: TokenUsage) -> dict[str, Any]:
+    """As the API writes it. ralph asks for no server tool, so there is nothing of them to count."""
     return {
         "input_tokens": tokens.input,
         "cache_creation_input_tokens": tokens.cache_write,
         "cache_read_input_tokens": tokens.cache_read,
         "output_tokens": tokens.output,
+        "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+        "cache_creation": {
+            "ephemeral_1h_input_tokens": tokens.cache_write_1h,
+            "ephemeral_5m_input_tokens": tokens.cache_write - tokens.cache_write_1h,
+        },
     }
+
+
+def api_error_text(ended: RunEnded) -> str | None:
+    """What stands for the answer where a failure of the API ended the run; None: something else did."""
+    return f"API Error: {ended.errors[-1]}" if ended.api_failure is not None and ended.errors else None
 
 
 def _model_usage(used: ModelUsage) -> dict[str, Any]:

@@ -34,6 +34,15 @@ _LOOK_EVERY_S = 0.02
 _A_READER = "a reader of the output"
 
 
+def is_one_stream(one_fd: int, other_fd: int) -> bool:
+    """Whether both lead into the same pipe, socket or file, as after `2>&1`. A terminal is read by a person: it does not count."""
+    try:
+        one, other = os.fstat(one_fd), os.fstat(other_fd)
+    except OSError:
+        return False
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) and not os.isatty(one_fd)
+
+
 class Spool:
     def __init__(self, fd: int, most_unread_bytes: int = MOST_UNREAD_BYTES) -> None:
         self._fd = fd

@@ -8,13 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.core import events as ev
-from ralph.effects.output.system_events import system_fields
+from ralph.core.usage import TokenUsage
+from ralph.effects.output.result_object import api_error_text, usage_object
+from ralph.effects.output.system_events import error_name, system_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ralph.core.tool_calls import Block
+
 # Readers warn about a version below "2."; the object also says who really writes.
-_READERS_WANT_VERSION = "2.0.0"
+READERS_WANT_VERSION = "2.0.0"
+OUTPUT_STYLE = "default"
+# Readers know by it that no model has said the message.
+_NO_MODEL = "<synthetic>"
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
@@ -32,7 +39,7 @@ def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool
             return [
                 {
                     "type": "user",
-                    "message": {"role": "user", "content": list(event.content)},
+                    "message": {"role": "user", "content": [_shown(block) for block in event.content]},
                     "parent_tool_use_id": None,
                 }
             ]
@@ -53,13 +60,37 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
         "permissionMode": event.permission_mode,
         "slash_commands": [],
         "apiKeySource": event.api_key_source,
-        "output_style": "default",
+        "output_style": OUTPUT_STYLE,
         "skills": [],
         "plugins": [],
-        "claude_code_version": _READERS_WANT_VERSION,
+        "claude_code_version": READERS_WANT_VERSION,
         "ralph_version": ralph_version,
         "sandbox": "none",
     }
+
+
+def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | None:
+    """An API failure as the message that readers look for; None: the run ended otherwise."""
+    text = api_error_text(ended)
+    if text is None or ended.api_failure is None:
+        return None
+    message = {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": _NO_MODEL,
+        "stop_reason": "stop_sequence",
+        "stop_sequence": "",
+        "usage": usage_object(TokenUsage()),
+        "content": [{"type": "text", "text": text}],
+    }
+    error = error_name(ended.api_failure)
+    return {"type": "assistant", "message": message, "parent_tool_use_id": None, "error": error}
+
+
+def _shown(block: Block) -> Block:
+    """The API takes a result without `is_error` for a success; readers want it said."""
+    return {"is_error": False, **block} if block.get("type") == "tool_result" else block
 
 
 def _assistant(event: ev.AnswerAccepted) -> list[dict[str, Any]]:

@@ -105,6 +105,11 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
             return system_fields(event)
 
 
+def error_name(kind: str) -> str:
+    """What readers call a failure of this `FailureKind`."""
+    return _ERROR_NAMES.get(FailureKind(kind), "unknown")
+
+
 def system_fields(event: ev.Event) -> dict[str, Any] | None:
     """Of events that are no part of the conversation; None for those that are."""
     if (plain := _PLAIN.get(type(event))) is not None:
@@ -119,7 +124,7 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
                 "max_retries": event.max_retries,
                 "retry_delay_ms": round(event.wait_s * 1000),
                 "error_status": event.status,
-                "error": _ERROR_NAMES.get(FailureKind(event.kind), "unknown"),
+                "error": error_name(event.kind),
                 "kind": event.kind,
                 "target": event.target,
                 "message": event.message,

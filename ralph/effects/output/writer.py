@@ -20,7 +20,7 @@ from ralph.effects.output.result_file import write_result_file
 from ralph.effects.output.result_object import result_object
 from ralph.effects.output.shown_object import redacted, shown
 from ralph.effects.output.spool import Spool
-from ralph.effects.output.stream_json import stream_objects
+from ralph.effects.output.stream_json import failure_message, stream_objects
 from ralph.ports import Interrupted
 
 if TYPE_CHECKING:
@@ -66,11 +66,15 @@ class Writer:
         has_color: bool = False,
         is_on_terminal: bool = False,
         is_one_terminal: bool = False,
+        is_one_stream: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
         """`is_on_terminal`: `stdout_fd` is shown to people, who get no exact text but one that cannot do anything.
 
         `is_one_terminal`: both descriptors are the same screen, which need not show the answer twice.
+
+        `is_one_stream`: both are one pipe or file that a program reads. Lines for people would break JSON there, and the
+        model's words would stand in a text twice.
         """
         self._options = options
         self.session_id = session_id
@@ -78,11 +82,16 @@ class Writer:
         self._ralph_version = ralph_version
         self.redact = redact
         """Cuts secrets out of everything written. Replaced once the settings have told all of them."""
-        self._narration = Narration(is_quiet=options.is_quiet, has_color=has_color)
+        self.tells_people = not is_one_stream or options.output_format == "text"
+        """Lines are written to standard error."""
+        self._narration = Narration(
+            is_quiet=options.is_quiet, has_color=has_color, tells_words=not is_one_stream
+        )
         self._is_on_terminal = is_on_terminal
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
-        self._stderr = Spool(stderr_fd)
+        # One spool for one stream: nothing overtakes the answer or tears it.
+        self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
         self._counting = ""
         """The countdown that stands on the screen; empty: none does."""
         self._last_chance_s = last_chance_s
@@ -146,8 +155,8 @@ class Writer:
             return Delivery.READER_LEFT
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
-    def tell_late(self, event: Event) -> None:
-        """Something that went wrong after the result was written."""
+    def tell(self, event: Event) -> None:
+        """To people alone: before the run has begun, or after its result was written."""
         self._narrate(event)
 
     def tell_end(self, ended: RunEnded) -> None:
@@ -159,6 +168,8 @@ class Writer:
         self._drain(self._stderr, waiter, clock)
 
     def _narrate(self, event: Event) -> None:
+        if not self.tells_people:
+            return
         for line in self._narration.lines(event):
             if self._counting:
                 self._counting = ""
@@ -179,7 +190,16 @@ class Writer:
             else:
                 return
 
+    @property
+    def is_closing(self) -> bool:
+        """The result is out, or never will be: nothing more is written."""
+        return self._is_closing
+
     def _write_result(self, ended: RunEnded) -> None:
+        if self._options.output_format == "stream-json":
+            failure = failure_message(ended, self._new_id())
+            if failure is not None:
+                self._put_json(self._json_line(failure))
         if self._options.output_format != "text":
             fields = result_object(ended, self.session_id)
             if self._stdout.dropped_writes:
@@ -203,13 +223,15 @@ class Writer:
         exact = ended.result
         return self.redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
 
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
     def _put_json(self, line: str, *, must_arrive: bool = False) -> None:
         fit = json_for_terminal(line) if self._is_on_terminal else line
         self._stdout.write(_encoded(fit), must_arrive=must_arrive)
 
     def _json_line(self, fields: dict[str, Any]) -> str:
-        event_id = uuid.UUID(int=self._random.getrandbits(128), version=4)
-        stamped = {**fields, "uuid": str(event_id), "session_id": self.session_id}
+        stamped = {**fields, "uuid": self._new_id(), "session_id": self.session_id}
         return json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":"))
 
 

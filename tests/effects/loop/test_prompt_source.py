@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.core.loop_values import LoopPlan
 from ralph.effects.clock import SystemClock
-from ralph.effects.loop.prompt_source import PromptSource, find_prompt
-from ralph.effects.prompt_input import MOST_PROMPT_BYTES, PromptError
+from ralph.effects.loop.prompt_source import PromptReader, PromptSource, find_prompt
+from ralph.effects.prompt_input import MOST_PROMPT_BYTES, InputWait, PromptError
 from ralph.effects.waiter import InboxWaiter
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ def piped() -> Iterator[Callable[[bytes], int]]:
 
 def found(argument: str | None, file: str | None, stdin_fd: int = NOTHING) -> PromptSource:
     clock = SystemClock()
-    return find_prompt(
-        argument, file, directories=(), waiter=InboxWaiter(clock), clock=clock, stdin_fd=stdin_fd
-    )
+    wait = InputWait(InboxWaiter(clock), clock, 0.2, print)
+    return find_prompt(argument, file, directories=(), wait=wait, stdin_fd=stdin_fd)
 
 
 def test_an_argument_is_the_text(piped) -> None:
@@ -70,7 +70,8 @@ def test_a_silent_pipe_beside_a_prompt_is_left_alone_and_that_is_said() -> None:
         os.close(writing)
         os.close(reading)
     assert source.text == "do it"
-    assert "left alone" in source.notices[0]
+    assert source.silent is not None
+    assert "left alone" in source.silent.notice
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,9 @@ def test_a_silent_pipe_beside_a_prompt_is_left_alone_and_that_is_said() -> None:
         (None, "EMPTY.md", None, "the prompt file EMPTY.md is empty"),
         (None, ".", None, "Is a directory"),
         (None, "HUGE.md", None, "more than 16 MiB"),
+        (None, "LATIN1.md", None, "the prompt file LATIN1.md is not UTF-8 text"),
+        (None, None, b"caf\xe9", "standard input is not UTF-8 text"),
+        ("caf\udce9", None, None, "the prompt is not UTF-8 text"),
     ],
 )
 def test_what_is_no_single_prompt_is_refused(
@@ -95,7 +99,30 @@ def test_what_is_no_single_prompt_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PROMPT.md").write_text("do it")
     (tmp_path / "EMPTY.md").write_text("\n")
+    (tmp_path / "LATIN1.md").write_bytes("caf\xe9".encode("latin-1"))
     with (tmp_path / "HUGE.md").open("wb") as huge:
         huge.truncate(MOST_PROMPT_BYTES + 1)
     with pytest.raises(PromptError, match=says):
         found(argument, file, NOTHING if stdin is None else piped(stdin))
+
+
+def test_a_file_that_breaks_says_what_it_said_before(tmp_path) -> None:
+    file = tmp_path / "PROMPT.md"
+    file.write_text("do it")
+    warned: list[str] = []
+    reader = PromptReader(LoopPlan(str(tmp_path), str(tmp_path), prompt_file=str(file)), warn=warned.append)
+    assert reader.read() == "do it"
+    file.write_bytes(b"do\nit\0")
+    assert reader.read() == "do it"
+    (warning,) = warned
+    assert warning.startswith(f"{file} is not UTF-8 text: byte 6 (0x00, in line 2); ")
+    assert warning.endswith("The iteration gets what it said before")
+
+
+def test_a_file_that_was_never_text_is_an_error_with_its_name(tmp_path) -> None:
+    file = tmp_path / "PROMPT.md"
+    file.write_bytes(b"caf\xe9")
+    reader = PromptReader(LoopPlan(str(tmp_path), str(tmp_path), prompt_file=str(file)), warn=print)
+    with pytest.raises(OSError, match="not UTF-8 text") as refused:
+        reader.read()
+    assert refused.value.filename == str(file)

@@ -22,8 +22,20 @@ def news(directory: Path) -> dict[str, bool]:
 
 def test_an_empty_directory_gets_all_of_them(tmp_path) -> None:
     assert news(tmp_path) == dict.fromkeys(NAMES, True)
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.md")) == sorted(NAMES)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(str(path.relative_to(tmp_path)) for path in written) == sorted(NAMES)
     assert all((tmp_path / name).read_text().endswith("\n") for name in NAMES)
+
+
+def test_the_script_can_be_run_and_is_the_one_of_the_checkout(tmp_path) -> None:
+    umask = os.umask(0o077)
+    try:
+        news(tmp_path)
+    finally:
+        os.umask(umask)
+    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in NAMES}
+    assert modes == dict.fromkeys(NAMES, 0o600) | {"loop.sh": 0o700}
+    assert (tmp_path / "loop.sh").read_bytes() == (TREE / "loop.sh").read_bytes()
 
 
 def test_the_second_time_nothing_is_written(tmp_path) -> None:
@@ -52,6 +64,7 @@ def test_no_link_is_followed(tmp_path) -> None:
         "PROMPT_build.md": True,
         "AGENTS.md": False,
         "specs/README.md": False,
+        "loop.sh": True,
     }
     assert list(outside.iterdir()) == []
 

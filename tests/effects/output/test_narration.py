@@ -197,6 +197,29 @@ def test_text_already_shown_is_marked_discarded() -> None:
     ]
 
 
+def test_the_text_of_a_retry_is_shown_below_the_line_that_the_chain_recovered() -> None:
+    narration = Narration(is_quiet=False, has_color=False)
+    scheduled = list(narration.lines(retry()))
+    broken = [*streamed("half a line\nof what breaks off"), ev.ResponseDiscarded("m1"), failed("cut")]
+    assert [line for event in broken for line in narration.lines(event)] == ["[error] cut"]
+    assert list(narration.lines(retry())) == scheduled
+    assert [line for event in streamed("It ", "is\nwhole") for line in narration.lines(event)] == []
+    assert list(narration.lines(ev.RetryRecovered(2, 4.0))) == [
+        "[retry] Recovered after 2 retries",
+        "It is",
+        "whole",
+    ]
+    assert list(narration.lines(accepted("It is\nwhole"))) == [], "once"
+    assert [line for event in streamed("the next\n") for line in narration.lines(event)] == ["the next"]
+
+
+def test_the_text_of_a_chain_that_is_given_up_is_not_shown() -> None:
+    exhausted = ev.RetryExhausted(1, 2.0, "stopped by SIGTERM")
+    lines = narrate(retry(), *streamed("half"), ev.ResponseDiscarded("m1"), exhausted, ended())
+    assert "half" not in "\n".join(lines)
+    assert DISCARDED not in lines
+
+
 def test_nothing_is_marked_when_nothing_was_shown() -> None:
     assert narrate(ev.ResponseDiscarded("m1")) == []
 

@@ -218,6 +218,8 @@ def test_the_result_object_has_the_fields_that_readers_want() -> None:
             "output_tokens": 2,
             "cache_creation_input_tokens": 3,
             "cache_read_input_tokens": 4,
+            "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+            "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 3},
         },
         "modelUsage": {
             "unheard-of": {

@@ -1,0 +1,33 @@
+"""The text that a prompt's bytes are. Refuses what is not UTF-8, and NUL bytes, which no text holds."""
+
+from __future__ import annotations
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+_UTF_16 = "this looks like UTF-16, which `iconv -f UTF-16 -t UTF-8` converts"
+_BINARY = "this looks like binary data; let the prompt name the file that holds it"
+_OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
+
+
+def prompt_text(data: bytes) -> str:
+    """Without a byte order mark. Raises ValueError, whose text goes after the name of what holds the bytes."""
+    if data.startswith(_UTF_16_MARKS):
+        raise ValueError(_refusal(data, 0, _UTF_16))
+    first_nul = data.find(b"\0")
+    if first_nul >= 0:
+        raise ValueError(_refusal(data, first_nul, _BINARY))
+    try:
+        return data.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(_refusal(data, error.start, _OTHER)) from None
+
+
+def argument_text(argument: str) -> str:
+    """As `prompt_text`, of an argument: there bytes that are no UTF-8 stand as lone surrogates."""
+    return prompt_text(argument.encode("utf-8", "surrogateescape"))
+
+
+def _refusal(data: bytes, index: int, advice: str) -> str:
+    line = data.count(b"\n", 0, index) + 1
+    return f"is not UTF-8 text: byte {index + 1:,} (0x{data[index]:02x}, in line {line:,}); {advice}"

@@ -1,0 +1,114 @@
+"""What people install: its name, what it holds, and that it works where there is no checkout."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from ralph import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from email.message import Message
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+class Built(NamedTuple):
+    wheel: Path
+    source: Path
+
+    @property
+    def metadata(self) -> Message:
+        with zipfile.ZipFile(self.wheel) as wheel:
+            (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+            return Parser().parsestr(wheel.read(name).decode())
+
+
+def done(command: Sequence[str | Path], **options: object) -> str:
+    """Its standard output."""
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)  # type: ignore[call-overload]
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return str(ran.stdout)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Built:
+    """As `pip` builds them, by the same program."""
+    directory = tmp_path_factory.mktemp("dist")
+    done([sys.executable, "-m", "hatchling", "build", "-d", directory], cwd=ROOT)
+    (wheel,), (source,) = directory.glob("*.whl"), directory.glob("*.tar.gz")
+    return Built(wheel, source)
+
+
+def test_the_distribution_has_a_name_of_its_own_and_the_index_would_take_it(built) -> None:
+    assert built.wheel.name == f"ralph_headless-{__version__}-py3-none-any.whl"
+    assert built.source.name == f"ralph_headless-{__version__}.tar.gz"
+    done([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *built])
+    metadata = built.metadata
+    assert metadata["Name"] == "ralph-headless"
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Keywords"]
+    assert metadata.get_all("Classifier")
+    assert metadata.get_payload() == (ROOT / "README.md").read_text()
+    # Neither people nor places: the project is known by its name alone.
+    personal = ("Author", "Author-email", "Maintainer", "Maintainer-email", "Home-page", "Project-URL")
+    assert [name for name in personal if name in metadata] == []
+
+
+def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(built) -> None:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        licenses = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
+    tracked = done(["git", "ls-files", "--cached", "--others", "--exclude-standard", "ralph"], cwd=ROOT)
+    assert held == {name for name in tracked.splitlines() if (ROOT / name).exists()}
+    assert len(licenses) == 1
+
+
+def test_the_source_archive_holds_what_a_checkout_does(built) -> None:
+    with tarfile.open(built.source) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "quickstart.py", "loop.sh", "pyproject.toml"} <= held
+    assert {"tests/test_distribution.py", "specs/README.md", "docs/loop.md", "ralph/cli.py"} <= held
+    assert not [name for name in held if name.startswith((".venv", ".git/")) or "__pycache__" in name]
+
+
+def test_the_wheel_runs_the_demo_in_an_empty_environment(built, tmp_path) -> None:
+    """The dependencies that it names are all that it gets."""
+    environment, home = tmp_path / "environment", tmp_path / "home"
+    home.mkdir()
+    done([sys.executable, "-m", "venv", "--without-pip", environment])
+    uv = shutil.which("uv")
+    installer = [uv, "pip", "install"] if uv else [sys.executable, "-m", "pip", "install"]
+    where = ["--python", environment / "bin" / "python"]
+    if not uv:  # pip takes it before the command
+        installer, where = [sys.executable, "-m", "pip", *map(str, where), "install"], []
+    done([*installer, *where, "--quiet", built.wheel])
+
+    isolated = {"PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": str(home)}
+    ralph = environment / "bin" / "ralph"
+    assert done([ralph, "--version"], cwd=home, env=isolated).strip().endswith(__version__)
+    shown = done([ralph, "demo", "--speed", "100"], cwd=home, env=isolated)
+    assert "tests              pass" in shown
+    assert done([ralph, "loop", "init"], cwd=home, env=isolated)
+    assert (home / "loop.sh").read_bytes() == (ROOT / "loop.sh").read_bytes()
+
+
+def test_what_names_the_distribution_names_this_one() -> None:
+    """`pip install ralph` and `ralph[otel]` are somebody else's program."""
+    extra = re.compile(r"(?<![\w-])ralph\[|(?:pip|pipx|uv tool) install (?:'|\")?ralph(?![\w-])")
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "pyproject.toml", ROOT / "quickstart.py"]
+    pages += [*(ROOT / "docs").glob("*.md"), *(ROOT / "specs").glob("*.md"), *(ROOT / "ralph").rglob("*.py")]
+    assert [str(page) for page in pages if extra.search(page.read_text())] == []
+    assert PROJECT["name"] == "ralph-headless"

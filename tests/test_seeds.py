@@ -1,0 +1,54 @@
+"""The page of what the documents asked for that ralph grew from: each row is kept by tests, or says why it differs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PAGE = TESTS.parent / "specs" / "seeds.md"
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+ROWS = [
+    [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+    for line in PAGE.read_text().splitlines()
+    if re.match(r"\| [A-Z]\d+ \|", line)
+]
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """The tests that pytest finds in a file."""
+    tree = ast.parse(path.read_text())
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {name for name in names if name.startswith("test_")}
+
+
+def test_every_row_has_an_id_of_its_own_and_they_are_in_order() -> None:
+    numbers: dict[str, list[int]] = {}
+    for identity, *_ in ROWS:
+        numbers.setdefault(identity[0], []).append(int(identity[1:]))
+    assert list(numbers) == ["F", "D", "A", "P", "Q"]
+    for found in numbers.values():
+        assert found == list(range(1, len(found) + 1))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_row_is_kept_by_tests_or_says_why_it_differs(row: list[str]) -> None:
+    _, requirement, kept = row
+    assert requirement
+    assert TEST.search(kept) or kept.startswith("Differs: ")
+    assert TEST.sub("", kept).strip(" ,") == "" or kept.startswith("Differs: ")
+    for path, name in TEST.findall(kept):
+        assert name in names_in(TESTS.parent / path), f"{path}::{name}"
+
+
+def test_the_page_counts_its_rows() -> None:
+    differs = sum(kept.startswith("Differs: ") for *_, kept in ROWS)
+    assert (
+        f"{len(ROWS)} requirements, of which {differs} are kept differently by decision" in PAGE.read_text()
+    )
