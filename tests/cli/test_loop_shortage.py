@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tests.cli.conftest import loop_lines, loop_record, wait_until
+from tests.cli.conftest import Finished, loop_lines, loop_record, wait_until
 from tests.cli.model_answers import bash
 from tests.cli.scarcity import scarcity
 
@@ -27,11 +27,23 @@ CHECK = "test -e done && exit 0; test -e ready && exit 1; echo > ready; read x <
 def short_after_the_first_check(ralph: Ralph, scarcity: Scarcity, *options: str) -> subprocess.Popen[bytes]:
     """A loop that finds no process from the moment on in which its first check ends."""
     os.mkfifo(ralph.cwd / "gate")
-    process = scarcity.start(ralph, "loop", "go", "--until", CHECK, "--max-iterations", "1", *options)
+    command = ("loop", "go", "--until", CHECK, "--max-iterations", "1", *options)
+    with (ralph.cwd.parent / "stderr.txt").open("wb") as errors:
+        process = scarcity.start(ralph, *command, stderr=errors)
     wait_until((ralph.cwd / "ready").exists)
     scarcity.begin()
     (ralph.cwd / "gate").write_text("go on\n")
     return process
+
+
+def told(ralph: Ralph) -> str:
+    """Standard error so far."""
+    return (ralph.cwd.parent / "stderr.txt").read_text()
+
+
+def finished(ralph: Ralph, process: subprocess.Popen[bytes]) -> Finished:
+    ran = ralph.finish(process)
+    return Finished(ran.code, ran.stdout, told(ralph))
 
 
 def test_an_iteration_that_finds_no_process_is_waited_for_and_begins_afresh_exits_0(
@@ -40,10 +52,10 @@ def test_an_iteration_that_finds_no_process_is_waited_for_and_begins_afresh_exit
     ralph.user_file.write_text(QUICK)
     iterations([bash("touch done")])
     process = short_after_the_first_check(ralph, scarcity)
-    scarcity.wait_for_refusals(1)
+    wait_until(lambda: SHORT in told(ralph))
     first = loop_record(ralph)["current"]["session_id"]
     scarcity.end()
-    ran = ralph.finish(process)
+    ran = finished(ralph, process)
     assert ran.code == 0, ran.stderr
     waits = [line for line in loop_lines(ran) if line.startswith(SHORT)]
     assert len(waits) == 1
@@ -59,10 +71,10 @@ def test_git_that_finds_no_process_is_tried_again_and_spends_nothing_exits_0(
     ralph.user_file.write_text(QUICK)
     server = iterations([bash("touch done")])
     process = short_after_the_first_check(ralph, scarcity, "--commit")
-    scarcity.wait_for_refusals(1)
+    wait_until(lambda: SHORT in told(ralph))
     assert server.request_count == 0
     scarcity.end()
-    ran = ralph.finish(process)
+    ran = finished(ralph, process)
     assert ran.code == 0, ran.stderr
     [waited] = [line for line in loop_lines(ran) if line.startswith(SHORT)]
     assert waited.endswith("then it is tried again")
@@ -74,7 +86,7 @@ def test_a_shortage_that_lasts_ends_the_loop_and_it_can_be_resumed_exits_75(
 ) -> None:
     ralph.user_file.write_text(QUICK + "outage_budget_s = 0.7\n")
     iterations([bash("touch done")])
-    ran = ralph.finish(short_after_the_first_check(ralph, scarcity))
+    ran = finished(ralph, short_after_the_first_check(ralph, scarcity))
     assert ran.code == 75
     assert loop_lines(ran)[-1].startswith("api_unavailable (exit 75): what this machine lacks (a process, ")
     assert "go on with: ralph loop --continue" in loop_lines(ran)
