@@ -1,6 +1,6 @@
 """Gets whole answers for the loop: with notices while they are needed, in a context that is kept small enough.
 
-Nothing here retries: `retry.py` does, and a context that is too large is no failure but made smaller. What an answer
+Nothing here retries: `retry/loop.py` does, and a context that is too large is no failure but made smaller. What an answer
 means, and when nothing helps any more, is the loop's to say.
 """
 

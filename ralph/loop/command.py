@@ -1,6 +1,6 @@
 """`ralph loop` from its options to its exit code: everything that must be right is looked at before anything is spent.
 
-What a loop does is `outer_loop.py`'s; here its world is built.
+What a loop does is `iterate.py`'s; here its world is built.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One iteration of the outer loop, to its result: begun or taken up, and through every setback on the way.
 
-It refuses to judge the result: what follows from it is `outer_loop.py`'s.
+It refuses to judge the result: what follows from it is `iterate.py`'s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The outer loop's seams with the world. Real ones live in `effects/loop/`, fakes in `tests/fakes_of_loop.py`."""
+"""The ports of a loop: what it needs of the world. Tests have fakes of all of them in `tests/fakes_of_loop.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A run that a driver steers over standard input: each user message is a task, and each has its result.
 
-What a task is and how it ends is `run_command`'s; what a control request does is `run/steering.py`'s.
+What a task is and how it ends is `command.py`'s; what a control request does is `steering.py`'s.
 """
 
 from __future__ import annotations

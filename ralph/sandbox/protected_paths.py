@@ -1,7 +1,7 @@
 """The protected paths: what file tools must not write, and what they must not read either. One value, built here. Pure.
 
 It judges absolute paths whose links have been followed. Who gathers the facts, follows the links and knows what was
-opened is `effects/path_guard.py`. It says nothing about the directories that may be written at all (`--add-dir`).
+opened is `tools/files/path_guard.py`. It says nothing about the directories that may be written at all (`--add-dir`).
 """
 
 from __future__ import annotations

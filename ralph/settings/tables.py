@@ -40,7 +40,7 @@ class ModelSettings:
     effort: str | None = None
     """One of `EFFORTS`; None: the API's own choice."""
     base_url: str = DEFAULT_BASE_URL
-    """As `core/endpoint.normal_base_url` makes it."""
+    """As `values/endpoint.normal_base_url` makes it."""
     ca_file: Path | None = None
     """PEM file of trusted certificate authorities, absolute; None: the usual ones. Not checked to exist."""
 

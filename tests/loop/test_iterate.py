@@ -1,4 +1,4 @@
-"""What the outer loop does with what it meets, on stand-ins; real processes stand in tests/cli/test_loop.py."""
+"""What the outer loop does with what it meets, on stand-ins; real processes stand in tests/program/."""
 
 from __future__ import annotations
 
