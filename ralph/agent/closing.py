@@ -5,8 +5,9 @@ It asks nobody and runs nothing. One of them lives as long as the run of a task.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ralph.agent.finishing import Finishing, turns_in_words
 from ralph.agent.run_end import Ending

@@ -7,8 +7,9 @@ to its calls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct
 
 from ralph.agent.result_room import cut_in_middle, sent_bytes
 from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
@@ -153,8 +154,7 @@ _QUARTER = Attempt("digest", 1 / 4)
 _CUT = Attempt("cut", 1 / 8)
 
 
-@dataclass(frozen=True)
-class CompactionSteps:
+class CompactionSteps(Struct, frozen=True):
     """How far compaction has been driven since an answer last showed that it helps."""
 
     taken: int = 0

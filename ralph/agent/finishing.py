@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ralph.values.events import TurnsCollapsed
@@ -27,18 +26,16 @@ class ForcedEnd(NamedTuple):
     error: str
 
 
-@dataclass
 class Finishing:
     """Of one task."""
 
-    max_turns: int | None = None
-    reason: str | None = None
-    """Why this is the final turn, one of `FORCES`; None: it is not."""
-    _given_max_turns: int | None = None
-    _is_collapsed: bool = False
-    _was_warned: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self, max_turns: int | None = None) -> None:
+        self.max_turns = max_turns
+        self.reason: str | None = None
+        """Why this is the final turn, one of `FORCES`; None: it is not."""
+        self._given_max_turns: int | None = None
+        self._is_collapsed: bool = False
+        self._was_warned: bool = False
         self._given_max_turns = self.max_turns
 
     @property

@@ -20,10 +20,11 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.values.limits import MOST_REFUSALS
 from ralph.values.tool_calls import FILE_TOOLS
@@ -49,8 +50,7 @@ _LONGEST_NAME = 80
 """Characters of a name or path that a model is told."""
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A call that must not run."""
 
     guard: str
@@ -149,17 +149,17 @@ class Guards:
         return []
 
 
-@dataclass
 class _Step:
     """A call that was let through, reduced to what is compared."""
 
-    key: int
-    name: str
-    path: str | None
-    """The file that it was to change and did not; None for every other call."""
-    waits_for: str | None
-    """The call's id until its result is known."""
-    result: _Result | None = None
+    def __init__(self, key: int, name: str, path: str | None, waits_for: str | None) -> None:
+        self.key = key
+        self.name = name
+        self.path = path
+        """The file that it was to change and did not; None for every other call."""
+        self.waits_for = waits_for
+        """The call's id until its result is known."""
+        self.result: _Result | None = None
 
     @classmethod
     def of(cls, call: ToolCall) -> _Step:
@@ -169,8 +169,7 @@ class _Step:
         return cls(_key(call), call.name, spelled, call.id)
 
 
-@dataclass(frozen=True)
-class _Result:
+class _Result(Struct, frozen=True):
     """An output without its times: what stands, as one hash (of 64 bits; it never leaves the process), and what may count."""
 
     standing: int

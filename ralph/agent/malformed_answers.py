@@ -7,7 +7,7 @@ final turn refuses is not malformed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 MOST_MALFORMED_ANSWERS = 3
 """In a row; with the last one the run ends. The contract's number."""
@@ -15,8 +15,7 @@ MOST_MALFORMED_ANSWERS = 3
 NAMES = ("malformed_call", "unknown_tool")
 
 
-@dataclass(frozen=True)
-class MalformedAnswers:
+class MalformedAnswers(Struct, frozen=True):
     """How many there were since something could run."""
 
     count: int = 0

@@ -5,8 +5,9 @@ Nothing that was added is ever cut: it is cut before, or stays. Bytes are those 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.conversation.context_size import BYTES_PER_TOKEN, content_size, tokens_of_bytes
 from ralph.conversation.messages import text_blocks, to_json

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.agent.finishing import FORCES
 from ralph.values.classify import failure_kind
@@ -29,8 +30,7 @@ _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """Why the loop stopped, before it is written down."""
 
     outcome: Outcome

@@ -6,8 +6,9 @@ talk to the world are other rooms' business.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.agent.asking import Asking
 from ralph.agent.call_rules import CallRules

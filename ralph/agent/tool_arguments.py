@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +29,7 @@ _ARTICLE_AND_NAME = {
 }
 
 
-@dataclass(frozen=True)
-class ArgumentCheck:
+class ArgumentCheck(Struct, frozen=True):
     error: str | None
     """None: the call may run. Else one sentence per fault, each with path and expected type."""
     ignored: tuple[str, ...] = ()

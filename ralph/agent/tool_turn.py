@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.agent.call_rules import as_written
 from ralph.agent.result_room import all_fitted, output_size
@@ -32,27 +33,35 @@ INTERRUPTED = (
 )
 
 
-@dataclass
 class ToolTurn:
     """One answer's calls on their way to one result each."""
 
-    calls: Sequence[ToolCall | MalformedCall]
-    toolbox: Toolbox
-    journal: Journal
-    events: Events
-    rules: CallRules
-    room_tokens: int | None = None
-    """What the results may take of the context together; None: whatever they are."""
-    finished: dict[str, ToolResult] = field(default_factory=dict)
-    """Results so far, by call. What a tool did is known here even when `Interrupted` ends the turn in the middle;
-    the calls under way then have an error result that says their effects are unknown."""
-    intents: Mapping[str, FileChange | None] = field(default_factory=dict)
-    """Calls that an earlier process was about to run when it ended, and what they were to do to a file."""
-
-    written: set[str] = field(default_factory=set)
-    """Calls whose results are in the journal."""
-    changes: dict[str, FileChange | None] = field(default_factory=dict)
-    """What calls of this process were to do to a file, by call."""
+    def __init__(
+        self,
+        calls: Sequence[ToolCall | MalformedCall],
+        toolbox: Toolbox,
+        journal: Journal,
+        events: Events,
+        rules: CallRules,
+        *,
+        room_tokens: int | None = None,
+    ) -> None:
+        self.calls = calls
+        self.toolbox = toolbox
+        self.journal = journal
+        self.events = events
+        self.rules = rules
+        self.room_tokens = room_tokens
+        """What the results may take of the context together; None: whatever they are."""
+        self.finished: dict[str, ToolResult] = {}
+        """Results so far, by call. What a tool did is known here even when `Interrupted` ends the turn in the middle;
+        the calls under way then have an error result that says their effects are unknown."""
+        self.intents: Mapping[str, FileChange | None] = {}
+        """Calls that an earlier process was about to run when it ended, and what they were to do to a file."""
+        self.written: set[str] = set()
+        """Calls whose results are in the journal."""
+        self.changes: dict[str, FileChange | None] = {}
+        """What calls of this process were to do to a file, by call."""
 
     def go_on_from(self, session: Session) -> None:
         """What an earlier process did of this turn is done, and what it was about to do may be."""

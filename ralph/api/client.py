@@ -6,11 +6,11 @@ makes an answer of them. Beside it, what the server says of a model: a descripti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import httpx
+from msgspec import Struct
 
 from ralph.api.clocks import ClockLimits, ResponseClocks
 from ralph.api.describe_model import DESCRIPTION_S, receive_description
@@ -36,8 +36,7 @@ API_VERSION = "2026-10-21"
 _CONNECT_GRACE_S = 1.0
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Where requests go. `headers` hold the credential and are never shown."""
 
     base_url: str

@@ -5,11 +5,10 @@ An HTTP library's read timeout cannot do this: it never fires on a stream of pin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class ClockLimits:
+class ClockLimits(Struct, frozen=True):
     """Seconds each; 0 switches a clock off."""
 
     connect_s: float = 10.0
@@ -27,8 +26,7 @@ class ClockLimits:
 ERROR_BODY_S = 5.0
 
 
-@dataclass(frozen=True)
-class Deadline:
+class Deadline(Struct, frozen=True):
     clock: str
     at_s: float
     after_s: float

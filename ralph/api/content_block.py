@@ -6,7 +6,6 @@ What cannot be run is marked as malformed, never guessed at.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ralph.values.answer import MalformedCall
@@ -24,16 +23,14 @@ _DELTA_BLOCKS = TOOL_INPUT_BLOCKS.union(_TEXT_BLOCKS)
 """Blocks that are known to come in pieces: a piece that does not fit breaks the protocol."""
 
 
-@dataclass
 class OpenBlock:
-    block: Block
-    is_closed: bool = False
-    malformed: str | None = None
-    """Why the input cannot be run, set at close."""
-    raw_input: str = ""
-    _fragments: dict[str, list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.is_closed: bool = False
+        self.malformed: str | None = None
+        """Why the input cannot be run, set at close."""
+        self.raw_input: str = ""
+        self._fragments: dict[str, list[str]] = {}
         if not isinstance(self.block.get("type"), str):
             raise StreamParse(f"a content block without a type: {str(self.block)[:200]}")
         if self.is_client_call and not (_is_name(self.block.get("id")) and _is_name(self.block.get("name"))):

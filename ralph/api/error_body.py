@@ -6,8 +6,9 @@ Pure: decoded JSON in, fields out. It never raises, whatever stands in the objec
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.values.classify import DECISIVE_CODES, PERMANENT_KINDS, kind_of, status_meant
 from ralph.values.errors import StreamParse, StreamTransient
@@ -29,8 +30,7 @@ def stream_error(event: dict[str, Any]) -> AgentError:
     return error(message, fields.type, fields.code, fields.request_id, fields.status)
 
 
-@dataclass(frozen=True)
-class ErrorFields:
+class ErrorFields(Struct, frozen=True):
     """What an error object says, whichever server wrote it; None where it does not say so."""
 
     type: str | None = None

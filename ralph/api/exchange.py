@@ -10,8 +10,9 @@ import contextlib
 import socket
 import struct
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.api.content_encoding import decoded_body
 from ralph.machine.starting import start_thread
@@ -38,24 +39,20 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 MOST_REST_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True)
-class Connected:
+class Connected(Struct, frozen=True):
     """The connection stands, or an old one is reused; the request is about to be sent."""
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Struct, frozen=True):
     status: int
     headers: httpx.Headers
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(Struct, frozen=True):
     error: Exception
 
 
-@dataclass(frozen=True)
-class End:
+class End(Struct, frozen=True):
     """The body was read to its end."""
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ssl
 import urllib.request
-from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(Struct, frozen=True):
     """The way to an endpoint."""
 
     url: httpx.URL

@@ -6,11 +6,11 @@ Everything that can come instead of a whole answer leaves as one of the five err
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import httpx_sse
+from msgspec.structs import replace
 
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
 from ralph.api.error_answers import http_error, not_a_stream, request_id_of

@@ -5,8 +5,9 @@ Refuses nothing itself: an endpoint that cannot even be tried is an `Api` error,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.api.client import Endpoint, MessagesApi
 from ralph.api.http_client import build_http_client
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Events, Waiter
 
 
-@dataclass(frozen=True)
-class Connecting:
+class Connecting(Struct, frozen=True):
     """What all connections share. `redact` cleans every text that leaves them inside an error."""
 
     ca_file: str | None

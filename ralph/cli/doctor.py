@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ralph import __version__
 from ralph.cli.checks.machine import look_at_machine, look_at_room
@@ -36,8 +37,7 @@ _COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
 _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
-@dataclass(frozen=True)
-class DoctorOptions:
+class DoctorOptions(Struct, frozen=True):
     """What the command line said. None: not given."""
 
     directory: str | None = None

@@ -6,8 +6,9 @@ Pure. All words up to the next option belong to the list; `--` and a lone `-`, w
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -17,8 +18,7 @@ class EmptyListError(Exception):
     """The option as it was typed: no word follows it."""
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Struct, frozen=True):
     words: tuple[str, ...]
     last_list: str | None
     """The list that reaches to the end of the line, as it was typed: a prompt could be among its words."""

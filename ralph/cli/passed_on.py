@@ -7,8 +7,9 @@ for an option. Refuses an option that neither knows; what an option's value must
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,20 +22,19 @@ class UnknownOptionError(Exception):
     """The option as it was typed, without a value."""
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(Struct, frozen=True):
     own: tuple[str, ...]
     """Arguments without a dash, too, and all behind `--`."""
     passed_on: tuple[str, ...]
     """Options alone, each with its value, in the order and the form they were typed in."""
 
 
-@dataclass
 class _Side:
-    options: Spellings
-    arguments: list[str] = field(default_factory=list)
-    cluster: str = ""
-    """Its letters among those that are being looked at."""
+    def __init__(self, options: Spellings) -> None:
+        self.options = options
+        self.arguments: list[str] = []
+        self.cluster: str = ""
+        """Its letters among those that are being looked at."""
 
 
 def split_arguments(arguments: Sequence[str], own: Spellings, others: Spellings) -> Split:

@@ -6,9 +6,9 @@ lists one word at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _KEY = "ralph.passed_on"
 
 
-@dataclass(frozen=True)
-class PassedOn:
+class PassedOn(Struct, frozen=True):
     """What is for `ralph run`."""
 
     arguments: tuple[str, ...]

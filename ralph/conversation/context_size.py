@@ -5,8 +5,9 @@ It knows no tokenizer and guesses at none: where nothing was counted, bytes deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,8 +43,7 @@ def is_over(estimate: int, window: int | None) -> bool:
     return window is not None and estimate > threshold(window)
 
 
-@dataclass(frozen=True)
-class SizeCount:
+class SizeCount(Struct, frozen=True):
     """What one server said of one request."""
 
     counted: int
@@ -59,8 +59,7 @@ class SizeCount:
         return -(-size * self.counted // max(1, self.size))
 
 
-@dataclass(frozen=True)
-class ContextMeter:
+class ContextMeter(Struct, frozen=True):
     """What was counted last, by model. Immutable; sizes are those of what the model itself is sent."""
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)

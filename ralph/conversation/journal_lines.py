@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.conversation.messages import to_json
 
@@ -40,8 +41,7 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
         self.line = line
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True):
     """One line. `seq` counts from 0 without a gap; `kind` is one of `conversation/session.py`'s."""
 
     seq: int
@@ -49,8 +49,7 @@ class Record:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     records: tuple[Record, ...]
     torn: bytes = b""
     """The beginning of a line at the end, to be cut off; empty: the journal ends with a whole line."""

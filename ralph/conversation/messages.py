@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.conversation.context_size import content_size, tokens_of_bytes
 from ralph.values.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
@@ -49,8 +51,7 @@ class Author(NamedTuple):
     """The base URL; None: not known."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """One committed message. `body` is its JSON on the wire, made once."""
 
     role: Role
@@ -77,8 +78,7 @@ class Message:
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
 
-@dataclass(frozen=True)
-class RequestShape:
+class RequestShape(Struct, frozen=True):
     """The part of every request that stays the same, byte for byte, within a context and a model."""
 
     model: str
@@ -156,8 +156,7 @@ RequestBody = tuple[bytes, ...]
 """A request's JSON in pieces, to be sent one after the other. Joined, they are the body."""
 
 
-@dataclass(frozen=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """A request's fixed head and the messages so far. Immutable: `plus` gives the next one.
 
     Old messages are packed into pieces that are sent as they are, so that request N copies only what is new,

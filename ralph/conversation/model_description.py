@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.values.models import ModelFacts
 
@@ -10,8 +11,7 @@ MOST_TOKENS = 1_000_000_000
 """A thousand times the largest window of `MODELS`: more is a mistake."""
 
 
-@dataclass(frozen=True)
-class ModelDescription:
+class ModelDescription(Struct, frozen=True):
     context_window: int | None
     """Tokens of prompt and answer together; None: the server does not say."""
     max_output: int | None

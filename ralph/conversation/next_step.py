@@ -5,8 +5,10 @@ The table is section 2.6 of the Messages API reference, from the point of view o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.conversation.messages import THINKING
 from ralph.values.outcome import Outcome
@@ -33,8 +35,7 @@ _PAUSES = frozenset({"pause_turn", "compaction"})
 _STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
 
 
-@dataclass(frozen=True)
-class TurnState:
+class TurnState(Struct, frozen=True):
     """What earlier answers of the same turn left behind."""
 
     said: str = ""
@@ -69,45 +70,38 @@ class TurnState:
         return replace(self, failures=0, has_spoken=False, was_damaged=False)
 
 
-@dataclass(frozen=True)
-class RunTools:
+class RunTools(Struct, frozen=True):
     """The answer has calls; their results are the next message."""
 
     notice: str | None = None
 
 
-@dataclass(frozen=True)
-class Continue:
+class Continue(Struct, frozen=True):
     """The answer was cut; ask the model to go on."""
 
 
-@dataclass(frozen=True)
-class Resend:
+class Resend(Struct, frozen=True):
     """The server paused; send the conversation as it is."""
 
 
-@dataclass(frozen=True)
-class AskAgain:
+class AskAgain(Struct, frozen=True):
     """The answer is no use: the model is asked again and told why. Without calls it is dropped."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class MakeRoom:
+class MakeRoom(Struct, frozen=True):
     """The context window was full before the answer was whole: it is dropped, and the context made smaller."""
 
 
-@dataclass(frozen=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """The answer is no use, and neither were those before it in this turn."""
 
     reason: str
     error: str
 
 
-@dataclass(frozen=True)
-class End:
+class End(Struct, frozen=True):
     outcome: Outcome
     result: str | None
     """What the model said last; None when that is nothing."""

@@ -5,9 +5,10 @@ A directory's name is bytes, JSON is text: where it is no UTF-8 it stands percen
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from msgspec.structs import replace
 
 from ralph.conversation.messages import to_json
 from ralph.conversation.records import fork_entries, session_entry

@@ -7,8 +7,10 @@ every call has its result, the results are the next user message; no record repe
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.journal_lines import FORMAT
@@ -51,8 +53,7 @@ def refuse_newer(opening: Mapping[str, Any]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(Struct, frozen=True):
     """Where a journal has got to."""
 
     id: str

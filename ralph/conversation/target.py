@@ -5,8 +5,10 @@ Which target is asked when is `retry/targets.py`'s business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ralph.conversation.model_description import ModelDescription, described
 from ralph.values.credentials import secret_header_values
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 THINKING_CHOICES = ("adaptive", "between_tools", "disabled", "none")
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     name: str
     """What settings, events and people call it."""
     model: str

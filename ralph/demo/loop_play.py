@@ -5,10 +5,11 @@ The loop's command runs in this process, as for users; it knows the server from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from shlex import quote
 from textwrap import indent
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.demo.loop_outage import BEGINS as OUTAGE_BEGINS
 from ralph.demo.loop_outage import LoopOutage
@@ -90,8 +91,7 @@ _COMMIT_SUBJECT = "ralph loop: iteration"
 _IS_GONE = "The demo's directory is removed, so there is no loop to go on with (--keep leaves it)."
 
 
-@dataclass(frozen=True)
-class _Play:
+class _Play(Struct, frozen=True):
     room: Path
     speed: float
     has_git: bool

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.loop import words
 from ralph.loop.git.checkout import GitCheckout

@@ -6,8 +6,9 @@ step is recorded before it is begun, so that a loop that was killed goes on wher
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.loop.book import LoopBook
 from ralph.loop.iteration import Iteration, unseen_end

@@ -6,9 +6,10 @@ It refuses to judge the result: what follows from it is `iterate.py`'s.
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.loop.patience import LACKING
 from ralph.loop.prompt import iteration_prompt

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from ralph.loop.values import LoopLimits, LoopPlan
 
 
-@dataclass(frozen=True)
-class PromptWish:
+class PromptWish(Struct, frozen=True):
     """What the command line said about the prompt; with neither it is on standard input."""
 
     argument: str | None = None
@@ -16,8 +15,7 @@ class PromptWish:
     """Absolute, or `-`."""
 
 
-@dataclass(frozen=True)
-class LoopOptions:
+class LoopOptions(Struct, frozen=True):
     plan: LoopPlan
     """With `goes_on` only its two directories were asked for: the rest stands in the record."""
     goes_on: bool = False

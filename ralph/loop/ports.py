@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,8 +133,7 @@ class LoopVoice(Protocol):
     def warn(self, text: str) -> None: ...
 
 
-@dataclass(frozen=True)
-class LoopWorld:
+class LoopWorld(Struct, frozen=True):
     """What a loop works with."""
 
     checkout: Checkout

@@ -6,11 +6,12 @@ sources at a time, so that nothing that was piped in is dropped unseen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from errno import EILSEQ
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.prompt.named_file import read_named_file
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 _NO_STDIN = -1
 
 
-@dataclass(frozen=True)
-class PromptSource:
+class PromptSource(Struct, frozen=True):
     text: str | None
     """None: it stands in `file`."""
     file: str | None

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import signal
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.loop.values import IterationResult, LoopEnd
 from ralph.retry.backoff import GiveUp, Wait
@@ -48,8 +50,7 @@ ENDS_THE_LOOP = frozenset(
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True):
     """What one `ralph run` process may use. None: no limit."""
 
     budget_usd: float | None

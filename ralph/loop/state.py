@@ -5,13 +5,12 @@ Pure: it is written and read by `loop/record.py`. Every change makes a new state
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ralph.loop.annotated_json import read_as
+from msgspec import Struct, convert, to_builtins
+
 from ralph.loop.values import CheckResult, LoopEnd, LoopPlan, Snapshot
 from ralph.values.outcome import Outcome  # noqa: TC001 - the same
 
@@ -34,8 +33,7 @@ class Phase(enum.Enum):
     CHECKING = "checking"
 
 
-@dataclass(frozen=True)
-class IterationRecord:
+class IterationRecord(Struct, frozen=True):
     """One iteration that counts."""
 
     number: int
@@ -61,14 +59,12 @@ class IterationRecord:
     last_words: str = ""
 
 
-@dataclass(frozen=True)
-class FileDigest:
+class FileDigest(Struct, frozen=True):
     path: str
     digest: str
 
 
-@dataclass(frozen=True)
-class CurrentIteration:
+class CurrentIteration(Struct, frozen=True):
     number: int
     session_id: str
     started_at: str
@@ -103,8 +99,7 @@ class CurrentIteration:
     """Of settings and hooks of git's, by name, when it began; None: there is no git, or they were too many."""
 
 
-@dataclass(frozen=True)
-class LoopState:
+class LoopState(Struct, frozen=True):
     plan: LoopPlan
     started_at: str
     """ISO 8601, UTC."""
@@ -122,7 +117,7 @@ class LoopState:
     current: CurrentIteration | None = None
     ended: LoopEnd | None = None
     format: int = FORMAT
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """What people must know in the end: a commit that could not be made."""
     push_problem: str | None = None
     """Why the last push failed; None: it did not."""
@@ -193,7 +188,7 @@ def state_text(state: LoopState) -> str:
 
 def state_fields(state: LoopState) -> dict[str, Any]:
     """As JSON has it."""
-    fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(state), default=_plain))
+    fields: dict[str, Any] = to_builtins(state)
     return fields
 
 
@@ -207,11 +202,6 @@ def read_state(text: str) -> LoopState:
     if isinstance(written, int) and written > FORMAT:
         raise NewerStateError(f"has format {written}: a newer ralph wrote it")
     try:
-        return read_as(LoopState, fields)
+        return convert(fields, LoopState)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
-
-
-def _plain(value: Any) -> str:
-    assert isinstance(value, enum.Enum)  # noqa: S101 - nothing else in it needs help
-    return str(value.value)

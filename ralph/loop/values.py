@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints
@@ -22,8 +23,7 @@ STOP_FILE = f"{OWN_DIRECTORY}/stop"
 """The model creates it when nothing is left to do."""
 
 
-@dataclass(frozen=True)
-class LoopLimits:
+class LoopLimits(Struct, frozen=True):
     """Over all iterations; None: no limit."""
 
     max_iterations: int | None = None
@@ -31,8 +31,7 @@ class LoopLimits:
     max_time_s: float | None = None
 
 
-@dataclass(frozen=True)
-class LoopPlan:
+class LoopPlan(Struct, frozen=True):
     """What the command line asked for. Recorded, so that `--continue` needs nothing said again."""
 
     directory: str
@@ -73,8 +72,7 @@ class LoopPlan:
     """Where processes of this loop have written, or who started them, besides `OWN_DIRECTORY`. Absolute."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A checkout at one moment. Two with the same digest show no progress between them."""
 
     digest: str
@@ -89,8 +87,7 @@ class Snapshot:
     """Digest by name of what git follows or runs here: the repository's own settings, hooks. None: not kept."""
 
 
-@dataclass(frozen=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """Between two snapshots."""
 
     commits: int = 0
@@ -100,8 +97,7 @@ class Changes:
     """Names of settings and hooks that came, went or changed, sorted."""
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """What one run of the `--until` command came to."""
 
     exit_code: int | None
@@ -142,8 +138,7 @@ class Setback(enum.Enum):
     """Somebody else killed it: the system for its memory, a person."""
 
 
-@dataclass(frozen=True)
-class IterationOrder:
+class IterationOrder(Struct, frozen=True):
     """One `ralph run` process to start."""
 
     session_id: str
@@ -156,8 +151,7 @@ class IterationOrder:
     waiting_for: str = "the iteration"
 
 
-@dataclass(frozen=True)
-class IterationResult:
+class IterationResult(Struct, frozen=True):
     """How one `ralph run` process ended."""
 
     exit_code: int
@@ -188,8 +182,7 @@ class IterationResult:
         return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
 
 
-@dataclass(frozen=True)
-class SessionSeen:
+class SessionSeen(Struct, frozen=True):
     """What the journal of an iteration's session tells of it."""
 
     turns: int
@@ -201,8 +194,7 @@ class SessionSeen:
     """When it last worked, aware; None: that is not known."""
 
 
-@dataclass(frozen=True)
-class LoopEnd:
+class LoopEnd(Struct, frozen=True):
     """Why the loop is over."""
 
     outcome: Outcome

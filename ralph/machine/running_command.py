@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 import os
 import select
-from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from ralph.machine.starting import start_thread
 from ralph.values.ports import TIMED_OUT, Interrupted
@@ -54,8 +55,7 @@ class Ended(enum.Enum):
     WITHOUT_SUPERVISOR = enum.auto()
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     how: Ended
     status: int = 0
     """The exit code, 128 + n for a signal; means something only when it ended by itself."""

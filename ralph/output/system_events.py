@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from ralph.values import events as ev
 from ralph.values.classify import FailureKind
@@ -89,7 +90,7 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
                 "kind": event.kind,
                 "error": event.error,
                 "latency_s": round(event.latency_s, 3),
-                "tokens": asdict(event.tokens),
+                "tokens": to_builtins(event.tokens),
                 "cost_usd": cost_usd(event.facts, event.tokens),
                 "wait_s": event.wait_s,
             }

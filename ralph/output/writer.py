@@ -9,8 +9,9 @@ import json
 import math
 import random
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from ralph.output.narration import Narration
 from ralph.output.result_file import write_result_file
@@ -40,8 +41,7 @@ MOST_UNANSWERED_BYTES = 8 * 1024 * 1024
 _CLEAR_LINE = b"\r\x1b[K"
 
 
-@dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(Struct, frozen=True):
     output_format: OutputFormat = "text"
     include_partial: bool = False
     is_quiet: bool = False

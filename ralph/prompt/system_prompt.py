@@ -4,7 +4,7 @@ it must not change within a session, or the prompt cache and the thinking signat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 IDENTITY = """\
 You are ralph, a software agent that works alone in a directory on a {platform} machine. Nobody is watching and \
@@ -23,8 +23,7 @@ what is left."""
 MOST_INSTRUCTION_BYTES = 32 * 1024
 
 
-@dataclass(frozen=True)
-class ProjectInstructions:
+class ProjectInstructions(Struct, frozen=True):
     """A project's CLAUDE.md or AGENTS.md. `was_cut`: only the first 32 KB are here."""
 
     path: str
@@ -32,8 +31,7 @@ class ProjectInstructions:
     was_cut: bool = False
 
 
-@dataclass(frozen=True)
-class PromptParts:
+class PromptParts(Struct, frozen=True):
     cwd: str
     platform: str
     replacement: str | None = None

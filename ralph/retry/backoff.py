@@ -6,8 +6,10 @@ Retries are counted from 1. All times are seconds. No jitter: one client is no t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,15 +30,13 @@ PATIENT_MAX_RETRIES = 21
 _LARGEST_EXPONENT = 64
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Struct, frozen=True):
     seconds: float
     from_server: bool = False
     """The server's wish decided, not the schedule."""
 
 
-@dataclass(frozen=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     reason: str
     """For people: why no further retry is made."""
     is_early: bool = False
@@ -45,8 +45,7 @@ class GiveUp:
     """It is the run's time limit that leaves no room for the wait."""
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """`next_wait(attempt, wish_s, slept_s)` decides about retry number `attempt` (1-based).
 
     `objection(attempt, wait_s, slept_s)` says why a wait that several targets have led to is not made; None: it may be.

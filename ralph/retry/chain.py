@@ -5,8 +5,9 @@ It has no effects; what it is told of moves its own counters and the roster's st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.retry.backoff import Wait
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, failure_of
@@ -39,37 +40,37 @@ COOLDOWN = "cooldown"
 """Why another target is asked than the first, where no error of this turn has made it so."""
 
 
-@dataclass
 class TurnRequests:
     """What one turn has asked so far, by every use of the call site."""
 
-    turn: int
-    attempts: int = 0
-    took_s: float = 0.0
-    """Waits included, tools not."""
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
+        self.attempts: int = 0
+        self.took_s: float = 0.0
+        """Waits included, tools not."""
 
 
-@dataclass
 class Chain:
     """How far it has got."""
 
-    requests: TurnRequests
-    """Of its turn; `attempts` is that of the request at work, or of the last one."""
-    most_tokens: int | None = None
-    """Of the answer; None: what each target is set to."""
-    is_open: bool = False
-    """A retry was announced: one event more must close the chain."""
-    retries: int = 0
-    waited_s: float = 0.0
-    last_error: AgentError | None = None
-    prompt_tokens: int = 0
-    """Of the last request, at most."""
-    answer_tokens: dict[str, int] = field(default_factory=dict)
-    """How long each target's answer may get, fixed by its first request: retries send identical bytes."""
-    round_errors: list[tuple[Route, AgentError]] = field(default_factory=list)
-    """Of this round, in order."""
-    damaged: tuple[Route, AgentError] | None = None
-    """The last answer that made no sense: the one failure that may be asked about once more when nothing else helps."""
+    def __init__(self, requests: TurnRequests, most_tokens: int | None = None) -> None:
+        self.requests = requests
+        """Of its turn; `attempts` is that of the request at work, or of the last one."""
+        self.most_tokens = most_tokens
+        """Of the answer; None: what each target is set to."""
+        self.is_open: bool = False
+        """A retry was announced: one event more must close the chain."""
+        self.retries: int = 0
+        self.waited_s: float = 0.0
+        self.last_error: AgentError | None = None
+        self.prompt_tokens: int = 0
+        """Of the last request, at most."""
+        self.answer_tokens: dict[str, int] = {}
+        """How long each target's answer may get, fixed by its first request: retries send identical bytes."""
+        self.round_errors: list[tuple[Route, AgentError]] = []
+        """Of this round, in order."""
+        self.damaged: tuple[Route, AgentError] | None = None
+        """The last answer that made no sense: the one failure that may be asked about once more when nothing else helps."""
 
     @property
     def turn(self) -> int:

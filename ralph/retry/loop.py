@@ -7,8 +7,10 @@ identical bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.conversation.messages import make_message
 from ralph.retry import backoff
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
     from ralph.values.usage import TokenUsage
 
 
-@dataclass(frozen=True)
-class CallSite:
+class CallSite(Struct, frozen=True):
     """What every request of a run goes through."""
 
     roster: Roster

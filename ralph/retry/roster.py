@@ -5,8 +5,9 @@ It chooses nothing itself: that is `retry/targets.py`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.reading import Reading

@@ -10,8 +10,10 @@ one that asking again cannot mend bars it for the chain; one of the account or t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ralph.retry.backoff import STANDARD_SCHEDULE_S, GiveUp, RetryPolicy, Wait
 from ralph.values.classify import (
@@ -40,16 +42,14 @@ _FOR_THE_RUN = frozenset(
 """Nothing that a run could wait for."""
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(Struct, frozen=True):
     target: int
     """Index into the run's targets, from 0."""
     key: int = 0
     """Index into the target's keys, from 0."""
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """What choosing needs to know of an error."""
 
     kind: FailureKind
@@ -73,8 +73,7 @@ def failure_of(error: AgentError) -> Failure:
     )
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What is fixed for a run."""
 
     key_counts: tuple[int, ...]
@@ -104,8 +103,7 @@ class Rules:
         return [Route(target, key) for key in range(self.key_counts[target])]
 
 
-@dataclass(frozen=True)
-class ChainState:
+class ChainState(Struct, frozen=True):
     """What belongs to one use of the call site; the next one starts afresh."""
 
     retries: int = 0
@@ -120,8 +118,7 @@ class ChainState:
     """The round began with every route cooling down: they are asked nevertheless, the one that is free first."""
 
 
-@dataclass(frozen=True)
-class TargetsState:
+class TargetsState(Struct, frozen=True):
     route: Route = Route(0)
     """Asked next; after an answer, the one that gave it."""
     skipped: frozenset[Route] = frozenset()
@@ -135,8 +132,7 @@ class TargetsState:
     """The other target whose first answer has been told."""
 
 
-@dataclass(frozen=True)
-class MoveOn:
+class MoveOn(Struct, frozen=True):
     """Ask the state's route at once: that is no retry."""
 
 

@@ -8,9 +8,10 @@ import os
 import signal
 import uuid
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.conversation.records import event_entry

@@ -9,8 +9,9 @@ import errno
 import os
 import select
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.machine.starting import start_thread
 
@@ -26,15 +27,13 @@ _CHUNK_BYTES = 65_536
 _LINE_COST_BYTES = 256
 
 
-@dataclass(frozen=True)
-class TooLong:
+class TooLong(Struct, frozen=True):
     """In the place of a line that was dropped."""
 
     most_bytes: int
 
 
-@dataclass(frozen=True)
-class EndOfInput:
+class EndOfInput(Struct, frozen=True):
     error: str | None = None
     """Why nothing more can be read; None: the input has ended as it should."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.values.strict_json import strict_json
 
@@ -35,27 +36,23 @@ _LONGEST_SHOWN = 60
 _LONGEST_REASON = 200
 
 
-@dataclass(frozen=True)
-class UserMessage:
+class UserMessage(Struct, frozen=True):
     content: str | tuple[Block, ...]
     """Text and image blocks hold the API's keys and nothing else; at least one, and no text is empty."""
 
 
-@dataclass(frozen=True)
-class ControlRequest:
+class ControlRequest(Struct, frozen=True):
     request_id: str
     subtype: str
     fields: Mapping[str, Any]
     """The request's other keys, unchecked."""
 
 
-@dataclass(frozen=True)
-class Ignored:
+class Ignored(Struct, frozen=True):
     """An empty line, or one that asks for nothing."""
 
 
-@dataclass(frozen=True)
-class Malformed:
+class Malformed(Struct, frozen=True):
     reason: str
     request_id: str | None = None
     """None: the line has none, or one that cannot be given back."""

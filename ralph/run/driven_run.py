@@ -6,8 +6,9 @@ What a task is and how it ends is `command.py`'s; what a control request does is
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from ralph.machine.starting import patiently
 from ralph.run.control_channel import ControlChannel, why_unusable

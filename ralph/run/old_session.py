@@ -5,9 +5,10 @@ Refuses to guess: what cannot be gone on with is one line and its exit code.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.conversation.journal_lines import JournalDamage

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ralph.output.writer import OutputOptions
 from ralph.run.session import SessionOptions
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from ralph.values.permission_mode import PermissionMode
 
 
-@dataclass(frozen=True)
-class ReportWish:
+class ReportWish(Struct, frozen=True):
     """A final report is required."""
 
     payload_schema: dict[str, Any] | None = None
@@ -26,8 +26,7 @@ _TOOLS = ("tools.exact", "tools.allowed", "tools.disallowed")
 _SHAPING = ("model.name", "model.effort", "model.max_tokens", *_TOOLS)
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     prompt: str | None = None
     prompt_file: str | None = None
     takes_messages: bool = False

@@ -6,9 +6,10 @@ It is opened once, works one task or many, and refuses what cannot be opened: wi
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.agent.task import Run
 from ralph.conversation.records import delivery_entry, run_entry

@@ -6,9 +6,10 @@ Old ones are opened by `ralph/run/old_session.py`.
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from errno import EACCES, EROFS
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ralph import __version__
 from ralph.conversation.notices import LIMIT_LIFTED, is_bound
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 _LIMITS = frozenset({Outcome.LIMIT_REACHED.value, Outcome.TIMED_OUT.value})
 
 
-@dataclass(frozen=True)
-class SessionOptions:
+class SessionOptions(Struct, frozen=True):
     """What the command line said about sessions."""
 
     session_id: str | None = None
@@ -63,8 +63,7 @@ class CannotOpenError(Exception):
         self.outcome = outcome
 
 
-@dataclass(frozen=True)
-class OpenSession:
+class OpenSession(Struct, frozen=True):
     id: str
     journal: FileJournal | NoJournal
     old: Session | None = None

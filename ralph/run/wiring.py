@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.output.shown_object import redacted
 from ralph.prompt.project_instructions import read_project_instructions
@@ -40,8 +42,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What every effect of one run shares."""
 
     settings: Settings

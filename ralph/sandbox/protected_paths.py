@@ -7,8 +7,9 @@ opened is `tools/files/path_guard.py`. It says nothing about the directories tha
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
 
@@ -27,8 +28,7 @@ _PACKAGE = "is the ralph that runs"
 _INTERPRETER = "holds the Python that ralph runs on"
 
 
-@dataclass(frozen=True)
-class Protection:
+class Protection(Struct, frozen=True):
     """Why a path is protected: `{place} {predicate}. {advice}` is a sentence for the model."""
 
     place: str
@@ -39,8 +39,7 @@ class Protection:
         return f"{self.place} {self.predicate}. {self.advice}"
 
 
-@dataclass(frozen=True)
-class ProtectedPath:
+class ProtectedPath(Struct, frozen=True):
     """A file, or a directory with everything beneath it, there or not."""
 
     path: str
@@ -50,8 +49,7 @@ class ProtectedPath:
     may_be_read: bool = False
 
 
-@dataclass(frozen=True)
-class ProtectedName:
+class ProtectedName(Struct, frozen=True):
     """What is never written, at any depth; capitals do not count, as on some file systems."""
 
     name: str
@@ -108,8 +106,7 @@ _GIT_NAMES = (
 _STATE_NAMES = ("sessions", "loops", "loop.key")
 
 
-@dataclass(frozen=True)
-class PlaceFacts:
+class PlaceFacts(Struct, frozen=True):
     """What is known of this machine and this run. All paths are absolute."""
 
     roots: tuple[str, ...]
@@ -131,8 +128,7 @@ class PlaceFacts:
     """Of the checkouts that the roots lie in, common ones too."""
 
 
-@dataclass(frozen=True)
-class ProtectedPaths:
+class ProtectedPaths(Struct, frozen=True):
     paths: tuple[ProtectedPath, ...]
     roots: tuple[str, ...]
     homes: tuple[str, ...] = ()

@@ -6,12 +6,13 @@ import os
 import shutil
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.conversation.opening import directory_of
 from ralph.conversation.session import SessionError
@@ -35,8 +36,7 @@ _PIPE_COLUMNS_WITH_DIRECTORY = 120
 _MAKES_NO_SENSE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where to look."""
 
     directory: Path | None = None

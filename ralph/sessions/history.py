@@ -7,10 +7,11 @@ It refuses nothing but a newer format: of a session that is running, killed or d
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ralph.conversation.opening import MOVED
 from ralph.conversation.reading import Reading
@@ -34,8 +35,7 @@ NEWER_FORMAT = "newer format"
 UNREADABLE = "unreadable"
 
 
-@dataclass(frozen=True)
-class RunHistory:
+class RunHistory(Struct, frozen=True, dict=True):
     """One process of a session."""
 
     number: int
@@ -137,8 +137,7 @@ class RunHistory:
         return frozenset(record.fields["id"] for record in self.records if record.kind == "tool_intent")
 
 
-@dataclass(frozen=True)
-class SessionHistory:
+class SessionHistory(Struct, frozen=True):
     opening: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the `session` record, `cwd` after the last move; empty: not even that can be read."""
     runs: tuple[RunHistory, ...] = ()

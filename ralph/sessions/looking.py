@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ralph.conversation.journal_lines import readable_part
 from ralph.conversation.session import NewerFormatError, SessionError
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 _MOST_READINGS = 3
 
 
-@dataclass(frozen=True)
-class SessionLook:
+class SessionLook(Struct, frozen=True):
     """A session as it is just now."""
 
     path: Path

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,8 +13,7 @@ _DAY_S = 86_400
 _MB = 1_000_000
 
 
-@dataclass(frozen=True)
-class KeptJournal:
+class KeptJournal(Struct, frozen=True):
     path: str
     size_bytes: int
     age_s: float

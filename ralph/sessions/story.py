@@ -5,8 +5,9 @@ It does not shorten and does not decorate: `story_text.py` and `document.py` mak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.sessions.history import calls_of, said_by_user
 from ralph.values.tool_calls import ToolCall, ToolResult
@@ -19,35 +20,30 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block
 
 
-@dataclass(frozen=True)
-class Prompted:
+class Prompted(Struct, frozen=True):
     text: str
     is_automatic: bool = False
     """Ralph's own words to the model, in the middle of a run."""
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True)
-class OtherBlock:
+class OtherBlock(Struct, frozen=True):
     """Thinking, and whatever else an answer may hold."""
 
     block: Block
 
 
-@dataclass(frozen=True)
-class Called:
+class Called(Struct, frozen=True):
     call: ToolCall
     result: ToolResult | None = None
     """None: the run was over before there was one."""
     was_started: bool = True
 
 
-@dataclass(frozen=True)
-class Happened:
+class Happened(Struct, frozen=True):
     """An event that is no part of the conversation."""
 
     fields: Mapping[str, Any]

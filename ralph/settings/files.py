@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -41,8 +42,7 @@ def user_settings_path(environment: Mapping[str, str]) -> Path | None:
     return home / ".config" / "ralph" / "config.toml" if home.is_absolute() else None
 
 
-@dataclass(frozen=True)
-class RecordedFile:
+class RecordedFile(Struct, frozen=True):
     """A file as it was when the loop began."""
 
     path: str
@@ -51,8 +51,7 @@ class RecordedFile:
     """None: it was not there."""
 
 
-@dataclass(frozen=True)
-class SettingsFile:
+class SettingsFile(Struct, frozen=True):
     """One file that settings may come from, as it was at one moment."""
 
     path: Path

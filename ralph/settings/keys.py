@@ -5,7 +5,6 @@ Refuses to read anything: `ralph/settings/merge.py` does. docs/settings.md expla
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ralph.settings import checks as must_be
@@ -80,8 +79,8 @@ KEYS = (
     Key("limits.max_budget_usd", must_be.positive_dollars, "--max-budget-usd", in_repository=may.SMALLER),
     Key("limits.max_time_s", must_be.duration, "--max-time", in_repository=may.SMALLER),
     *(
-        Key(f"clocks.{clock.name}", must_be.seconds, in_repository=may.SMALLER)
-        for clock in fields(ClockSettings)
+        Key(f"clocks.{clock}", must_be.seconds, in_repository=may.SMALLER)
+        for clock in ClockSettings.__struct_fields__
     ),
     Key("sessions.keep_days", must_be.whole(0)),
     Key("sessions.keep_mb", must_be.whole(0)),
@@ -111,7 +110,7 @@ FALLBACK = Key("model.fallback", must_be.comma_separated, "--fallback-model")
 EXACT_TOOLS = Key("tools.exact", must_be.exact_tools, "--tools")
 """A flag alone: it is about one run."""
 BY_NAME = {key.name: key for key in (*KEYS, FALLBACK, EXACT_TOOLS)}
-ALLOWED = {table: tuple(key.name for key in fields(kind)) for table, kind in TABLES.items()}
+ALLOWED = {table: kind.__struct_fields__ for table, kind in TABLES.items()}
 CUSTOM_ONLY = ("retry.max_retries", "retry.base_delay_s", "retry.max_delay_s")
 
 # A repository may say these nowhere, at any depth, and is told where they can stand. `sandbox*`, which goes with them,

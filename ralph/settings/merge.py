@@ -7,10 +7,11 @@ may not set. Such files only tighten what the others say. What there is to set i
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from ralph.settings.checks import split_names
 from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from

@@ -5,9 +5,10 @@ Refuses to know where a value came from or what it may be: `ralph/settings/merge
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
@@ -31,8 +32,7 @@ STRATEGIES = ("fallback", "round_robin")
 REVERTS = ("cooldown-expiry", "never")
 
 
-@dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(Struct, frozen=True):
     name: str = USUAL_MODEL
     """The model's id; aliases are resolved, unless there are targets, which it does not choose."""
     max_tokens: int = DEFAULT_MAX_TOKENS
@@ -45,8 +45,7 @@ class ModelSettings:
     """PEM file of trusted certificate authorities, absolute; None: the usual ones. Not checked to exist."""
 
 
-@dataclass(frozen=True)
-class RetrySettings:
+class RetrySettings(Struct, frozen=True):
     policy: str = "standard"
     """One of `RETRY_POLICIES`. The three numbers count for "custom" only."""
     strategy: str = "fallback"
@@ -63,24 +62,21 @@ class RetrySettings:
     """A wait over so many seconds ends the chain; 0 or less: no maximum."""
 
 
-@dataclass(frozen=True)
-class ClockSettings(ClockLimits):
+class ClockSettings(ClockLimits, frozen=True):
     heartbeat_s: float = 30.0
     """Seconds without anything to show until a heartbeat says what is awaited; 0: no heartbeats."""
     input_s: float = 60.0
     """Seconds until a pipe on standard input has given its first byte; 0: it is waited for without a limit."""
 
 
-@dataclass(frozen=True)
-class SessionSettings:
+class SessionSettings(Struct, frozen=True):
     keep_days: int = 30
     """Journals that nothing was written to for so many days are removed; 0: none is."""
     keep_mb: int = 1000
     """Megabytes of journals beyond which the oldest are removed; 0: none is."""
 
 
-@dataclass(frozen=True)
-class ToolsSettings:
+class ToolsSettings(Struct, frozen=True):
     allowed: tuple[str, ...] | None = None
     """Names that `tool_choice` knows: these and the read-only ones. None: all."""
     disallowed: tuple[str, ...] = ()
@@ -95,8 +91,7 @@ class ToolsSettings:
     """Variables that tools see although they look like credentials; empty: none."""
 
 
-@dataclass(frozen=True)
-class LoopSettings:
+class LoopSettings(Struct, frozen=True):
     """Of `ralph loop`; the defaults are those of `--retry patient`."""
 
     outage_waits_s: tuple[float, ...] = PATIENT_SCHEDULE_S
@@ -105,18 +100,16 @@ class LoopSettings:
     """Seconds that such waits in a row may take together; > 0."""
 
 
-@dataclass(frozen=True)
-class Remark:
+class Remark(Struct, frozen=True):
     text: str
     advice: str
     """What to do about it."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     model: ModelSettings = ModelSettings()
     retry: RetrySettings = RetrySettings()
-    limits: LimitSettings = LimitSettings()  # noqa: RUF009 - it is frozen
+    limits: LimitSettings = LimitSettings()
     clocks: ClockSettings = ClockSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()

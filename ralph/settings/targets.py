@@ -6,8 +6,9 @@ environment's key only where that URL leads to the default API. Refusals are Val
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ralph.conversation.target import THINKING_CHOICES, Target
 from ralph.settings import checks as must_be
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
 
 
-@dataclass(frozen=True)
-class TargetEntry:
+class TargetEntry(Struct, frozen=True):
     """One entry of the list as it stands in a file, checked. None and empty: it does not say."""
 
     name: str
@@ -42,8 +42,7 @@ class TargetEntry:
     price: Price | None = None
 
 
-@dataclass(frozen=True)
-class EnvironmentAccess:
+class EnvironmentAccess(Struct, frozen=True):
     """What the environment says about who asks and whom; it belongs to one server."""
 
     credential: Credential | None
@@ -51,7 +50,7 @@ class EnvironmentAccess:
     aliases: Mapping[str, NamedModel]
 
 
-ENTRY_KEYS = tuple(key.name for key in fields(TargetEntry))
+ENTRY_KEYS = TargetEntry.__struct_fields__
 
 
 # --- What an entry may hold

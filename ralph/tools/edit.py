@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.tools.files.edit_hints import hint_for_no_match
 from ralph.tools.files.file_type import binary_type, image_media_type, is_binary

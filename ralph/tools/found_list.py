@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,13 +12,13 @@ MOST_ENTRIES = 1000
 _MOST_NAMED = 5
 
 
-@dataclass
 class FoundList:
-    max_entries: int
-    max_bytes: int
-    entries: list[str] = field(default_factory=list)
-    is_full: bool = False
-    _bytes: int = 0
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self.entries: list[str] = []
+        self.is_full: bool = False
+        self._bytes: int = 0
 
     def add(self, entry: str) -> bool:
         """False when there is no room for it: stop searching."""

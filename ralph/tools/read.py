@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.tools.files.file_type import binary_type, image_media_type, image_size, is_binary, kind_of
 from ralph.tools.files.text_encoding import marked_encoding

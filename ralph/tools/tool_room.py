@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ralph.machine.own_programs import own_program
 from ralph.machine.repository import repository_top
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
 
 
-@dataclass(frozen=True)
-class ToolSettings:
+class ToolSettings(Struct, frozen=True):
     cwd: Path
     """Absolute. Relative paths start here, and every command does."""
     environment: Mapping[str, str]
@@ -53,8 +53,7 @@ class ToolSettings:
     """Where the command line said that sessions are kept."""
 
 
-@dataclass(frozen=True)
-class ToolRoom:
+class ToolRoom(Struct, frozen=True):
     settings: ToolSettings
     waiter: Waiter
     clock: Clock

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -17,8 +19,7 @@ _REFUSED_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 128
 
 
-@dataclass(frozen=True)
-class MalformedCall:
+class MalformedCall(Struct, frozen=True):
     """A tool call that must not run. `raw` is its input as the model wrote it."""
 
     id: str
@@ -27,8 +28,7 @@ class MalformedCall:
     reason: str
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A whole assistant message."""
 
     message: dict[str, Any]

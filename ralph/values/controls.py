@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ralph.values.permission_mode import PermissionMode, why_refused
 
 
-@dataclass
 class RunControls:
-    auto_retry: bool = True
-    """False: a failed request is not asked again."""
-    model: str | None = None
-    """The model to take from the next request on. None: stay with the one in use."""
-    permission_mode: PermissionMode = PermissionMode.BYPASS
-    """Which calls run from the next one on; never more than the tools of the run."""
-    stays_in_plan: bool = False
-    """The command line said plan: no request of a driver leads out of it."""
+    def __init__(
+        self,
+        auto_retry: bool = True,
+        model: str | None = None,
+        permission_mode: PermissionMode = PermissionMode.BYPASS,
+        stays_in_plan: bool = False,
+    ) -> None:
+        self.auto_retry = auto_retry
+        """False: a failed request is not asked again."""
+        self.model = model
+        """The model to take from the next request on. None: stay with the one in use."""
+        self.permission_mode = permission_mode
+        """Which calls run from the next one on; never more than the tools of the run."""
+        self.stays_in_plan = stays_in_plan
+        """The command line said plan: no request of a driver leads out of it."""
 
     def why_refused(self, tool: str) -> str | None:
         """What the model is told of a call of it just now; None: it may run."""

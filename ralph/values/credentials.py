@@ -7,9 +7,10 @@ is never cut out of a text.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ralph.values.endpoint import header_value
 
@@ -20,8 +21,7 @@ MIN_SECRET_CHARS = 8
 """Shorter values occur in ordinary text by accident; nobody hands out keys this short."""
 
 
-@dataclass(frozen=True)
-class Credential:
+class Credential(Struct, frozen=True):
     """What proves to the endpoint who is asking."""
 
     header: str

@@ -13,7 +13,6 @@ Whether one is worth another try is `classify.classify_error`'s business, not th
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from ralph.values.usage import TokenUsage
 
@@ -44,7 +43,6 @@ class AgentError(Exception):
     """What the server had counted of the answer that broke off: thrown away, but billed."""
 
 
-@dataclass(eq=False)
 class HttpError(AgentError):
     """A status outside 2xx. `retry_after` is the server's wish in seconds (>= 0), None when it named none.
 
@@ -52,14 +50,27 @@ class HttpError(AgentError):
     the API's error object. `should_retry` is the `x-should-retry` header.
     """
 
-    status: int
-    retry_after: float | None
-    body: str
-    error_type: str | None = None
-    error_code: str | None = None
-    message: str | None = None
-    request_id: str | None = None
-    should_retry: bool | None = None
+    def __init__(
+        self,
+        status: int,
+        retry_after: float | None,
+        body: str,
+        *,
+        error_type: str | None = None,
+        error_code: str | None = None,
+        message: str | None = None,
+        request_id: str | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(status, retry_after, body, error_type, error_code, message, request_id, should_retry)
+        self.status = status
+        self.retry_after = retry_after
+        self.body = body
+        self.error_type = error_type
+        self.error_code = error_code
+        self.message = message
+        self.request_id = request_id
+        self.should_retry = should_retry
 
     def __str__(self) -> str:
         kind = f" {self.error_type}" if self.error_type else ""
@@ -71,43 +82,60 @@ class HttpError(AgentError):
         return f"HTTP {self.status}{kind}: {text}{request}"
 
 
-@dataclass(eq=False)
 class StreamTransient(AgentError):  # noqa: N818 - the specification's name
     """The answer broke off, and asking again may well work. `error_type` is set for an in-stream `error`."""
 
-    message: str
-    error_type: str | None = None
-    error_code: str | None = None
-    request_id: str | None = None
-    status: int | None = None
-    """The status that a server other than the API's own named inside its error."""
+    def __init__(
+        self,
+        message: str,
+        error_type: str | None = None,
+        error_code: str | None = None,
+        request_id: str | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message, error_type, error_code, request_id, status)
+        self.message = message
+        self.error_type = error_type
+        self.error_code = error_code
+        self.request_id = request_id
+        self.status = status
+        """The status that a server other than the API's own named inside its error."""
 
     def __str__(self) -> str:
         return _stream_text(self.message, self.error_type, self.request_id)
 
 
-@dataclass(eq=False)
 class StreamParse(AgentError):  # noqa: N818 - the specification's name
     """The answer makes no sense, or the server rejected the request inside the stream (`error_type` set)."""
 
-    message: str
-    error_type: str | None = None
-    error_code: str | None = None
-    request_id: str | None = None
-    status: int | None = None
-    """The status that an `error` event stands for; None where nothing tells."""
+    def __init__(
+        self,
+        message: str,
+        error_type: str | None = None,
+        error_code: str | None = None,
+        request_id: str | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message, error_type, error_code, request_id, status)
+        self.message = message
+        self.error_type = error_type
+        self.error_code = error_code
+        self.request_id = request_id
+        self.status = status
+        """The status that an `error` event stands for; None where nothing tells."""
 
     def __str__(self) -> str:
         return _stream_text(self.message, self.error_type, self.request_id)
 
 
-@dataclass(eq=False)
 class Api(AgentError):  # noqa: N818 - the specification's name
     """No answer at all. `detail` is the library's own sentence, redacted; `host` is who did not answer."""
 
-    cause: NetworkCause
-    detail: str = ""
-    host: str = ""
+    def __init__(self, cause: NetworkCause, detail: str = "", host: str = "") -> None:
+        super().__init__(cause, detail, host)
+        self.cause = cause
+        self.detail = detail
+        self.host = host
 
     def __str__(self) -> str:
         where = f" ({self.host})" if self.host else ""
@@ -115,12 +143,13 @@ class Api(AgentError):  # noqa: N818 - the specification's name
         return f"{self.cause.value}{where}{detail}"
 
 
-@dataclass(eq=False)
 class Json(AgentError):  # noqa: N818 - the specification's name
     """A data line that is not JSON. `cause` is the decoder's sentence, `raw` the line's first bytes, redacted."""
 
-    cause: str
-    raw: str = ""
+    def __init__(self, cause: str, raw: str = "") -> None:
+        super().__init__(cause, raw)
+        self.cause = cause
+        self.raw = raw
 
     def __str__(self) -> str:
         return f"undecodable JSON in the stream ({self.cause}): {self.raw!r}"

@@ -5,8 +5,9 @@ Every event is emitted once, by the one who knows. `output/stream_json.py` holds
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from ralph.values.models import ModelFacts
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from ralph.values.usage import RunUsage, TokenUsage
 
 
-@dataclass(frozen=True)
-class DeadEnd:
+class DeadEnd(Struct, frozen=True):
     """What a model did again and again, until its run was ended for it."""
 
     name: str
@@ -28,8 +28,7 @@ class DeadEnd:
     """For people: why the run ends."""
 
 
-@dataclass(frozen=True)
-class RunStarted:
+class RunStarted(Struct, frozen=True):
     cwd: str
     model: str
     tools: tuple[str, ...]
@@ -41,15 +40,13 @@ class RunStarted:
     """One of `permission_mode.PermissionMode`."""
 
 
-@dataclass(frozen=True)
-class StreamReceived:
+class StreamReceived(Struct, frozen=True):
     """One event of the answer as the server sent it, before it is known whether the answer will be whole."""
 
     event: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class AnswerAccepted:
+class AnswerAccepted(Struct, frozen=True):
     """A whole assistant message, committed."""
 
     message: dict[str, Any]
@@ -57,27 +54,23 @@ class AnswerAccepted:
     request_id: str | None = None
 
 
-@dataclass(frozen=True)
-class ToolStarted:
+class ToolStarted(Struct, frozen=True):
     call: ToolCall
 
 
-@dataclass(frozen=True)
-class ToolFinished:
+class ToolFinished(Struct, frozen=True):
     call: ToolCall
     result: ToolResult
     took_s: float
 
 
-@dataclass(frozen=True)
-class UserMessageCommitted:
+class UserMessageCommitted(Struct, frozen=True):
     """Tool results, or a message ralph adds for the model (a continuation, a notice)."""
 
     content: tuple[Block, ...]
 
 
-@dataclass(frozen=True)
-class AttemptEnded:
+class AttemptEnded(Struct, frozen=True):
     """One `send_message()` is over, with an answer or an error. An error is shown, also when nothing is retried."""
 
     turn: int
@@ -100,8 +93,7 @@ class AttemptEnded:
     """Seconds that are slept before the next attempt."""
 
 
-@dataclass(frozen=True)
-class TurnAsked:
+class TurnAsked(Struct, frozen=True):
     """A turn is over: how many attempts its answers took together, and how long, waits included."""
 
     turn: int
@@ -110,8 +102,7 @@ class TurnAsked:
     took_s: float
 
 
-@dataclass(frozen=True)
-class RetryScheduled:
+class RetryScheduled(Struct, frozen=True):
     """Emitted before each retry, zero waits included. `attempt` is 1-based and counts retries."""
 
     attempt: int
@@ -131,8 +122,7 @@ class RetryScheduled:
     """Whom the error came from."""
 
 
-@dataclass(frozen=True)
-class RetryRecovered:
+class RetryRecovered(Struct, frozen=True):
     retries: int
     total_wait_s: float
     turn: int = 1
@@ -140,8 +130,7 @@ class RetryRecovered:
     """The one that was answered, counted as in `AttemptEnded`; so in the next four events."""
 
 
-@dataclass(frozen=True)
-class RetryExhausted:
+class RetryExhausted(Struct, frozen=True):
     retries: int
     total_wait_s: float
     error: str
@@ -149,8 +138,7 @@ class RetryExhausted:
     attempt: int = 1
 
 
-@dataclass(frozen=True)
-class ModelFallback:
+class ModelFallback(Struct, frozen=True):
     """Another target is asked now."""
 
     from_target: str
@@ -162,8 +150,7 @@ class ModelFallback:
     """The one that failed; 0: none of this turn did."""
 
 
-@dataclass(frozen=True)
-class ModelFallbackSucceeded:
+class ModelFallbackSucceeded(Struct, frozen=True):
     """The first answer of a target that is not the first."""
 
     target: str
@@ -171,8 +158,7 @@ class ModelFallbackSucceeded:
     attempt: int
 
 
-@dataclass(frozen=True)
-class ModelFallbackRecovered:
+class ModelFallbackRecovered(Struct, frozen=True):
     """The first target answers again."""
 
     target: str
@@ -180,35 +166,30 @@ class ModelFallbackRecovered:
     attempt: int
 
 
-@dataclass(frozen=True)
-class ResponseDiscarded:
+class ResponseDiscarded(Struct, frozen=True):
     """A partial answer was thrown away; whatever was streamed of it does not count."""
 
     message_id: str
 
 
-@dataclass(frozen=True)
-class ClockFired:
+class ClockFired(Struct, frozen=True):
     clock: str
     after_s: float
 
 
-@dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     waiting_for: str
     since_s: float
 
 
-@dataclass(frozen=True)
-class TurnStarted:
+class TurnStarted(Struct, frozen=True):
     """The model is about to be asked for a turn: one accepted answer and the results of its tools."""
 
     turn: int
     """1-based, within the run."""
 
 
-@dataclass(frozen=True)
-class SyntheticRetry:
+class SyntheticRetry(Struct, frozen=True):
     """An answer that is no use is asked for again; neither it nor what the model is told about it is kept."""
 
     turn: int
@@ -218,8 +199,7 @@ class SyntheticRetry:
     """One of `next_step.FAILURES`; the API never sees it."""
 
 
-@dataclass(frozen=True)
-class MalformedCallRefused:
+class MalformedCallRefused(Struct, frozen=True):
     """A tool call that could not be run as it was written: cut, no JSON, an unknown tool, wrong arguments."""
 
     turn: int
@@ -228,8 +208,7 @@ class MalformedCallRefused:
     """What the model is told."""
 
 
-@dataclass(frozen=True)
-class GuardTripped:
+class GuardTripped(Struct, frozen=True):
     """A call that leads nowhere was refused."""
 
     turn: int
@@ -240,8 +219,7 @@ class GuardTripped:
     """So far, without anything new in between."""
 
 
-@dataclass(frozen=True)
-class FinalTurnEntered:
+class FinalTurnEntered(Struct, frozen=True):
     """From here on only a report or a closing answer is taken."""
 
     turn: int
@@ -249,8 +227,7 @@ class FinalTurnEntered:
     """One of `finishing.FORCES`."""
 
 
-@dataclass(frozen=True)
-class TurnsCollapsed:
+class TurnsCollapsed(Struct, frozen=True):
     """A report that failed has shortened what is left of the run."""
 
     turn: int
@@ -260,8 +237,7 @@ class TurnsCollapsed:
     new_max_turns: int
 
 
-@dataclass(frozen=True)
-class ReportAccepted:
+class ReportAccepted(Struct, frozen=True):
     """The run's final report is known."""
 
     source: str
@@ -276,8 +252,7 @@ class ReportAccepted:
     """Why the run was in its final turn; None: it was not."""
 
 
-@dataclass(frozen=True)
-class ContextCompacted:
+class ContextCompacted(Struct, frozen=True):
     """A fresh context takes the place of the old one."""
 
     trigger: str
@@ -289,15 +264,13 @@ class ContextCompacted:
     post_tokens: int
 
 
-@dataclass(frozen=True)
-class PermissionModeChanged:
+class PermissionModeChanged(Struct, frozen=True):
     """A driver set it in the middle of the run."""
 
     mode: str
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """A sentence for the people who read the run."""
 
     text: str
@@ -305,8 +278,7 @@ class Notice:
     """Something of what the user gave is left out: `--quiet` does not hide it."""
 
 
-@dataclass(frozen=True)
-class SessionTotal:
+class SessionTotal(Struct, frozen=True):
     turns: int = 0
     cost_usd: float | None = 0.0
     """None: not known of every run."""
@@ -317,8 +289,7 @@ class SessionTotal:
         return SessionTotal(self.turns + ended.num_turns, cost_usd)
 
 
-@dataclass(frozen=True)
-class RunEnded:
+class RunEnded(Struct, frozen=True):
     """The last word. Everything the `result` object says comes from here."""
 
     outcome: Outcome
@@ -339,9 +310,9 @@ class RunEnded:
     """The `FailureKind` of the API's failure that ended the run; None: something else did."""
     api_error_status: int | None = None
     retry_after_s: float | None = None
-    hints: tuple[str, ...] = field(default=())
+    hints: tuple[str, ...] = ()
     """What the reader can do about it, one sentence each."""
-    notices: tuple[str, ...] = field(default=())
+    notices: tuple[str, ...] = ()
     """What was left out of what the user gave, one sentence each."""
     limit: str | None = None
     """Which limit of the user's ended it: "max_turns", "max_budget_usd" or "context"; None: none of these."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.values.shortage import ADVICE
 
@@ -20,8 +21,7 @@ class Level(enum.Enum):
     FAIL = "FAIL"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     level: Level
     subject: str
     text: str

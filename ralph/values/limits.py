@@ -6,8 +6,9 @@ The worst case: every token of the prompt at the dearest input price, and an ans
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.values.events import AttemptEnded
 from ralph.values.usage import cost_usd
@@ -25,8 +26,7 @@ MOST_REFUSALS = 6
 _MILLION = 1_000_000
 
 
-@dataclass(frozen=True)
-class LimitSettings:
+class LimitSettings(Struct, frozen=True):
     max_turns: int | None = None
     """Turns that one task may take (exit 3); None: no limit."""
     max_budget_usd: float | None = None
@@ -35,14 +35,14 @@ class LimitSettings:
     """Seconds from the start of the process after which the run ends (exit 124); None: no limit."""
 
 
-@dataclass
 class Budget:
     """One for all that a process asks for, summaries and broken answers included."""
 
-    max_usd: float | None = None
-    """None: no limit."""
-    spent_usd: float = 0.0
-    """By what the servers have counted so far."""
+    def __init__(self, max_usd: float | None = None) -> None:
+        self.max_usd = max_usd
+        """None: no limit."""
+        self.spent_usd: float = 0.0
+        """By what the servers have counted so far."""
 
     def saw(self, event: Event) -> None:
         if isinstance(event, AttemptEnded):

@@ -6,8 +6,9 @@ listed gets a plain request and no price: nothing is guessed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +36,7 @@ _MILLION_SUFFIX = "[1m]"
 DEFAULT_MAX_TOKENS = 32_000
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(Struct, frozen=True):
     """USD per million tokens. `cache_write` is the 5-minute price, `cache_write_1h` the 1-hour one."""
 
     input: float
@@ -46,8 +46,7 @@ class Price:
     cache_read: float
 
 
-@dataclass(frozen=True)
-class ModelFacts:
+class ModelFacts(Struct, frozen=True):
     context_window: int | None
     """Tokens of prompt and answer together; None: not known."""
     max_output: int | None

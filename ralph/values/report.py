@@ -6,8 +6,9 @@ Pure. A user's schema is checked elsewhere: whoever holds a schema library injec
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ralph.values.answer import MalformedCall
 from ralph.values.json_in_text import found_in
@@ -33,8 +34,7 @@ NO_SUMMARY = "The answer was the result itself, without a summary."
 _LONGEST_ERROR = 500
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     status: str
     summary: str
     payload: Any
@@ -85,8 +85,7 @@ def shown(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
-@dataclass(frozen=True)
-class ReportForm:
+class ReportForm(Struct, frozen=True):
     """What a final report must be."""
 
     tool: ToolDefinition
@@ -98,19 +97,19 @@ class ReportForm:
         return ReportDesk(self.validator, self.has_payload)
 
 
-@dataclass
 class ReportDesk:
     """Takes a run's reports: checks each, keeps the first that is right."""
 
-    validator: Validator
-    has_payload: bool
-    attempts: int = 0
-    """At a report: calls of the tool, and answers of plain text in its place, whatever became of them."""
-    accepted: Report | None = None
-    cached: Report | None = None
-    """What the last answer's text was, where that is a report; it counts for nothing until `accept_cached`."""
-    last_problem: str | None = None
-    """Why the last attempt was not accepted; None: it was, or there was none."""
+    def __init__(self, validator: Validator, has_payload: bool) -> None:
+        self.validator = validator
+        self.has_payload = has_payload
+        self.attempts: int = 0
+        """At a report: calls of the tool, and answers of plain text in its place, whatever became of them."""
+        self.accepted: Report | None = None
+        self.cached: Report | None = None
+        """What the last answer's text was, where that is a report; it counts for nothing until `accept_cached`."""
+        self.last_problem: str | None = None
+        """Why the last attempt was not accepted; None: it was, or there was none."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
         """What the model is told. A report after an accepted one changes nothing: its result may be out already.

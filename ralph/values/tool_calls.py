@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +26,7 @@ class ToolError(Exception):
     """
 
 
-@dataclass(frozen=True)
-class ToolDefinition:
+class ToolDefinition(Struct, frozen=True):
     """What the model is told about a tool. `input_schema` is JSON Schema, `type: object` at the top."""
 
     name: str
@@ -36,8 +36,7 @@ class ToolDefinition:
     """Read-only calls of one message may run in parallel, and again after a crash."""
 
 
-@dataclass(frozen=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A call the model made. `id` is the API's `tool_use` id."""
 
     id: str
@@ -45,8 +44,7 @@ class ToolCall:
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ToolOutput:
+class ToolOutput(Struct, frozen=True):
     """What a tool gives back: text, or content blocks (text and image) in wire form."""
 
     content: str | tuple[Block, ...]
@@ -55,8 +53,7 @@ class ToolOutput:
     """What the model knows of files by it: by path, which content. For the journal alone, no part of the block."""
 
 
-@dataclass(frozen=True)
-class FileChange:
+class FileChange(Struct, frozen=True):
     """What a call is about to do to one file, by content: enough to tell later whether it was done."""
 
     path: str
@@ -70,8 +67,7 @@ class FileChange:
         return self.before != self.after
 
 
-@dataclass(frozen=True)
-class ToolResult:
+class ToolResult(Struct, frozen=True):
     """An output bound to its call."""
 
     tool_use_id: str

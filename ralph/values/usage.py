@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
 _NONSENSE = 10**12
 
 
-@dataclass(frozen=True)
-class TokenUsage:
+class TokenUsage(Struct, frozen=True):
     """Token counts of one answer, or a sum of them.
 
     `input` counts what was neither written to nor read from the cache, as the API does.
@@ -43,16 +44,14 @@ class TokenUsage:
         )
 
 
-@dataclass(frozen=True)
-class ModelUsage:
+class ModelUsage(Struct, frozen=True):
     tokens: TokenUsage
     cost_usd: float | None
     facts: ModelFacts | None = None
     """Of the target that counted last."""
 
 
-@dataclass(frozen=True)
-class RunUsage:
+class RunUsage(Struct, frozen=True):
     """What a run used, by model name. Immutable: `plus` gives the next one."""
 
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)

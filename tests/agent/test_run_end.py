@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from ralph.agent.run_end import Ending
 from ralph.agent.tally import Tally

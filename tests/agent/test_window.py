@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ralph.agent.result_room import LEAST_BYTES, MOST_FILLED_PERCENT
 from ralph.conversation.context_size import threshold

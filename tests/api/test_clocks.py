@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
+from msgspec.structs import fields
 
 from ralph.api.clocks import CATCH_UP_S, CatchUp, ClockLimits, Deadline, ResponseClocks
 

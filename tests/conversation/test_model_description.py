@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.conversation.model_description import MOST_TOKENS, ModelDescription, described, description_of
 from ralph.values.models import MODELS, ModelFacts

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.agent.compaction import GO_ON, MOST_SUMMARY_TOKENS, SUMMARIZE
 from ralph.conversation.journal_lines import read_lines

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.conversation.messages import Author, Conversation, assistant_message, user_message
 from ralph.conversation.model_description import ModelDescription

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
 from ralph.retry.targets import (

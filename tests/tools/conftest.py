@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter

@@ -7,11 +7,11 @@ import json
 import os
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.conversation.messages import Conversation, RequestShape
 from ralph.conversation.records import result_entry

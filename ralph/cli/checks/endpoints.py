@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.api.http_client import route_to, trusting
 from ralph.api.network_causes import network_cause
@@ -46,8 +47,7 @@ _OTHER_ADVICE = (
 )
 
 
-@dataclass(frozen=True)
-class Hop:
+class Hop(Struct, frozen=True):
     """Whom a connection is made to first: the endpoint, or the proxy before it."""
 
     host: str

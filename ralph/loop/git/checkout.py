@@ -10,11 +10,12 @@ import os
 import re
 import secrets
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.loop.git.file_digests import FileDigests, differing
 from ralph.loop.git.git import Git, GitSeams, failure

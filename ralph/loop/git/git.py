@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.loop.git.git_settings import GitSettings, settings_before_any, settings_from
 from ralph.loop.ports import CheckoutError
@@ -61,8 +62,7 @@ _LINES_OF_A_COMPLAINT = 3
 _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
-@dataclass(frozen=True)
-class GitSeams:
+class GitSeams(Struct, frozen=True):
     """What every call needs of the process."""
 
     environment: Mapping[str, str]
@@ -71,8 +71,7 @@ class GitSeams:
     clock: Clock
 
 
-@dataclass(frozen=True)
-class GitAnswer:
+class GitAnswer(Struct, frozen=True):
     status: int
     output: bytes
     errors: bytes = b""

@@ -13,8 +13,9 @@ repository; before git 2.39.4 an object that is missing may be fetched by `remot
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.loop.ports import CheckoutError
 
@@ -50,8 +51,7 @@ _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 _OF_THE_REPOSITORY = frozenset({"local", "worktree"})
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     scope: str
     """`system`, `global`, `local`, `worktree` or `command`."""
     name: str
@@ -64,8 +64,7 @@ class Setting:
         return self.scope in _OF_THE_REPOSITORY
 
 
-@dataclass(frozen=True)
-class GitSettings:
+class GitSettings(Struct, frozen=True):
     values: dict[str, str]
     """The last value of each, whoever set it. For what is no program."""
     arguments: tuple[str, ...]

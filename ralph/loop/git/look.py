@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ralph.loop.git.git import Git, GitSeams
 from ralph.loop.git.status import STATUS_ARGUMENTS, GitStatus, StatusEntry, status_from
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 _GITLINK = b"160000 "
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """One repository and what is inside it."""
 
     head: str

@@ -14,8 +14,9 @@ import hashlib
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.values.redaction import Redactor
 
@@ -55,22 +56,19 @@ class BrokenPinsError(ValueError):
     """A sentence without a subject: "is damaged: ..."."""
 
 
-@dataclass(frozen=True)
-class PinnedSetting:
+class PinnedSetting(Struct, frozen=True):
     name: str
     value: str
 
 
-@dataclass(frozen=True)
-class Pins:
+class Pins(Struct, frozen=True):
     settings: tuple[PinnedSetting, ...]
     """In the order in which git reads them."""
     places: frozenset[str] = frozenset()
     """Identities of the remotes on this machine that were there."""
 
 
-@dataclass(frozen=True)
-class RemoteSettings:
+class RemoteSettings(Struct, frozen=True):
     """All that a call that speaks with a remote is told."""
 
     entries: tuple[PinnedSetting, ...]

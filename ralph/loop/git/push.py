@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.loop.git.git import failure
 from ralph.loop.git.remote import RemoteGit, Source, local_path
@@ -27,8 +28,7 @@ _PUSHED = re.compile(
 _REMOTE_REFS = "refs/remotes/"
 
 
-@dataclass(frozen=True)
-class PushTarget:
+class PushTarget(Struct, frozen=True):
     remote: str
     branch: str
     """Of this checkout, without `refs/heads/`."""
@@ -39,8 +39,7 @@ class PushTarget:
         return f"refs/heads/{self.remote_branch}"
 
 
-@dataclass(frozen=True)
-class WritablePlaces:
+class WritablePlaces(Struct, frozen=True):
     """What an agent may write to, and which remotes were there before it could."""
 
     directories: Sequence[Path]

@@ -14,11 +14,12 @@ import os
 import re
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from ralph.loop.git.git import GitAnswer, GitProgram, environment_for_git, failure
 from ralph.loop.git.git_settings import settings_before_any, settings_from
@@ -50,8 +51,7 @@ _SUFFIXES = ("/.git", "", ".git/.git", ".git")
 _IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """What of a checkout a push reads."""
 
     ref: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +18,7 @@ STATUS_ARGUMENTS = (
 _FIELDS = {b"1": 8, b"u": 10}
 
 
-@dataclass(frozen=True)
-class StatusEntry:
+class StatusEntry(Struct, frozen=True):
     path: str
     """From the top; bytes that are no UTF-8 as `os.fsdecode` spells them."""
     record: bytes
@@ -34,8 +34,7 @@ class StatusEntry:
         return not self.is_tracked and self.path.endswith("/")
 
 
-@dataclass(frozen=True)
-class GitStatus:
+class GitStatus(Struct, frozen=True):
     head: str
     """The commit's id; empty: there is none yet."""
     branch: str | None

@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.loop.process import tether
 from ralph.loop.process.run_results import NoResultError, outcome_of, result_written

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.machine.starting import start_thread
 from ralph.values.ports import TIMED_OUT, Interrupted
@@ -28,8 +29,7 @@ _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
 
 
-@dataclass(frozen=True)
-class IterationEnding:
+class IterationEnding(Struct, frozen=True):
     exit_code: int
     """0-255; 128 + n when signal n killed it."""
     stopped_by: int | None = None

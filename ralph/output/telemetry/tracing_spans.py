@@ -5,9 +5,9 @@ It knows when a span begins, ends and has failed; what it may say is `tracing_at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -41,8 +41,7 @@ def tracer_for(delivery: Delivery, version: str) -> Tracer:
     return provider.get_tracer("ralph", version)
 
 
-@dataclass(frozen=True)
-class _Open:
+class _Open(Struct, frozen=True):
     span: Span
     started_ns: int
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.machine.atomic_write import remove_leftovers
 from ralph.values.tool_calls import FileChange, ToolOutput
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from ralph.tools.files.write_target import WriteTarget
 
 
-@dataclass(frozen=True)
-class PlannedWrite:
+class PlannedWrite(Struct, frozen=True):
     target: WriteTarget
     data: bytes
     digest_before: str | None

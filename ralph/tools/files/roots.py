@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.values.ports import WorkingDirectoryGoneError
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@dataclass(frozen=True)
-class Root:
+class Root(Struct, frozen=True):
     named: Path
     path: Path
     """Links followed, when the run began."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.values.tool_calls import ToolError
 
@@ -24,8 +25,7 @@ _CHUNK_BYTES = 1 << 20
 Signature = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     signature: Signature | None
     """None: an earlier run saw it, and it is the digest that counts."""
     digest: str | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # UTF-32 first: its little-endian mark begins with UTF-16's.
 _MARKS = (
@@ -24,8 +25,7 @@ def marked_encoding(start: bytes) -> tuple[bytes, str] | None:
     return next(((mark, encoding) for mark, encoding in _MARKS if start.startswith(mark)), None)
 
 
-@dataclass(frozen=True)
-class TextEncoding:
+class TextEncoding(Struct, frozen=True):
     """Maps the bytes of one file to text and back, without a change to any byte."""
 
     mark: bytes

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.values.tool_calls import ToolError
 
@@ -21,23 +22,22 @@ _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
 _MAX_SCANNED_BYTES = 128 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class LineRange:
+class LineRange(Struct, frozen=True):
     first: int
     """1-based."""
     count: int
 
 
-@dataclass
 class _Scan:
     """How far the stream was read."""
 
-    scanned_bytes: int = 0
-    skipped_lines: int = 0
-    is_inside_line: bool = False
-    is_over_limit: bool = False
-    has_open_end: bool = False
-    """The last line that was read has no newline behind it."""
+    def __init__(self) -> None:
+        self.scanned_bytes: int = 0
+        self.skipped_lines: int = 0
+        self.is_inside_line: bool = False
+        self.is_over_limit: bool = False
+        self.has_open_end: bool = False
+        """The last line that was read has no newline behind it."""
 
 
 Line = tuple[bytes, int]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.values.tool_calls import ToolError
 
@@ -22,8 +23,7 @@ _MOST_MIXED_PLACES = 100_000
 _MOST_CHARACTERS = 20 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Struct, frozen=True):
     start: int
     end: int
 

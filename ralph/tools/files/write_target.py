@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.machine.atomic_write import replace_at
 from ralph.machine.opened_file import opened_path
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 _DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
 
-@dataclass(frozen=True)
-class WriteTarget:
+class WriteTarget(Struct, frozen=True):
     path: Path
     """Absolute, links followed."""
     root: Root

@@ -10,9 +10,10 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.machine.own_programs import own_python
@@ -35,8 +36,7 @@ _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+"
 _WORKER = "from ralph.tools.search.worker import main; sys.exit(main(sys.argv[1]))"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where to search: a directory, or one file in it."""
 
     directory: Path
@@ -54,8 +54,7 @@ class Place:
         return "./" + (self.file_name or "")
 
 
-@dataclass(frozen=True)
-class LineQuery:
+class LineQuery(Struct, frozen=True):
     pattern: str
     output_mode: str
     ignore_case: bool = False

@@ -15,8 +15,9 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ralph.tools.search.glob_pattern import Segment, segments_match, segments_of
 
@@ -39,16 +40,14 @@ OnStep = Callable[[], None]
 """Called often, so that a walk can be left: by what it raises."""
 
 
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     segments: list[Segment]
     is_negated: bool
     is_for_directories: bool
     is_about_name: bool
 
 
-@dataclass(frozen=True)
-class _IgnoreFile:
+class _IgnoreFile(Struct, frozen=True):
     rules: list[_Rule]
     """The last one first: it wins."""
     way_here: list[str]
@@ -67,14 +66,12 @@ class _IgnoreFile:
         return None
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(Struct, frozen=True):
     name: str
     is_directory: bool
 
 
-@dataclass(frozen=True)
-class _Level:
+class _Level(Struct, frozen=True):
     """A directory that is being walked."""
 
     parts: list[str]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.git.plain_directory import PlainDirectory
