@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ralph.agent.guards import Guards
 from ralph.agent.malformed_answers import MalformedAnswers
 from ralph.agent.tool_arguments import check_arguments
 from ralph.conversation.notices import refused_in_final_turn
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.agent.finishing import Finishing
-    from ralph.agent.guards import Guards, Refusal
+    from ralph.agent.guards import Refusal
     from ralph.values.ports import Events
     from ralph.values.report import ReportDesk
     from ralph.values.tool_calls import ToolDefinition
@@ -46,7 +47,7 @@ class CallRules:
         self._desk = desk
         self._events = events
         self._why_refused = why_refused
-        self._guards: Guards | None = None
+        self._guards = Guards()
         self.turn = 0
         """The one at work, for the events."""
         self.ended_by: DeadEnd | None = None
@@ -91,7 +92,7 @@ class CallRules:
             return
         self.has_use = True
         if output is not None:
-            self._guarding().after(as_written(call), output)
+            self._guards.after(as_written(call), output)
 
     def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
         if self.ended_by is not None:
@@ -108,14 +109,14 @@ class CallRules:
             self._events.emit(MalformedCallRefused(self.turn, call.name, str(checked.content)))
             return checked
         self.has_use = True
-        refusal = self._guarding().before(shown)
+        refusal = self._guards.before(shown)
         if refusal is not None:
             return self._guarded(refusal)
         why = self._why_refused(call.name)
         if why is None:
             return checked
         output = _refused(why)
-        self._guarding().after(shown, output)
+        self._guards.after(shown, output)
         return output
 
     def _received(self, call: ToolCall | MalformedCall, desk: ReportDesk) -> ToolOutput:
@@ -128,14 +129,7 @@ class CallRules:
         """What came of a call that ran. `change`: None of a file tool: there was nothing that it could change."""
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
-        self._guarding().after(call, output, change=change)
-
-    def _guarding(self) -> Guards:
-        if self._guards is None:
-            from ralph.agent.guards import Guards  # noqa: PLC0415 - a run without tools does without
-
-            self._guards = Guards()
-        return self._guards
+        self._guards.after(call, output, change=change)
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:
         if refusal.is_last:

@@ -162,7 +162,7 @@ def test_a_bug_keeps_what_was_done_and_paid_so_far() -> None:
     assert played.ended.outcome is Outcome.INTERNAL_ERROR
     assert played.ended.usage.tokens.prompt == 100
     assert "RuntimeError: boom" in played.ended.errors[0]
-    assert "test_loop.py" in played.ended.errors[0]
+    assert "test_task.py" in played.ended.errors[0]
 
 
 def test_a_signal_in_the_first_wait_counts_no_retry_that_was_not_made() -> None:

@@ -29,7 +29,7 @@ _MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
     ev.RetryScheduled: (
         "api_retry",
         {
-            "ralph.retry.loop": "attempt",
+            "ralph.retry": "attempt",
             "ralph.max_retries": "max_retries",
             "ralph.wait_s": "wait_s",
             "ralph.target": "target",
@@ -45,7 +45,7 @@ _MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
     ),
     ev.ModelFallbackSucceeded: ("model_fallback_succeeded", _ANSWERING),
     ev.ModelFallbackRecovered: ("model_fallback_recovered", _ANSWERING),
-    ev.SyntheticRetry: ("synthetic_retry", {"ralph.retry.loop": "number", "ralph.reason": "reason"}),
+    ev.SyntheticRetry: ("synthetic_retry", {"ralph.retry": "number", "ralph.reason": "reason"}),
     ev.MalformedCallRefused: ("malformed_call", {"gen_ai.tool.name": "tool"}),
     ev.GuardTripped: (
         "guard",

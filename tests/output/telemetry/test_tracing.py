@@ -130,7 +130,7 @@ MOMENTS: list[tuple[ev.Event, str, dict[str, Any]]] = [
         RETRY,
         "api_retry",
         {
-            "ralph.retry.loop": 1,
+            "ralph.retry": 1,
             "ralph.max_retries": 4,
             "ralph.wait_s": 2.0,
             "ralph.target": "main",
@@ -166,7 +166,7 @@ MOMENTS: list[tuple[ev.Event, str, dict[str, Any]]] = [
     (
         ev.SyntheticRetry(1, 2, "empty_answer"),
         "synthetic_retry",
-        {"ralph.retry.loop": 2, "ralph.reason": "empty_answer"},
+        {"ralph.retry": 2, "ralph.reason": "empty_answer"},
     ),
     (ev.MalformedCallRefused(1, "Bash", CANARY), "malformed_call", {"gen_ai.tool.name": "Bash"}),
     (
