@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 def ended(outcome: Outcome, **fields: object) -> IterationResult:
     result = IterationResult(outcome.exit_code(), outcome, turns=2, cost_usd=0.5)
-    return replace(result, **fields)  # type: ignore[arg-type]  # by name, each of its type
+    return replace(result, **fields)
 
 
 DONE = ended(Outcome.COMPLETED)
@@ -129,7 +130,7 @@ class FakeIterations:
         assert len(self.orders) < 100, "a loop without an end"
         played = self.script.pop(0) if self.script else Played()
         if self.play is not None:
-            played = replace(played, result=self.play(order))
+            played = replaced(played, result=self.play(order))
         self._clock.seconds += played.seconds
         if played.changes:
             self._checkout.version += 1

@@ -155,7 +155,7 @@ class LargeToolbox(FakeToolbox):
 
 def too_long(tokens: int = 9, window: int = 8) -> HttpError:
     message = f"prompt is too long: {tokens} tokens > {window} maximum"
-    return HttpError(400, None, "", "invalid_request_error", message=message)
+    return HttpError(400, None, "", error_type="invalid_request_error", message=message)
 
 
 def works(number: int, **fields: Any) -> Answer:

@@ -92,7 +92,6 @@ PURE = {
     "collections",
     "contextlib",
     "copy",
-    "dataclasses",
     "datetime",
     "difflib",
     "email",
@@ -231,6 +230,27 @@ def test_what_decides_does_not_touch_the_world() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_values_are_structs_and_no_dataclass_is_made() -> None:
+    """Making classes was two fifths of what a start cost; and there is one way to write a value."""
+    wrong = [module_name(path) for path in MODULES if "dataclasses" in imports_of(path)]
+    assert not wrong
+
+
+# What runs with `python -I -S` finds no library.
+STARTED_BARE = ("ralph.machine.launcher", "ralph.loop.process.tether", "ralph.tools.search.worker")
+
+
+def test_what_is_started_without_site_packages_loads_no_library() -> None:
+    for module in STARTED_BARE:
+        code = (
+            f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import {module}; print(*sys.modules)"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, text=True
+        )
+        assert not {"msgspec", "dataclasses", "inspect"} & set(ran.stdout.split()), module
+
+
 def test_requests_are_sent_from_one_place_alone() -> None:
     """All retries are in the flat loop around it: a second place, or a second loop below, would multiply them."""
     calls = [
@@ -268,8 +288,15 @@ def test_the_main_path_never_imports_anthropic_and_httpx_only_near_a_request() -
     assert not {"anthropic", "pydantic", "rich"} & loaded
 
 
-def test_version_is_answered_without_typer() -> None:
-    assert "typer" not in loaded_after("import ralph.__main__")
+def test_version_is_answered_without_typer_and_msgspec() -> None:
+    assert not {"typer", "msgspec"} & loaded_after("import ralph.__main__")
+
+
+def test_a_run_loads_no_dataclasses_but_what_a_library_brings() -> None:
+    rooms = ", ".join(
+        f"ralph.{name}" for name in ("cli.app", "run.command", "run.wiring", "api.client", "tools.bash")
+    )
+    assert "dataclasses" not in loaded_after(f"import {rooms}")
 
 
 def test_help_is_answered_without_what_the_commands_do() -> None:

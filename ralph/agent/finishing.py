@@ -29,14 +29,13 @@ class ForcedEnd(NamedTuple):
 class Finishing:
     """Of one task."""
 
-    def __init__(self, max_turns: int | None = None) -> None:
+    def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
         self.max_turns = max_turns
-        self.reason: str | None = None
+        self.reason = reason
         """Why this is the final turn, one of `FORCES`; None: it is not."""
-        self._given_max_turns: int | None = None
-        self._is_collapsed: bool = False
-        self._was_warned: bool = False
-        self._given_max_turns = self.max_turns
+        self._given_max_turns = max_turns
+        self._is_collapsed = False
+        self._was_warned = False
 
     @property
     def is_final(self) -> bool:

@@ -342,7 +342,9 @@ class Run:
     def _run_tools(self, answer: Answer) -> None:
         room_tokens = self._asking.room_for_results()
         self._rules.begin_answer(self._turn)
-        turn = ToolTurn(answer.calls, self._toolbox, self._journal, self, self._rules, room_tokens)
+        turn = ToolTurn(
+            answer.calls, self._toolbox, self._journal, self, self._rules, room_tokens=room_tokens
+        )
         self._tool_turn = turn
         if self._session is not None:
             turn.go_on_from(self._session)

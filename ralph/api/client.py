@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
     from ralph.conversation.model_description import ModelDescription
     from ralph.values.answer import Answer
+    from ralph.values.credentials import Headers
     from ralph.values.ports import Clock, Events, Waiter
 
 API_VERSION = "2026-10-21"
@@ -37,10 +38,10 @@ _CONNECT_GRACE_S = 1.0
 
 
 class Endpoint(Struct, frozen=True):
-    """Where requests go. `headers` hold the credential and are never shown."""
+    """Where requests go. `headers` hold the credential."""
 
     base_url: str
-    headers: tuple[tuple[str, str], ...]
+    headers: Headers
 
     @property
     def host(self) -> str:
@@ -151,7 +152,7 @@ class MessagesApi:
             "anthropic-version": API_VERSION,
         }
         # A header that the user names is the user's last word; none of them frames the request (`values/endpoint.py`).
-        named = {name.lower(): value for name, value in self._endpoint.headers}
+        named = {name.lower(): value for name, value in self._endpoint.headers.plain}
         # httpx would encode text as ASCII.
         return [
             (name.encode("ascii"), value.encode("latin-1"))

@@ -26,10 +26,10 @@ _DELTA_BLOCKS = TOOL_INPUT_BLOCKS.union(_TEXT_BLOCKS)
 class OpenBlock:
     def __init__(self, block: Block) -> None:
         self.block = block
-        self.is_closed: bool = False
+        self.is_closed = False
         self.malformed: str | None = None
         """Why the input cannot be run, set at close."""
-        self.raw_input: str = ""
+        self.raw_input = ""
         self._fragments: dict[str, list[str]] = {}
         if not isinstance(self.block.get("type"), str):
             raise StreamParse(f"a content block without a type: {str(self.block)[:200]}")

@@ -36,11 +36,11 @@ def http_error(
         status,
         server_wish_s(headers, now, status),
         text,
-        fields.type,
-        fields.code,
-        message,
-        request_id_of(headers) or fields.request_id,
-        _SHOULD_RETRY.get(headers.get("x-should-retry", "").lower()),
+        error_type=fields.type,
+        error_code=fields.code,
+        message=message,
+        request_id=request_id_of(headers) or fields.request_id,
+        should_retry=_SHOULD_RETRY.get(headers.get("x-should-retry", "").lower()),
     )
 
 

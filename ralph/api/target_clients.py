@@ -12,6 +12,7 @@ from msgspec import Struct
 from ralph.api.client import Endpoint, MessagesApi
 from ralph.api.http_client import build_http_client
 from ralph.api.network_causes import shortage_error
+from ralph.values.credentials import NO_HEADERS, Secret
 from ralph.values.endpoint import DEFAULT_BASE_URL, is_loopback
 from ralph.values.errors import Api, NetworkCause
 from ralph.values.shortage import shortage_of
@@ -41,7 +42,7 @@ class Connecting(Struct, frozen=True):
 class TargetClients:
     def __init__(self, connecting: Connecting) -> None:
         self._connecting = connecting
-        self._clients: dict[tuple[str, tuple[tuple[str, str], ...]], MessagesApi] = {}
+        self._clients: dict[Endpoint, MessagesApi] = {}
         self._answered = {_host_of(DEFAULT_BASE_URL)}
         """Hosts that exist, whatever a resolver says for a while."""
 
@@ -54,12 +55,12 @@ class TargetClients:
 
         The certificates that everybody trusts are a file too: an OSError may be a shortage of descriptors.
         """
-        own = ((target.credentials[key].header, target.credentials[key].value),) if target.credentials else ()
-        endpoint = Endpoint(target.base_url, own + target.headers)
-        name = (endpoint.base_url, endpoint.headers)
-        if name not in self._clients:
-            self._clients[name] = self._connected(endpoint)
-        return self._clients[name]
+        credentials = target.credentials[key : key + 1]
+        own = tuple((credential.header, credential.value.plain) for credential in credentials)
+        endpoint = Endpoint(target.base_url, Secret((*own, *target.headers.plain)))
+        if endpoint not in self._clients:
+            self._clients[endpoint] = self._connected(endpoint)
+        return self._clients[endpoint]
 
     def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
         try:
@@ -98,4 +99,4 @@ class TargetClients:
 
 
 def _host_of(base_url: str) -> str:
-    return Endpoint(base_url, ()).host
+    return Endpoint(base_url, NO_HEADERS).host

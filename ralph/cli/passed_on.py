@@ -33,7 +33,7 @@ class _Side:
     def __init__(self, options: Spellings) -> None:
         self.options = options
         self.arguments: list[str] = []
-        self.cluster: str = ""
+        self.cluster = ""
         """Its letters among those that are being looked at."""
 
 

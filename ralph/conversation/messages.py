@@ -51,7 +51,7 @@ class Author(NamedTuple):
     """The base URL; None: not known."""
 
 
-class Message(Struct, frozen=True):
+class Message(Struct, frozen=True, dict=True, weakref=True):
     """One committed message. `body` is its JSON on the wire, made once."""
 
     role: Role

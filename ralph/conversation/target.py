@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.model_description import ModelDescription, described
-from ralph.values.credentials import secret_header_values
+from ralph.values.credentials import NO_HEADERS, secret_header_values
 from ralph.values.models import ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import RequestShape
-    from ralph.values.credentials import Credential
+    from ralph.values.credentials import Credential, Headers
     from ralph.values.tool_calls import ToolDefinition
 
 THINKING_CHOICES = ("adaptive", "between_tools", "disabled", "none")
@@ -31,8 +31,8 @@ class Target(Struct, frozen=True):
     """Without a closing `/` or `/v1`."""
     credentials: tuple[Credential, ...] = ()
     """Its keys, in the order they are tried; empty: requests carry none."""
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Sent with every request beside the credential; latin-1."""
+    headers: Headers = NO_HEADERS
+    """Sent with every request beside the credential."""
     max_tokens: int | None = None
     """Largest answer in tokens; None: the default, or the model's maximum where that is less."""
     effort: str | None = None
@@ -56,7 +56,7 @@ class Target(Struct, frozen=True):
     def secrets(self) -> tuple[str, ...]:
         """What must never be shown: its keys, and its headers that look like one. Empty: it is asked without a key."""
         keys = (credential.secret for credential in self.credentials)
-        return tuple(dict.fromkeys((*keys, *secret_header_values(self.headers))))
+        return tuple(dict.fromkeys((*keys, *secret_header_values(self.headers.plain))))
 
     @property
     def facts(self) -> ModelFacts | None:

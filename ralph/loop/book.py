@@ -33,12 +33,12 @@ class LoopBook:
     def save(self, **changes: object) -> None:
         """Raises OSError."""
         stamp = {"updated_at": self.now(), "elapsed_s": self.elapsed_s()}
-        self.state = replace(self.state, **stamp, **changes)  # type: ignore[arg-type]  # by name, each of its type
+        self.state = replace(self.state, **stamp, **changes)
         self._record.save(self.state)
 
     def save_current(self, **changes: object) -> None:
         """Of the iteration under way. Raises OSError."""
-        self.save(current=replace(self.current, **changes))  # type: ignore[arg-type]  # by name, each of its type
+        self.save(current=replace(self.current, **changes))
 
     def note(self, text: str) -> None:
         """People are told now, and once more in the end."""

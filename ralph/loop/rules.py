@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ralph.loop.values import IterationResult, LoopEnd
 from ralph.retry.backoff import GiveUp, Wait
@@ -232,7 +232,7 @@ def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
     old = state.plan.limits
     limits = replace(
         old,
-        **{name: value for name, value in vars(given).items() if value is not None},
+        **{name: value for name, value in asdict(given).items() if value is not None},
     )
     return replace(state, plan=replace(state.plan, limits=limits))
 

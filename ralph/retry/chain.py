@@ -45,8 +45,8 @@ class TurnRequests:
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
-        self.attempts: int = 0
-        self.took_s: float = 0.0
+        self.attempts = 0
+        self.took_s = 0.0
         """Waits included, tools not."""
 
 
@@ -58,12 +58,12 @@ class Chain:
         """Of its turn; `attempts` is that of the request at work, or of the last one."""
         self.most_tokens = most_tokens
         """Of the answer; None: what each target is set to."""
-        self.is_open: bool = False
+        self.is_open = False
         """A retry was announced: one event more must close the chain."""
-        self.retries: int = 0
-        self.waited_s: float = 0.0
+        self.retries = 0
+        self.waited_s = 0.0
         self.last_error: AgentError | None = None
-        self.prompt_tokens: int = 0
+        self.prompt_tokens = 0
         """Of the last request, at most."""
         self.answer_tokens: dict[str, int] = {}
         """How long each target's answer may get, fixed by its first request: retries send identical bytes."""

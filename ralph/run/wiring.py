@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 
-class Surroundings(Struct, frozen=True):
+class Surroundings(Struct, frozen=True, dict=True):
     """What every effect of one run shares."""
 
     settings: Settings

@@ -26,9 +26,11 @@ from ralph.values.limits import LimitSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from msgspec import Struct
+
     from ralph.settings.tightening import Tightening
 
-TABLES: dict[str, type] = {
+TABLES: dict[str, type[Struct]] = {
     "model": ModelSettings,
     "retry": RetrySettings,
     "limits": LimitSettings,
@@ -59,7 +61,7 @@ class Key(NamedTuple):
     @property
     def default(self) -> Any:
         table, _, key = self.name.partition(".")
-        return getattr(TABLES[table], key)
+        return getattr(TABLES[table](), key)
 
 
 KEYS = (

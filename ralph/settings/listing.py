@@ -42,7 +42,7 @@ def target_lines(target: Target) -> Iterator[str]:
         ("base URL", target.base_url),
         ("posts to", messages_url(target.base_url)),
         ("keys", ", ".join(keys) or "none"),
-        ("headers", ", ".join(name for name, _ in target.headers) or "none"),
+        ("headers", ", ".join(name for name, _ in target.headers.plain) or "none"),
         ("max tokens", shown_value(target.max_tokens)),
         ("window", f"{window} tokens" if window else "unknown"),
         ("thinking", target.thinking or "as the model is known to need it"),

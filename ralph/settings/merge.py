@@ -58,7 +58,7 @@ from ralph.settings.targets import (
     with_fallbacks,
     with_first,
 )
-from ralph.values.credentials import Credential, credential_from
+from ralph.values.credentials import Credential, Secret, credential_from
 from ralph.values.endpoint import header_lines, is_loopback
 from ralph.values.limits import LimitSettings
 from ralph.values.models import NamedModel, named_model
@@ -156,7 +156,7 @@ def load_settings(
         credential=access.credential,
         custom_headers=access.headers,
         key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
-        unused_secrets=tuple(dict.fromkeys(entry_secrets(all_entries, environment))),
+        unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
         origins=MappingProxyType(_origins(given)),
     )
     unencrypted = plain_http_warnings(settings.targets)
@@ -404,7 +404,7 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
     headers = _from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines)
     with _explained(""):
         aliases = aliases_from(environment)
-    return EnvironmentAccess(credential, headers or (), aliases)
+    return EnvironmentAccess(credential, Secret(headers or ()), aliases)
 
 
 def _targets(

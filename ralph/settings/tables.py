@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
-from ralph.values.credentials import secret_header_values
+from ralph.values.credentials import NO_HEADERS, Secret, secret_header_values
 from ralph.values.endpoint import DEFAULT_BASE_URL
 from ralph.values.limits import LimitSettings
 from ralph.values.models import ALIASES, DEFAULT_MAX_TOKENS, USUAL_MODEL
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.conversation.target import Target
-    from ralph.values.credentials import Credential
+    from ralph.values.credentials import Credential, Headers
     from ralph.values.models import NamedModel
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -122,11 +122,11 @@ class Settings(Struct, frozen=True):
     """What short names of models stand for at the endpoint of the environment."""
     credential: Credential | None = None
     """Of the environment. None: requests carry no key (a local server)."""
-    custom_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Name and value, sent with every request in this order; latin-1."""
+    custom_headers: Headers = NO_HEADERS
+    """Sent with every request."""
     key_variables: frozenset[str] = frozenset()
     """Named by any `api_key_env`: tools do not see them, however short what they hold is."""
-    unused_secrets: tuple[str, ...] = field(default=(), repr=False)
+    unused_secrets: Secret[tuple[str, ...]] = Secret(())
     """Of targets that are set somewhere and not asked: nobody else may see them either."""
     remarks: tuple[Remark, ...] = ()
     """What people should know of them; nothing of it stops a run."""
@@ -148,7 +148,7 @@ class Settings(Struct, frozen=True):
     def secrets(self) -> tuple[str, ...]:
         """What must never be shown: every key, and every header that looks like one, whether it is sent or not."""
         secrets = [] if self.credential is None else [self.credential.secret]
-        secrets += secret_header_values(self.custom_headers)
+        secrets += secret_header_values(self.custom_headers.plain)
         for target in self.targets:
             secrets += target.secrets
-        return tuple(dict.fromkeys((*secrets, *self.unused_secrets)))
+        return tuple(dict.fromkeys((*secrets, *self.unused_secrets.plain)))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from ralph.conversation.target import THINKING_CHOICES, Target
 from ralph.settings import checks as must_be
 from ralph.settings.claude_environment import login_of_another_program, why_not_asked
-from ralph.values.credentials import credential_from, secret_header_values
+from ralph.values.credentials import NO_HEADERS, Secret, credential_from, secret_header_values
 from ralph.values.endpoint import header_table, is_default, is_loopback
 from ralph.values.models import ALIASES, Price, named_model
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ralph.settings.tables import ModelSettings
-    from ralph.values.credentials import Credential
+    from ralph.values.credentials import Credential, Headers
     from ralph.values.models import NamedModel
 
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
@@ -35,7 +35,7 @@ class TargetEntry(Struct, frozen=True):
     base_url: str | None = None
     api_key_env: tuple[str, ...] = ()
     """The variables that hold its keys, in the order they are tried."""
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    headers: Headers = NO_HEADERS
     max_tokens: int | None = None
     context_window: int | None = None
     thinking: str | None = None
@@ -46,7 +46,7 @@ class EnvironmentAccess(Struct, frozen=True):
     """What the environment says about who asks and whom; it belongs to one server."""
 
     credential: Credential | None
-    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    headers: Headers
     aliases: Mapping[str, NamedModel]
 
 
@@ -124,7 +124,7 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "model": must_be.text,
     "base_url": must_be.base_url,
     "api_key_env": must_be.key_variables,
-    "headers": header_table,
+    "headers": lambda value: Secret(header_table(value)),
     "max_tokens": must_be.whole(1),
     "context_window": must_be.whole(1),
     "thinking": must_be.one_of(*THINKING_CHOICES),
@@ -200,14 +200,16 @@ def _explicit(
         named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
     except ValueError as error:
         raise ValueError(f"{entry.name!r}: model {error}") from error
-    inherited = access.headers if uses_access else ()
-    own = {name.lower() for name, _ in entry.headers}
+    inherited = access.headers.plain if uses_access else ()
+    own = {name.lower() for name, _ in entry.headers.plain}
     return Target(
         name=entry.name,
         model=named.id,
         base_url=entry.base_url or model.base_url,
         credentials=tuple(_keys(entry, access, environment)),
-        headers=(*(header for header in inherited if header[0].lower() not in own), *entry.headers),
+        headers=Secret(
+            (*(header for header in inherited if header[0].lower() not in own), *entry.headers.plain)
+        ),
         max_tokens=entry.max_tokens or model.max_tokens,
         effort=model.effort,
         context_window=entry.context_window or named.context_window,
@@ -242,7 +244,7 @@ def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]
     """What must not be shown of entries, whether they are asked or not."""
     for entry in entries:
         yield from filter(None, (environment.get(variable, "").strip() for variable in entry.api_key_env))
-        yield from secret_header_values(entry.headers)
+        yield from secret_header_values(entry.headers.plain)
 
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:

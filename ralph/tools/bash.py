@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
-from ralph.values.error_text import os_error_text
+from ralph.values.error_text import ToolError, os_error_text
 from ralph.values.shortage import ShortageError
-from ralph.values.tool_calls import ToolError, ToolOutput
+from ralph.values.tool_calls import ToolOutput
 
 if TYPE_CHECKING:
     from ralph.machine.processes import SupervisedCommand

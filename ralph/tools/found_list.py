@@ -17,8 +17,8 @@ class FoundList:
         self.max_entries = max_entries
         self.max_bytes = max_bytes
         self.entries: list[str] = []
-        self.is_full: bool = False
-        self._bytes: int = 0
+        self.is_full = False
+        self._bytes = 0
 
     def add(self, entry: str) -> bool:
         """False when there is no room for it: stop searching."""

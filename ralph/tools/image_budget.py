@@ -7,7 +7,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ralph.values.tool_calls import ToolError
+from ralph.values.error_text import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from ralph.machine.repository import repository_top
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.tools.image_budget import ImageBudget
-from ralph.values.tool_calls import ToolError
+from ralph.values.error_text import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ class ToolSettings(Struct, frozen=True):
     """Where the command line said that sessions are kept."""
 
 
-class ToolRoom(Struct, frozen=True):
+class ToolRoom(Struct, frozen=True, dict=True):
     settings: ToolSettings
     waiter: Waiter
     clock: Clock

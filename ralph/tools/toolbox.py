@@ -13,9 +13,10 @@ from ralph.tools.definitions import DEFINITIONS
 from ralph.tools.files.planned_write import PlannedWrite, settle
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
+from ralph.values.error_text import ToolError
 from ralph.values.ports import TIMED_OUT, Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
-from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolError, ToolOutput
+from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

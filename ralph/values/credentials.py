@@ -8,17 +8,42 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from ralph.values.endpoint import header_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+T = TypeVar("T")
+
 MIN_SECRET_CHARS = 8
 """Shorter values occur in ordinary text by accident; nobody hands out keys this short."""
+
+
+class Secret(Generic[T]):
+    """A value that never shows itself: not in a `repr`, and so in no error and no log line. Equal by what it holds."""
+
+    __slots__ = ("plain",)
+
+    def __init__(self, plain: T) -> None:
+        self.plain = plain
+
+    def __repr__(self) -> str:
+        return "Secret()"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self.plain == other.plain
+
+    def __hash__(self) -> int:
+        return hash(self.plain)
+
+
+Headers = Secret[tuple[tuple[str, str], ...]]
+"""Names and values, sent in this order; latin-1. Any of them may be a credential."""
+NO_HEADERS: Headers = Secret(())
 
 
 class Credential(Struct, frozen=True):
@@ -26,7 +51,7 @@ class Credential(Struct, frozen=True):
 
     header: str
     """The HTTP header's name, lower case."""
-    value: str = field(repr=False)
+    value: Secret[str]
     """The header's whole value, `Bearer ` included; latin-1."""
     source: str
     """The environment variable it came from."""
@@ -34,7 +59,7 @@ class Credential(Struct, frozen=True):
     @property
     def secret(self) -> str:
         """The part that must never be shown."""
-        return self.value.removeprefix("Bearer ")
+        return self.value.plain.removeprefix("Bearer ")
 
 
 def credential_from(variable: str, environment: Mapping[str, str]) -> Credential | None:
@@ -50,8 +75,8 @@ def credential_from(variable: str, environment: Mapping[str, str]) -> Credential
     except ValueError as error:
         raise ValueError(f"{variable} {error}") from error
     if variable.endswith("_AUTH_TOKEN"):
-        return Credential("authorization", f"Bearer {key}", variable)
-    return Credential("x-api-key", key, variable)
+        return Credential("authorization", Secret(f"Bearer {key}"), variable)
+    return Credential("x-api-key", Secret(key), variable)
 
 
 # One word of a name that is enough, wherever in the word it stands (PGPASSWORD, SECRETS).

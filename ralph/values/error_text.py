@@ -1,4 +1,4 @@
-"""Exceptions in one line: what the system said, and for a bug of ralph's own also where, so that it can be reported."""
+"""Exceptions in one line: what the system said, what a tool tells the model, and for a bug of ralph's own where it was."""
 
 from __future__ import annotations
 
@@ -21,3 +21,10 @@ def describe_bug(error: BaseException) -> str:
 
 def os_error_text(error: OSError) -> str:
     return error.strerror or type(error).__name__
+
+
+class ToolError(Exception):
+    """The failure of a tool that is the model's to read, in words it can act on: its text becomes an error result.
+
+    Anything else that a tool raises is a bug.
+    """

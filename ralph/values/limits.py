@@ -38,10 +38,10 @@ class LimitSettings(Struct, frozen=True):
 class Budget:
     """One for all that a process asks for, summaries and broken answers included."""
 
-    def __init__(self, max_usd: float | None = None) -> None:
+    def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
         """None: no limit."""
-        self.spent_usd: float = 0.0
+        self.spent_usd = spent_usd
         """By what the servers have counted so far."""
 
     def saw(self, event: Event) -> None:

@@ -103,7 +103,7 @@ class ReportDesk:
     def __init__(self, validator: Validator, has_payload: bool) -> None:
         self.validator = validator
         self.has_payload = has_payload
-        self.attempts: int = 0
+        self.attempts = 0
         """At a report: calls of the tool, and answers of plain text in its place, whatever became of them."""
         self.accepted: Report | None = None
         self.cached: Report | None = None

@@ -19,13 +19,6 @@ Block = dict[str, Any]
 """One content block as it stands on the wire; unknown kinds are carried verbatim."""
 
 
-class ToolError(Exception):
-    """The failure of a tool that is the model's to read, in words it can act on: its text becomes an error result.
-
-    Anything else that a tool raises is a bug.
-    """
-
-
 class ToolDefinition(Struct, frozen=True):
     """What the model is told about a tool. `input_schema` is JSON Schema, `type: object` at the top."""
 

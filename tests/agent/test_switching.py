@@ -19,7 +19,7 @@ from ralph.conversation.target import Target
 from ralph.output.result_object import result_object
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
 from ralph.retry.roster import Roster
-from ralph.values.credentials import Credential
+from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded, StreamReceived
 from ralph.values.models import Price
@@ -341,7 +341,9 @@ def test_whatever_fails_the_conversation_is_that_of_the_same_run_without_failure
     targets = [
         replace(
             target,
-            credentials=tuple(Credential("x-api-key", f"secret-{key}", f"KEY_{key}") for key in range(keys)),
+            credentials=tuple(
+                Credential("x-api-key", Secret(f"secret-{key}"), f"KEY_{key}") for key in range(keys)
+            ),
         )
         for target, keys in zip((A, B, A_ELSEWHERE), key_counts, strict=False)
     ]

@@ -17,6 +17,7 @@ from ralph.api.http_client import build_http_client
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
+from ralph.values.credentials import Secret
 from tests.fakes import RecordingEvents
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Rig:
         client = self.http or build_http_client(self.base_url, self.ca_file, is_loopback=self.is_loopback)
         self.http = client
         self.api = MessagesApi(
-            Endpoint(self.base_url, self.headers),
+            Endpoint(self.base_url, Secret(self.headers)),
             client,
             limits=self.limits,
             waiter=self.waiter,

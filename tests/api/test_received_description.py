@@ -13,7 +13,7 @@ from ralph.conversation.model_description import ModelDescription
 from ralph.conversation.target import Target
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
-from ralph.values.credentials import Credential
+from ralph.values.credentials import Credential, Secret
 from tests.api.harness import RawServer, http_answer, read_request
 from tests.fakes import FakeClock, RecordingEvents
 
@@ -67,8 +67,11 @@ def test_the_key_of_the_index_is_sent_with_the_targets_headers(clients, server, 
         "a",
         "local",
         server.base_url,
-        credentials=(Credential("x-api-key", "first", "A"), Credential("x-api-key", "second", "B")),
-        headers=(("x-team", "blue"),),
+        credentials=(
+            Credential("x-api-key", Secret("first"), "A"),
+            Credential("x-api-key", Secret("second"), "B"),
+        ),
+        headers=Secret((("x-team", "blue"),)),
     )
     assert clients().describe_model(target, key) == SAID
     lines = server.requests[0].lower().split(b"\r\n")

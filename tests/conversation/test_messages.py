@@ -252,7 +252,7 @@ def test_a_reader_is_not_charged_for_thinking_that_it_is_not_sent() -> None:
     assert talk.size - Reading(SHAPE).of(talk).size > 1_000
 
 
-class Weighed(Message):
+class Weighed(Message, frozen=True):
     """Tells how often it was asked for its size."""
 
     asked = 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ralph.loop.state import LoopState, Phase
+from ralph.loop.state import Phase
 from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
@@ -570,7 +570,7 @@ def test_a_wait_that_a_kill_broke_off_is_waited_to_its_end() -> None:
     again = LoopRig()
     again.iterations.sessions = rig.iterations.sessions
     again.clock.seconds = 600
-    state = LoopState(**{**vars(killed), "ended": None})
+    state = replace(killed, ended=None)
     assert state.current is not None
     assert state.current.waits_until is not None
     again.play(state)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import stat
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.loop.record import FileRecord, RecordError
 from ralph.loop.state import LoopState, state_text
@@ -20,7 +20,7 @@ STATE = LoopState(LoopPlan("/work", "/work", prompt="\u20ac \udc80"), "2026-11-2
 def test_what_was_saved_last_is_loaded(tmp_path) -> None:
     record = FileRecord(tmp_path / "0001")
     record.save(STATE)
-    later = dataclasses.replace(STATE, elapsed_s=12.5)
+    later = replace(STATE, elapsed_s=12.5)
     record.save(later)
     assert FileRecord(tmp_path / "0001").load() == later
     assert sorted(file.name for file in record.folder.iterdir()) == ["loop.json"]
@@ -72,7 +72,12 @@ def changed(**fields: object) -> str:
         pytest.param("[]", Outcome.IO_ERROR, "is damaged", id="no object"),
         pytest.param("[" * 100_000, Outcome.IO_ERROR, "is damaged", id="deep"),
         pytest.param(b"\xff", Outcome.IO_ERROR, "is damaged: it is no UTF-8", id="no text"),
-        pytest.param(changed(pid="x"), Outcome.IO_ERROR, "is damaged: pid must be of type int", id="kind"),
+        pytest.param(
+            changed(pid="x"),
+            Outcome.IO_ERROR,
+            r"is damaged: Expected `int`, got `str` - at `\$.pid`",
+            id="kind",
+        ),
         pytest.param(changed(format=2), Outcome.CONFIG, "has format 2: a newer ralph wrote it", id="newer"),
     ],
 )

@@ -111,7 +111,7 @@ def test_what_is_left_of_the_loop_is_said_when_an_iteration_begins(granted: Shar
     ],
 )
 def test_the_status_says(changes: dict[str, object], is_running: bool, said: str) -> None:
-    state = replace(STATE, **changes)  # type: ignore[arg-type]  # by name
+    state = replace(STATE, **changes)
     assert said in "\n".join(words.status_lines(state, Path("/state/0001"), is_running=is_running, now=NOW))
 
 

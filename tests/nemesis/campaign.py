@@ -7,10 +7,8 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from tests.nemesis.invariants import interrupted, violations
 from tests.nemesis.journal_text import lines_of

@@ -20,7 +20,7 @@ from ralph.retry.loop import CallSite, send_with_retry
 from ralph.retry.roster import Roster
 from ralph.values.classify import outcome_of
 from ralph.values.controls import RunControls
-from ralph.values.credentials import Credential
+from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import (
     AttemptEnded,
@@ -75,7 +75,7 @@ def with_keys(*key_counts: int, **options: Any) -> Roster:
             f"model-{name}",
             "http://127.0.0.1:1",
             credentials=tuple(
-                Credential("x-api-key", f"secret-{name}-{key}", f"{name.upper()}_KEY_{key}")
+                Credential("x-api-key", Secret(f"secret-{name}-{key}"), f"{name.upper()}_KEY_{key}")
                 for key in range(count)
             ),
         )
@@ -189,7 +189,8 @@ def test_a_chain_is_closed_before_the_change_of_targets_is_confirmed() -> None:
     assert (scheduled.target, scheduled.attempt, scheduled.turn) == ("b", 1, 1)
     assert scheduled.restarts_response
     assert asking.events.of(RetryRecovered) == [RetryRecovered(1, 2, turn=1, attempt=4)]
-    assert asking.requests == TurnRequests(1, 4, 2.0)
+    asked = asking.requests
+    assert (asked.turn, asked.attempts, asked.took_s) == (1, 4, 2.0)
 
 
 def test_a_retry_is_announced_before_its_sleep() -> None:

@@ -57,7 +57,7 @@ def names(settings: Settings) -> list[str]:
 
 
 def keys_of(target: Target) -> list[tuple[str, str, str]]:
-    return [(key.header, key.value, key.source) for key in target.credentials]
+    return [(key.header, key.value.plain, key.source) for key in target.credentials]
 
 
 # --- Without a list
@@ -72,7 +72,7 @@ def test_without_a_list_the_model_is_the_only_target(world: World) -> None:
     assert target.name == target.model == "claude-opus-5-5"
     assert target.base_url == "https://api.anthropic.com"
     assert keys_of(target) == [("x-api-key", KEY, "ANTHROPIC_API_KEY")]
-    assert target.headers == (("X-Team", "blue"),)
+    assert target.headers.plain == (("X-Team", "blue"),)
     assert (target.effort, target.max_tokens) == ("low", 9)
     assert settings.origins["targets"] == "default"
 
@@ -101,8 +101,8 @@ def test_a_fallback_model_shares_all_but_the_model(world: World) -> None:
     ).targets
     assert second.model == "claude-opus-5-5"
     assert (
-        (second.base_url, second.headers)
-        == (first.base_url, first.headers)
+        (second.base_url, second.headers.plain)
+        == (first.base_url, first.headers.plain)
         == (
             "http://localhost:1",
             (("X-Team", "blue"),),
@@ -137,7 +137,7 @@ def test_an_entry_says_everything(world: World) -> None:
     )
     assert (target.name, target.model, target.base_url) == ("t", "m", "https://gw.example")
     assert keys_of(target) == [("x-api-key", "first-key", "ONE"), ("x-api-key", "second-key", "TWO")]
-    assert target.headers == (("X-Team", "blue"),)
+    assert target.headers.plain == (("X-Team", "blue"),)
     assert (target.max_tokens, target.context_window, target.thinking) == (1, 1, "none")
     assert target.price == Price(1, 2.5, 0, 0, 0.1), (
         "the 1-hour cache price, which is never paid, is the other"
@@ -267,7 +267,7 @@ def test_a_key_goes_only_where_it_was_meant_for(
 ) -> None:
     target = one(world, keys, ANTHROPIC_CUSTOM_HEADERS=CUSTOM, OWN="own-key")
     assert [key.source for key in target.credentials] == sources
-    assert [name for name, _ in target.headers] == headers
+    assert [name for name, _ in target.headers.plain] == headers
 
 
 @pytest.mark.parametrize("source", ["flag", "variable", "file"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from ralph.mock_api import ErrorEvent, Fault, Step
 from tests.soak.answers import SIGN_IN_TEXT

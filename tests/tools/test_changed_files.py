@@ -18,7 +18,8 @@ from ralph.conversation.records import result_entry
 from ralph.conversation.session import Session
 from ralph.tools.files import seen_files
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.values.tool_calls import FileChange, ToolCall, ToolError, ToolOutput, ToolResult
+from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import FileChange, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ralph.tools.files.edit_hints import hint_for_no_match
 from ralph.tools.files.text_match import EditableText
-from ralph.values.tool_calls import ToolError
+from ralph.values.error_text import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,8 @@ from ralph.machine.opened_file import opened_path
 from ralph.machine.planted_link import planted_link, repositories
 from ralph.sandbox.protected_places import gather_paths
 from ralph.tools.files.path_guard import PathGuard
-from ralph.values.tool_calls import ToolCall, ToolError
+from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ralph.values.credentials import (
     Credential,
+    Secret,
     child_environment,
     known_secrets,
     looks_like_credential_name,
@@ -191,7 +192,7 @@ def test_known_secrets_take_what_settings_and_headers_add() -> None:
 
 
 def test_credential_does_not_show_its_value() -> None:
-    credential = Credential("authorization", "Bearer s3cret", "ANTHROPIC_AUTH_TOKEN")
+    credential = Credential("authorization", Secret("Bearer s3cret"), "ANTHROPIC_AUTH_TOKEN")
     assert credential.secret == "s3cret"
     assert "s3cret" not in repr(credential)
     assert "ANTHROPIC_AUTH_TOKEN" in repr(credential)

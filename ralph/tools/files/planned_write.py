@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ralph.tools.files.write_target import WriteTarget
 
 
-class PlannedWrite(Struct, frozen=True):
+class PlannedWrite(Struct, frozen=True, dict=True):
     target: WriteTarget
     data: bytes
     digest_before: str | None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-
-from msgspec import Struct
+from typing import NamedTuple
 
 # UTF-32 first: its little-endian mark begins with UTF-16's.
 _MARKS = (
@@ -25,7 +24,7 @@ def marked_encoding(start: bytes) -> tuple[bytes, str] | None:
     return next(((mark, encoding) for mark, encoding in _MARKS if start.startswith(mark)), None)
 
 
-class TextEncoding(Struct, frozen=True):
+class TextEncoding(NamedTuple):
     """Maps the bytes of one file to text and back, without a change to any byte."""
 
     mark: bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.tool_calls import ToolError
+from ralph.values.error_text import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,11 +32,11 @@ class _Scan:
     """How far the stream was read."""
 
     def __init__(self) -> None:
-        self.scanned_bytes: int = 0
-        self.skipped_lines: int = 0
-        self.is_inside_line: bool = False
-        self.is_over_limit: bool = False
-        self.has_open_end: bool = False
+        self.scanned_bytes = 0
+        self.skipped_lines = 0
+        self.is_inside_line = False
+        self.is_over_limit = False
+        self.has_open_end = False
         """The last line that was read has no newline behind it."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.machine.own_programs import own_python
@@ -23,8 +24,7 @@ from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.files.text_encoding import marked_encoding
 from ralph.tools.read import open_regular
 from ralph.tools.search.process import SearchProcess
-from ralph.values.error_text import os_error_text
-from ralph.values.tool_calls import ToolError
+from ralph.values.error_text import ToolError, os_error_text
 
 if TYPE_CHECKING:
     from ralph.tools.tool_room import ToolRoom
@@ -117,7 +117,7 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProces
     """
     ripgrep = room.program("rg")
     if ripgrep is None:
-        return SearchProcess(_worker_command(place, room, vars(query)), cwd=place.real, room=room)
+        return SearchProcess(_worker_command(place, room, asdict(query)), cwd=place.real, room=room)
     command = [
         ripgrep,
         *_ripgrep_options(place),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ralph.values.tool_calls import ToolError
+from ralph.values.error_text import ToolError
 
 _MOST_ALTERNATIVES = 200
 # As long as a path can be.

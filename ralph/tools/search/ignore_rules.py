@@ -16,8 +16,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from ralph.tools.search.glob_pattern import Segment, segments_match, segments_of
 
@@ -40,14 +39,14 @@ OnStep = Callable[[], None]
 """Called often, so that a walk can be left: by what it raises."""
 
 
-class _Rule(Struct, frozen=True):
+class _Rule(NamedTuple):
     segments: list[Segment]
     is_negated: bool
     is_for_directories: bool
     is_about_name: bool
 
 
-class _IgnoreFile(Struct, frozen=True):
+class _IgnoreFile(NamedTuple):
     rules: list[_Rule]
     """The last one first: it wins."""
     way_here: list[str]
@@ -66,12 +65,12 @@ class _IgnoreFile(Struct, frozen=True):
         return None
 
 
-class _Found(Struct, frozen=True):
+class _Found(NamedTuple):
     name: str
     is_directory: bool
 
 
-class _Level(Struct, frozen=True):
+class _Level(NamedTuple):
     """A directory that is being walked."""
 
     parts: list[str]
