@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ralph.retry.roster import Roster
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
-    from ralph.tools import LocalToolbox
+    from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
     from ralph.values.events import RunEnded
     from ralph.values.redaction import Redactor

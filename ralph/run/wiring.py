@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.settings.merge import RetrySettings, Settings
-    from ralph.tools import LocalToolbox
+    from ralph.tools.toolbox import LocalToolbox
     from ralph.values.permission_mode import PermissionMode
     from ralph.values.ports import Clock, Events, Waiter
     from ralph.values.redaction import Redactor
@@ -81,7 +81,8 @@ def build_toolbox(
 
     Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
     """
-    from ralph.tools import LocalToolbox, ToolSettings  # noqa: PLC0415 - near the request
+    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - near the request
+    from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - near the request
 
     tools, controls = around.settings.tools, controls or RunControls()
     enabled = frozenset(around.settings.enabled_tools)

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
-from ralph.tools import LocalToolbox, ToolSettings
+from ralph.tools.tool_room import ToolSettings
+from ralph.tools.toolbox import LocalToolbox
 from ralph.values.tool_calls import ToolCall, ToolOutput
 
 if TYPE_CHECKING:

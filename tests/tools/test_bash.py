@@ -159,7 +159,8 @@ def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
         from pathlib import Path
         from ralph.values.tool_calls import ToolCall
         from ralph.machine.clock import SystemClock
-        from ralph.tools import LocalToolbox, ToolSettings
+        from ralph.tools.toolbox import LocalToolbox
+        from ralph.tools.tool_room import ToolSettings
         from ralph.machine.waiter import InboxWaiter
         from tests.memory import peak_kib, reset_peak
         clock = SystemClock()

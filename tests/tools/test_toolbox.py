@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.agent.tool_arguments import check_arguments
 from ralph.machine.clock import SystemClock
-from ralph.tools import ALL_TOOLS, LocalToolbox, read
+from ralph.tools import read
+from ralph.tools.tool_room import ALL_TOOLS
+from ralph.tools.toolbox import LocalToolbox
 from ralph.values.tool_calls import ToolCall, ToolOutput
 
 if TYPE_CHECKING:
