@@ -1,0 +1,475 @@
+"""Sixty careful mistakes in ralph, each of which breaks one promise. Data alone; `python -m benchmarks.mutants` tries them.
+
+The old text stands once in the whole package, wherever its module is. A mutant whose text is gone is written anew for the
+code that took its place: the promise stays.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    promise: str
+    """What no longer holds."""
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    """Names of the test files that are likely to see it, wherever they are; `*` stands for anything."""
+
+
+RETRY = ("test_retry.py", "test_retry_targets.py", "test_targets.py", "test_classify.py", "test_backoff.py")
+TARGETS = ("test_targets.py", "test_retry_targets.py", "test_roster.py", "test_target_*.py")
+RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
+JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
+REPORTS = ("test_report*.py", "test_owed_reports.py", "test_resume.py")
+LOOP = ("test_outer_loop.py", "test_loop_*.py", "test_run_results.py")
+PATHS = (
+    "test_path_guard.py",
+    "test_protected_paths.py",
+    "test_write*.py",
+    "test_beneath.py",
+    "test_roots.py",
+)
+COMMANDS = ("test_launcher.py", "test_processes.py", "test_bash.py", "test_process_storm.py")
+GIT = ("test_git_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
+SETTINGS = ("test_tightening.py", "test_settings.py", "test_repository_settings.py", "test_trusted_files.py")
+TURNS = (
+    "test_next_step.py",
+    "test_stop_reasons.py",
+    "test_synthetic_retries.py",
+    "test_malformed_answers.py",
+)
+SIZE = ("test_compaction.py", "test_context_size.py", "test_resume_compaction.py", "test_window.py")
+
+MUTANTS = (
+    # --- which error is asked about again
+    Mutant(
+        "x-should-retry-over-400",
+        "x-should-retry: true makes a 400 transient, the choice of targets included",
+        "if failure.kind in _OF_THE_REQUEST and not failure.is_transient:",
+        "if failure.kind in _OF_THE_REQUEST:",
+        RETRY,
+    ),
+    Mutant(
+        "x-should-retry-over-spend-limit",
+        "a spend limit is permanent whatever x-should-retry says",
+        "if kind in (FailureKind.USAGE_LIMIT, FailureKind.CONTEXT_OVERFLOW):",
+        "if kind is FailureKind.CONTEXT_OVERFLOW:",
+        RETRY,
+    ),
+    Mutant(
+        "for-later-ends-in-69",
+        "a 429 or 5xx that must not be retried ends in 75, so that a loop waits",
+        "if not isinstance(error, HttpError) or error.should_retry is not False:",
+        "if not isinstance(error, HttpError) or error.should_retry is False:",
+        RETRY,
+    ),
+    Mutant(
+        "408-is-permanent",
+        "408 and 409 pass with time",
+        "408: FailureKind.TIMEOUT,",
+        "408: FailureKind.INVALID_REQUEST,",
+        RETRY,
+    ),
+    Mutant(
+        "certificate-is-weather",
+        "a bad certificate is permanent",
+        "        NetworkCause.CERTIFICATE,\n        NetworkCause.BAD_URL,",
+        "        NetworkCause.BAD_URL,",
+        RETRY,
+    ),
+    Mutant(
+        "error-event-is-damage",
+        "a StreamParse that is an error event keeps its own outcome and is no damaged answer",
+        "return error.error_type is None and error.error_code is None and error.status is None",
+        "return True",
+        (*RETRY, "test_malformed_answers.py", "test_answer_faults.py"),
+    ),
+    Mutant(
+        "low-credit-is-auth",
+        "low credit sent as 400 ends in 69",
+        "return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING",
+        "return False",
+        (*RETRY, "test_status_faults.py"),
+    ),
+    # --- how long, and whether at all
+    Mutant(
+        "no-cap-on-a-wish",
+        "standard caps retry-after at 60 s",
+        "return Wait(min(wish_s, STANDARD_WISH_CAP_S), from_server=True)",
+        "return Wait(wish_s, from_server=True)",
+        RETRY,
+    ),
+    Mutant(
+        "patient-takes-a-shorter-wish",
+        "patient: only a longer retry-after wins over the schedule",
+        "        if wish_s is not None and wish_s > scheduled_s:\n            wait = Wait(wish_s, from_server=True)\n        refused",
+        "        if wish_s is not None:\n            wait = Wait(wish_s, from_server=True)\n        refused",
+        RETRY,
+    ),
+    Mutant(
+        "custom-ignores-maximum",
+        "custom: a wait over max_delay_s ends the chain",
+        "if max_delay_s > 0 and wait_s > max_delay_s and attempt <= max_retries:",
+        "if 0 > max_delay_s and wait_s > max_delay_s and attempt <= max_retries:",
+        RETRY,
+    ),
+    Mutant(
+        "waits-past-max-time",
+        "a wait that the run's time does not hold is not begun",
+        "if isinstance(decision, Wait) and decision.seconds >= time_left_s:",
+        "if isinstance(decision, Wait) and decision.seconds >= 2 * time_left_s:",
+        (*RETRY, "test_time_limit.py", "test_limits.py"),
+    ),
+    Mutant(
+        "max-tokens-anew",
+        "max_tokens is fixed for a chain: retries to one target send identical bytes",
+        "fixed = chain.answer_tokens.get(target.name)",
+        "fixed = None",
+        (*RETRY, "test_limits.py"),
+    ),
+    Mutant(
+        "a-night-before-the-budget",
+        "a retry that the budget no longer buys ends with 3, before its wait",
+        "            body = _affordable_body(conversation, site, chain)\n            if isinstance(decision, Wait):",
+        "            if isinstance(decision, Wait):",
+        (*RETRY, "test_limits.py", "test_budget.py"),
+    ),
+    Mutant(
+        "auto-retry-is-ignored",
+        "set_auto_retry false stops retries",
+        "policy = site.policy if site.controls.auto_retry else backoff.off()",
+        "policy = site.policy",
+        (*RETRY, "test_steering*.py", "test_driven_control.py"),
+    ),
+    Mutant(
+        "chain-not-closed-by-a-signal",
+        "a chain of retries is closed by exactly one event, also when a signal ends it",
+        "        ending = list(chain.failed(why))\n        raise\n    finally",
+        "        raise\n    finally",
+        (*RETRY, "test_signals.py"),
+    ),
+    # --- targets
+    Mutant(
+        "cooldown-not-renewed",
+        "a target's own cooldown is renewed by each failure of its own",
+        "return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})",
+        "return replace(state, releases_s={**cooled, state.route: end_s, **state.releases_s})",
+        TARGETS,
+    ),
+    Mutant(
+        "cooldown-not-cleared",
+        "an answer ends the cooldown of whoever gave it",
+        "releases_s = {route: end_s for route, end_s in state.releases_s.items() if route != state.route}",
+        "releases_s = dict(state.releases_s)",
+        TARGETS,
+    ),
+    Mutant(
+        "cooldown-not-recorded",
+        "the journal says whose cooldown ends when, so that a resumed run knows",
+        "told = _Told(target.name, roster.first.name, tuple(sorted(ends_s.items())))",
+        "told = _Told(target.name, roster.first.name)",
+        (*TARGETS, *RESUME),
+    ),
+    Mutant(
+        "skips-all-keys",
+        "a key that is refused gives way to the next key of its target",
+        "hit = [state.route] if failure.is_of_key else rules.keys_of(state.route.target)",
+        "hit = rules.keys_of(state.route.target)",
+        TARGETS,
+    ),
+    Mutant(
+        "replaced-first-target-is-asked",
+        "after set_model the target that was replaced is asked no more",
+        "others = listed if self.first in listed else listed[1:]",
+        "others = listed",
+        (*TARGETS, "test_steering_model.py", "test_switching.py"),
+    ),
+    Mutant(
+        "shortage-cools-down",
+        "a shortage of this machine cools nobody down",
+        "if failure.is_of_machine:",
+        "if failure.is_of_machine and not rules.is_rotation:",
+        (*TARGETS, "test_shortage.py"),
+    ),
+    Mutant(
+        "rate-limited-rotation-is-hot",
+        "a rotation in which everybody was rate-limited is never a hot loop",
+        "LEAST_ROUND_WAIT_S = 1.0",
+        "LEAST_ROUND_WAIT_S = 0.0",
+        TARGETS,
+    ),
+    # --- journal and resume
+    Mutant(
+        "intent-not-synced",
+        "an intent with effects is on the disk before its tool runs",
+        "self.journal.append(*entries, sync=has_effects)",
+        "self.journal.append(*entries, sync=False)",
+        (*JOURNAL, "test_loop.py", "test_tool_turn.py"),
+    ),
+    Mutant(
+        "nothing-synced",
+        "a record is synced before it is announced",
+        "                if sync:\n                    _sync(self._descriptor)",
+        "                if not sync:\n                    _sync(self._descriptor)",
+        JOURNAL,
+    ),
+    Mutant(
+        "directory-not-synced",
+        "a new journal's directory entry is synced",
+        "            _sync_directory(path.parent)\n        except OSError as error:\n            raise JournalError(path, error) from error\n        except SessionLockedError:",
+        "        except OSError as error:\n            raise JournalError(path, error) from error\n        except SessionLockedError:",
+        JOURNAL,
+    ),
+    Mutant(
+        "short-write-is-kept",
+        "a write that the disk cuts short is taken back",
+        "if written != len(lines):",
+        "if not written:",
+        JOURNAL,
+    ),
+    Mutant(
+        "effect-before-intent",
+        "answer, intent, effect, result: in this order",
+        "        self._announce(calls)\n        try:\n            outputs = self.toolbox.run(calls)",
+        "        try:\n            outputs = self.toolbox.run(calls)\n            self._announce(calls)",
+        (*JOURNAL, "test_loop.py", "test_nemesis.py"),
+    ),
+    Mutant(
+        "command-runs-twice",
+        "an interrupted command is not run again: its effects are unknown",
+        "        return ToolOutput(INTERRUPTED, is_error=True)\n\n    def _settle(",
+        "        return None\n\n    def _settle(",
+        RESUME,
+    ),
+    Mutant(
+        "nul-tail-is-torn",
+        "a tail of NUL bytes is damage, never a torn line",
+        "    if _NUL in tail:\n        raise JournalDamage(len(lines) + 1, _HOLDS_NULS)\n    if _is_whole(tail[:-1])",
+        "    if _is_whole(tail[:-1])",
+        JOURNAL,
+    ),
+    Mutant(
+        "report-forgotten-by-a-result",
+        "an accepted report stands, on resume, though another call's result follows it",
+        'if kind in _GOES_ON and kind != "tool_result":',
+        "if kind in _GOES_ON:",
+        (*RESUME, *REPORTS),
+    ),
+    Mutant(
+        "failed-edit-counts-as-change",
+        "the list of changed files holds what was changed, no failed edit",
+        "if change is not None and change.is_real and not result.output.is_error:",
+        "if change is not None and change.is_real:",
+        (*RESUME, *SIZE),
+    ),
+    Mutant(
+        "thinking-none-is-forgotten",
+        'thinking = "none" holds on resume',
+        '        if thinking == "none":\n            del wished["thinking"]',
+        '        if thinking == "none":\n            wished.pop("effort", None)',
+        (*RESUME, "test_conversation.py", "test_target_settings.py"),
+    ),
+    Mutant(
+        "undelivered-is-completed",
+        "a result that reached nobody is told once more on resume",
+        "return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued",
+        "return self.has_ended_as(Outcome.COMPLETED) and not self.queued",
+        (*RESUME, "test_undelivered.py"),
+    ),
+    Mutant(
+        "limits-not-lifted",
+        "after a forced end the resumed model is told that earlier limits are lifted",
+        "return LIMIT_LIFTED if was_limited and not _was_told(old, LIMIT_LIFTED) else None",
+        "return None",
+        (*RESUME, "test_time_limit.py", "test_limits.py"),
+    ),
+    # --- turns, guards, limits
+    Mutant(
+        "refusal-runs-calls",
+        "nothing from a refusal is run",
+        'case "refusal":\n            return end(',
+        'case "refusal" if not answer.calls:\n            return end(',
+        TURNS,
+    ),
+    Mutant(
+        "one-continuation-too-many",
+        "max_tokens is continued 3 times at most",
+        "MOST_CONTINUATIONS = 3",
+        "MOST_CONTINUATIONS = 4",
+        TURNS,
+    ),
+    Mutant(
+        "damaged-twice",
+        "a damaged answer is asked about once a turn",
+        "return self.may_fail and not self.was_damaged",
+        "return self.may_fail",
+        TURNS,
+    ),
+    Mutant(
+        "malformed-never-ends",
+        "the third answer in a row of malformed calls ends the run",
+        "return self.count >= MOST_MALFORMED_ANSWERS",
+        "return self.count > MOST_MALFORMED_ANSWERS",
+        (*TURNS, "test_loop_guards.py", "test_guards.py"),
+    ),
+    Mutant(
+        "doom-loop-goes-on",
+        "three equal results, then the call is refused",
+        "MOST_EQUAL = 3",
+        "MOST_EQUAL = 4",
+        ("test_guards.py", "test_loop_guards.py", "test_refused_guards.py"),
+    ),
+    Mutant(
+        "edit-does-not-reset",
+        "an edit that changed a file resets the guards: edit-test-edit never trips them",
+        "            self._steps.clear()\n            return\n        step = next(",
+        "            return\n        step = next(",
+        ("test_guards.py", "test_loop_guards.py"),
+    ),
+    Mutant(
+        "time-makes-progress",
+        "results are compared without times",
+        'text = re.sub(_TIME, "~", " ".join(text.split()))',
+        'text = " ".join(text.split())',
+        ("test_guards.py", "test_loop_guards.py"),
+    ),
+    Mutant(
+        "budget-at-the-cheapest-price",
+        "the budget counts with the dearest input price",
+        "return max(price.input, price.cache_write, price.cache_read)",
+        "return min(price.input, price.cache_write, price.cache_read)",
+        ("test_budget.py", "test_limits.py"),
+    ),
+    Mutant(
+        "unknown-price-is-free",
+        "what cannot be counted cannot be kept within a budget",
+        "return 0  # what cannot be counted",
+        "return wish  # what cannot be counted",
+        ("test_budget.py", "test_limits.py", "test_model_rows.py"),
+    ),
+    Mutant(
+        "final-turn-runs-tools",
+        "in the final turn other tools are refused",
+        "        if self._finishing.is_final:\n            return _refused(",
+        "        if self._finishing.is_final and self._desk is not None:\n            return _refused(",
+        ("test_limits.py", "test_finishing.py", "test_reports.py"),
+    ),
+    # --- reports, compaction
+    Mutant(
+        "old-text-is-accepted",
+        "a payload in text is forgotten when the model says something else",
+        "        if text.strip():\n            self.cached = None\n        for found",
+        "        for found",
+        REPORTS,
+    ),
+    Mutant(
+        "failure-passes-for-payload",
+        "a failure report with a mistake never passes for a payload",
+        'return "payload" in value or value["status"] == "failure"',
+        'return "payload" in value',
+        REPORTS,
+    ),
+    Mutant(
+        "second-report-counts",
+        "the first accepted report stands",
+        "        if self.accepted is not None:\n            return ToolOutput(",
+        "        if self.accepted is not None and not self.has_payload:\n            return ToolOutput(",
+        REPORTS,
+    ),
+    Mutant(
+        "compaction-need-not-shrink",
+        "a compacted context must shrink",
+        "return 4 * new_tokens <= 3 * old_tokens and not is_over(new_tokens, window)",
+        "return not is_over(new_tokens, window)",
+        SIZE,
+    ),
+    Mutant(
+        "no-cut-without-a-model",
+        "after two attempts that do not shrink, the history is cut without a model call",
+        "_WHOLE, _QUARTER, _CUT)\n        return ways",
+        "_WHOLE, _QUARTER)\n        return ways",
+        SIZE,
+    ),
+    Mutant(
+        "files-left-out-of-fresh-context",
+        "a fresh context holds the list of changed files",
+        "        *_section(FILES_HEADING, files),\n",
+        "",
+        SIZE,
+    ),
+    # --- files, secrets, commands
+    Mutant(
+        "magic-links-are-followed",
+        "no magic link of the kernel leads out of a root",
+        "(HELD_DIRECTORY, 0, _BENEATH | _NO_MAGICLINKS)",
+        "(HELD_DIRECTORY, 0, _BENEATH)",
+        PATHS,
+    ),
+    Mutant(
+        "opened-file-not-judged",
+        "what was opened is judged, not only the path",
+        "        if real != judged:\n            self._refuse(real, shown, self._why_not_read(real))\n",
+        "",
+        PATHS,
+    ),
+    Mutant(
+        "capitals-get-past",
+        "a protected name is protected in any case of letters",
+        'return re.search(f"/{pattern}(/|$)", path, re.IGNORECASE) is not None',
+        'return re.search(f"/{pattern}(/|$)", path) is not None',
+        PATHS,
+    ),
+    Mutant(
+        "base64-shows-a-secret",
+        "known secrets are redacted in Base64 too",
+        "    yield from _base64_forms_of(secret)\n\n\ndef _json_forms",
+        "\n\ndef _json_forms",
+        ("test_redaction.py", "test_proxy_credentials.py"),
+    ),
+    Mutant(
+        "no-session-of-its-own",
+        "a command has a session of its own: no terminal of the user's reaches it",
+        "        os.setsid()\n        if core_limit:",
+        "        os.setpgid(0, 0)\n        if core_limit:",
+        COMMANDS,
+    ),
+    Mutant(
+        "orphans-survive",
+        "no tool outlives its call, a daemon included",
+        "is_adopter = prctl(PR_SET_CHILD_SUBREAPER, 1)",
+        "is_adopter = True",
+        COMMANDS,
+    ),
+    # --- loop, git, trust
+    Mutant(
+        "auth-is-another-iteration",
+        "a run that ends with 77 ends the loop",
+        "        Outcome.AUTH,\n        Outcome.CONFIG,\n        Outcome.INTERRUPTED,\n    }",
+        "        Outcome.CONFIG,\n        Outcome.INTERRUPTED,\n    }",
+        LOOP,
+    ),
+    Mutant(
+        "helper-is-pinned",
+        "a push uses no program that a repository names",
+        r'|credential\.(?:.+\.)?(?:username|usehttppath)"',
+        r'|credential\.(?:.+\.)?(?:username|usehttppath|helper)"',
+        GIT,
+    ),
+    Mutant(
+        "repository-loosens",
+        "a repository's file only tightens",
+        "if wanted <= 0 or (trusted and wanted > trusted):",
+        "if wanted <= 0:",
+        SETTINGS,
+    ),
+    Mutant(
+        "repository-aims-the-key",
+        "a ralph.toml in the working directory cannot set base_url",
+        "    if not file.is_trusted:\n        _refuse_untrusted(document, path, user_place)\n",
+        "",
+        SETTINGS,
+    ),
+)

@@ -1,0 +1,221 @@
+"""A recording as text to be kept and compared: without times, ids, durations, paths, ports, versions and this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ralph import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tests.recorded.play import Recording
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MEASURED = {
+    "duration_ms",
+    "duration_api_ms",
+    "duration_s",
+    "latency_s",
+    "took_s",
+    "elapsed_s",
+    "since_s",
+    "after_s",
+    "seconds_left",
+    "pid",
+    "uuid",
+}
+"""Keys whose value is another one at each run."""
+_PATTERNS = (
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?"), "<time>"),
+    (re.compile(r"\b\d+\.\d+ ?s\b"), "<s>"),
+    (re.compile(r"\b[0-9a-f]{40}\b"), "<commit>"),
+    (re.compile(r"loops/work-[0-9a-f]+/[^/\s\"]+"), "loops/<loop>"),
+    (re.compile(r"\bwork-[0-9a-f]{12}\b"), "<work>"),
+    (re.compile(r"\b\d\d:\d\d:\d\d\b"), "<time>"),
+    (re.compile(r"127\.0\.0\.1:\d{4,5}"), "127.0.0.1:<port>"),
+    (re.compile(r"\b\d\d-\d\d \d\d:\d\d\b"), "<time>"),
+    (re.compile(r"/ralph-\w{8}/output-[0-9a-f]{8}"), "/ralph-<name>/output-<name>"),
+    (re.compile(r"\b\d+ s ago\b"), "<s> ago"),
+    (re.compile(r"(/usr)?/bin/bash\b"), "<bash>"),
+    (
+        re.compile(r"^  (ok|warn|FAIL) +(system|bash|git|rg|memory|file confinement|sandbox): .*"),
+        r"  <check> \2",
+    ),
+    (re.compile(r"^(ralph_\w*seconds\w*(\{.*\})?) \S+$"), r"\1 <seconds>"),
+    (re.compile(r"\bpid \d+|\bprocess \d+"), "<process>"),
+)
+_LONG = 400
+"""Characters of a system prompt or tool list that is kept by its checksum."""
+
+
+def text_of(recording: Recording, *, shows_all: bool = False) -> str:
+    """The whole scene."""
+    return "\n".join(_Writer(recording, shows_all=shows_all).lines()) + "\n"
+
+
+class Plain:
+    """Takes out what is another at each run or on each machine. `sessions`: the ids that get a name each."""
+
+    def __init__(self, directory: Path, servers: Mapping[str, str], sessions: Iterable[str]) -> None:
+        self._ids = {session: f"<id {number}>" for number, session in enumerate(sessions, 1)}
+        self._replaced = [(url, f"<{name}>") for name, url in servers.items()]
+        self._replaced += [(url.removeprefix("http://"), f"<{name} host>") for name, url in servers.items()]
+        self._replaced += [
+            (str(directory), "<dir>"),
+            (sys.executable, "<python>"),
+            (platform.release(), "<kernel>"),
+            (platform.python_version(), "<python version>"),
+        ]
+
+    def text(self, text: str) -> str:
+        for old, new in self._replaced:
+            text = text.replace(old, new)
+        text = _UUID.sub(lambda found: self._ids.get(found[0], "<uuid>"), text)
+        for whole, name in self._ids.items():
+            text = re.sub(rf"\b{whole[:8]}\b", f"{name[:-1]} in short>", text)
+        for pattern, new in _PATTERNS:
+            text = pattern.sub(new, text)
+        return re.sub(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])", "<version>", text)
+
+    def line(self, line: str) -> str:
+        """A line of output or of a journal; an object is written as compactly as ralph does it."""
+        try:
+            value = json.loads(line)
+        except ValueError:
+            return self.text(line)
+        if not isinstance(value, dict):
+            return self.text(line)
+        note = "" if compact(value) == line else "  <not compact>"
+        return compact(self.value(value)) + note
+
+    def value(self, value: Any) -> Any:
+        match value:
+            case dict():
+                return {self.text(key): self._field(key, one) for key, one in value.items() if key != "crc"}
+            case list():
+                return [self.value(one) for one in value]
+            case str():
+                return self.text(value)
+            case _:
+                return value
+
+    def _field(self, key: str, value: Any) -> Any:
+        if key in _MEASURED and not isinstance(value, dict | list) and value is not None:
+            return f"<{key}>"
+        if key == "head" and isinstance(value, str):
+            return self._head(value)
+        return self.value(value)
+
+    def _head(self, value: str) -> Any:
+        """The fixed part of requests, as a journal holds it."""
+        try:
+            head = json.loads(self.text(value))
+        except ValueError:
+            return _by_checksum(self.text(value))
+        return {key: _by_checksum(one) for key, one in head.items()}
+
+
+class _Writer:
+    def __init__(self, recording: Recording, *, shows_all: bool) -> None:
+        self._recording = recording
+        self._shows_all = shows_all
+        self._said: list[Any] = []
+        """Messages of the last request."""
+        self._headers: dict[str, str] = {}
+        sessions = [name.rpartition("/")[2].removesuffix(".jsonl") for name in recording.journals]
+        self._plain = Plain(recording.directory, recording.servers, sessions)
+
+    def lines(self) -> Iterator[str]:
+        for number, run in enumerate(self._recording.runs, 1):
+            yield f"===== run {number}: {self._plain.text(' '.join(['ralph', *map(_quoted, run.words)]))}"
+            yield f"exit code {run.code}"
+            yield from self._stream("standard output", run.stdout)
+            yield from self._stream("standard error", run.stderr)
+            for server, request in run.requests:
+                yield from self._request(server, request)
+        for name, journal in self._recording.journals.items():
+            yield f"===== journal {self._plain.text(name)}"
+            yield from map(self._plain.line, journal.decode().splitlines())
+        for loop in self._recording.loops:
+            yield "===== loop record"
+            yield from json.dumps(
+                self._plain.value(json.loads(loop)), indent=1, ensure_ascii=False
+            ).splitlines()
+        for name, content in self._recording.files.items():
+            yield f"===== file {self._plain.text(name)}"
+            yield from map(self._plain.line, content.decode(errors="replace").splitlines())
+        if self._recording.history:
+            yield "===== commits"
+            yield from self._plain.text(self._recording.history).splitlines()
+
+    def _stream(self, title: str, text: str) -> Iterator[str]:
+        yield f"----- {title}"
+        yield from map(self._plain.line, text.splitlines())
+        if text and not text.endswith("\n"):
+            yield "<no line break at the end>"
+
+    def _request(self, server: str, request: Any) -> Iterator[str]:
+        headers = {
+            name: re.sub(r"/[\d.]+$", "/<version>", value)
+            for name, value in request.headers.items()
+            if name not in {"host", "content-length"}
+        }
+        shown = compact(headers)
+        told = "headers as before" if self._headers.get(server) == shown else shown
+        self._headers[server] = shown
+        yield f"----- request to {server}: {request.method} {self._plain.text(request.path)} {told}"
+        raw = (request.body or b"").decode()
+        if not raw:
+            return
+        body = json.loads(raw)
+        if compact(body) != raw:
+            yield "<not compact>"
+        body = json.loads(self._plain.text(raw))
+        messages = body.get("messages")
+        head = {key: one for key, one in body.items() if key != "messages"}
+        if not self._shows_all:
+            head = {key: _by_checksum(one) for key, one in head.items()}
+        order = "" if messages is None or list(body)[-1] == "messages" else f"  <order {list(body)}>"
+        yield compact(head) + order
+        same = 0
+        while same < min(len(self._said), len(messages or ())) and self._said[same] == messages[same]:
+            same += 1
+        if same:
+            yield f"<messages 1 to {same} as before>"
+        yield from map(compact, (messages or [])[same:])
+        self._said = messages or []
+
+
+def _by_checksum(value: Any) -> Any:
+    """A long value's checksum, or the short value itself."""
+    text = value if isinstance(value, str) else compact(value)
+    return value if len(text) < _LONG else f"<sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+
+
+def compact(value: Any) -> str:
+    """JSON as ralph writes it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _quoted(word: str) -> str:
+    return word if re.fullmatch(r"[\w./=:<>{}-]+", word) else json.dumps(word, ensure_ascii=False)
+
+
+def readable(lines: Sequence[str]) -> list[str]:
+    """Each object over several lines, for a diff."""
+    made: list[str] = []
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            made.append(line)
+        else:
+            made += json.dumps(value, ensure_ascii=False, indent=1).splitlines()
+    return made

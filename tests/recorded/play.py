@@ -1,0 +1,288 @@
+"""Plays a scene: whole processes in a directory of their own, against scripted servers. Returns what is to be kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ralph.mock_api import MockApi, RecordedRequest, Scenario
+from tests.recorded.fork_server import REPOSITORY, Forked, ForkServer
+from tests.recorded.scene import Await, AwaitFile, AwaitRequest, Say, Scene, Send
+from tests.recorded.scenes import PIXEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.recorded.scene import Action, Run
+
+KEY = "sk-ant-recorded-0123456789"
+PATIENCE_S = 60.0
+"""How long a fact may take on a busy machine; no scene takes it when all is well."""
+_GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_DATE": "@0 +0000", "GIT_COMMITTER_DATE": "@0 +0000"}
+
+
+@dataclass
+class Played:
+    """One process."""
+
+    words: Sequence[str]
+    code: int
+    stdout: str
+    stderr: str
+    requests: list[tuple[str, RecordedRequest]]
+    """With the server's name."""
+
+
+@dataclass
+class Recording:
+    """One scene. Paths in `files` are told from the scene's directory."""
+
+    directory: Path
+    servers: Mapping[str, str]
+    """Their URLs by name."""
+    runs: list[Played] = field(default_factory=list)
+    journals: dict[str, bytes] = field(default_factory=dict)
+    """In the order in which they were begun."""
+    loops: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    history: str = ""
+    """The commits of a checkout, newest first."""
+
+
+@contextmanager
+def warm_server() -> Iterator[ForkServer]:
+    """A fork server that has loaded what a run loads."""
+    with tempfile.TemporaryDirectory(prefix="ralph-probe-") as name:
+        directory = Path(name)
+        cold = ForkServer()
+        try:
+            with _Stage(directory, cold, Scene("probe", [])) as stage:
+                stage.environment["RECORDED_PROBE"] = str(directory / "modules")
+                stage.start(["hi", "--retry", "off"], subprocess.DEVNULL, stage.directory / "out").wait()
+        finally:
+            cold.close()
+        modules = (directory / "modules").read_text().split("\n")
+    server = ForkServer([module for module in modules if module != "__main__"])
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def play(scene: Scene, server: ForkServer) -> Recording:
+    """Every run of the scene, in order. Its directory has a name of one length, as limits are counted in bytes."""
+    directory = Path(tempfile.mkdtemp(prefix="ralph-recorded-", dir="/tmp"))
+    try:
+        with _Stage(directory, server, scene) as stage:
+            for run in scene.runs:
+                stage.play(run)
+            return stage.recording()
+    finally:
+        shutil.rmtree(directory)
+
+
+class _Stage:
+    """A directory with a home, a place to work and two servers."""
+
+    def __init__(self, directory: Path, server: ForkServer, scene: Scene) -> None:
+        self.directory = directory
+        self.work, self.home = directory / "work", directory / "home"
+        self._server = server
+        self._scene = scene
+        self._main = MockApi(Scenario(scene.answers))
+        self._spare = MockApi(Scenario(scene.spare))
+        self._told: dict[str, int] = {"main": 0, "spare": 0}
+        self._runs: list[Played] = []
+        self.environment: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self._main.start()
+        self._spare.start()
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "TMPDIR": str(self.directory / "tmp"),
+            "PYTHONPATH": str(REPOSITORY),
+            "ANTHROPIC_API_KEY": KEY,
+            "ANTHROPIC_BASE_URL": self._main.base_url,
+            **_GIT,
+        }
+        for path in (self.work, self.home, self.directory / "tmp"):
+            path.mkdir()
+        self._write_files()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._main.close()
+        self._spare.close()
+
+    @property
+    def _servers(self) -> dict[str, str]:
+        return {"main": self._main.base_url, "spare": self._spare.base_url}
+
+    def _write_files(self) -> None:
+        files = {"notes.txt": "one\ntwo\nthree\n", "pixel.png": PIXEL, **self._scene.files}
+        if self._scene.settings:
+            files["../home/.config/ralph/config.toml"] = self._scene.settings.format(**self._servers)
+        for name, content in files.items():
+            path = self.work / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                path.write_bytes(content)
+            elif content.startswith("-> "):
+                path.symlink_to(content[3:])
+            else:
+                path.write_text(content)
+        if self._scene.is_checkout:
+            for command in (
+                ("init", "-q", "-b", "main"),
+                ("config", "user.name", "Tester"),
+                ("config", "user.email", "tester@example.com"),
+                ("add", "-A"),
+                ("commit", "-q", "-m", "begin"),
+            ):
+                self._git(*command)
+
+    def _git(self, *words: str) -> str:
+        ran = subprocess.run(
+            ["git", *words], cwd=self.work, env=self.environment, capture_output=True, text=True, check=True
+        )
+        return ran.stdout
+
+    def start(
+        self, words: Sequence[str], stdin: int, stdout: Path, stderr: Path | None = None, **more: str | None
+    ) -> Forked:
+        """`ralph` with these words. Its output goes into files, so that nobody need read it meanwhile."""
+        environment = {name: value for name, value in {**self.environment, **more}.items() if value}
+        environment = {name: value.replace("{work}", str(self.work)) for name, value in environment.items()}
+        if stdin == subprocess.DEVNULL:
+            stdin = os.open(os.devnull, os.O_RDONLY)
+        out = os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        err = out if stderr is None else os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            return self._server.start(words, self.work, environment, [stdin, out, err])
+        finally:
+            for descriptor in {stdin, out, err}:
+                os.close(descriptor)
+
+    def play(self, run: Run) -> None:
+        words = run.words
+        if words[0] == "sh":
+            subprocess.run(words, cwd=self.work, check=True)
+            return
+        number = len(self._runs)
+        out, err = self.directory / f"out{number}", self.directory / f"err{number}"
+        if run.stdin is None and not any(isinstance(action, Say) for action in run.actions):
+            process = self.start(
+                words, subprocess.DEVNULL, out, None if run.combined else err, **run.environment
+            )
+            self._act(run.actions, process, out, None)
+        else:
+            reading, writing = os.pipe()
+            process = self.start(words, reading, out, err, **run.environment)
+            os.write(writing, run.stdin or b"")
+            self._act(run.actions, process, out, writing)
+            os.close(writing)
+        code = self._ended(process)
+        stderr = err.read_text() if err.exists() else ""
+        self._runs.append(Played(words, code, out.read_text(), stderr, self._new_requests()))
+
+    def _ended(self, process: Forked) -> int:
+        timer = threading.Timer(PATIENCE_S, process.send_signal, [signal.SIGKILL])
+        timer.start()
+        try:
+            return process.wait()
+        finally:
+            timer.cancel()
+
+    def _act(self, actions: Sequence[Action], process: Forked, out: Path, stdin: int | None) -> None:
+        for action in actions:
+            match action:
+                case Say(line):
+                    assert stdin is not None
+                    text = line if isinstance(line, str) else json.dumps(line)
+                    os.write(stdin, f"{text}\n".encode())
+                case Await(fields, nth):
+                    self._until(lambda f=fields, n=nth: _count_of(out, f) >= n, action)
+                case AwaitRequest(count):
+                    before = self._told["main"]
+                    self._until(lambda n=count + before: self._main.request_count >= n, action)
+                case AwaitFile(path):
+                    self._until((self.work / path).exists, action)
+                case Send(name):
+                    process.send_signal(signal.Signals[name])
+
+    def _until(self, condition: Any, action: Action) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{self._scene.name}: {action} did not come in time"
+            time.sleep(0.005)
+
+    def _new_requests(self) -> list[tuple[str, RecordedRequest]]:
+        """What came since the last run, in the order of its arrival."""
+        found = []
+        for name, server in (("main", self._main), ("spare", self._spare)):
+            requests = server.requests
+            found += [(name, request) for request in requests[self._told[name] :]]
+            self._told[name] = len(requests)
+        return sorted(found, key=lambda pair: pair[1].monotonic_s)
+
+    def _journals(self) -> list[Path]:
+        found = [*self.home.rglob("sessions/*/*.jsonl"), *self.directory.glob("kept/**/*.jsonl")]
+        return sorted(found, key=_began_at)
+
+    def recording(self) -> Recording:
+        made = Recording(self.directory, self._servers, self._runs)
+        for path in self._journals():
+            made.journals[str(path.relative_to(self.directory))] = path.read_bytes()
+        made.loops = [path.read_text() for path in sorted(self.home.rglob("loop.json"))]
+        made.files = dict(self._new_files())
+        if self._scene.is_checkout:
+            made.history = self._git("log", "--format=%s%n%b", "--stat=60")
+        return made
+
+    def _new_files(self) -> Iterator[tuple[str, bytes]]:
+        """What lies in the scene's directory at the end but was not put there by the scene; git's own and state apart."""
+        untouched = {"notes.txt": b"one\ntwo\nthree\n", "pixel.png": PIXEL}
+        given = {
+            name: text.encode() if isinstance(text, str) else text for name, text in self._scene.files.items()
+        }
+        before = {
+            os.path.normpath(Path("work", name)): content for name, content in {**untouched, **given}.items()
+        }
+        for path in sorted(self.directory.rglob("*")):
+            name = str(path.relative_to(self.directory))
+            is_own = name.startswith(("work/.git/", "home/", "tmp/", "kept/", "out", "err"))
+            if not is_own and path.is_file() and not path.is_symlink():
+                content = path.read_bytes()
+                if before.get(name) != content:
+                    yield name, content
+        for name in before:
+            if not (self.directory / name).exists():
+                yield name, b"<removed>"
+
+
+def _count_of(out: Path, fields: Mapping[str, Any]) -> int:
+    """Whole lines so far that have these fields."""
+    count = 0
+    for line in out.read_bytes().split(b"\n")[:-1]:
+        with suppress(ValueError):
+            told = json.loads(line)
+            found = {**told, **(told.get("response") or {}), "type": told.get("type")}
+            count += all(found.get(name) == value for name, value in fields.items())
+    return count
+
+
+def _began_at(path: Path) -> str:
+    first = json.loads(path.read_bytes().split(b"\n")[0])
+    return str(first["created_at"])

@@ -1,0 +1,241 @@
+"""What ralph does with a journal that ends at any of its records: the tools that run, the records, the next request.
+
+`python -m tests.recorded.resume_table` makes the table anew. Each row is one process of ralph's, forked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ralph.mock_api import FOREVER, MockApi, Scenario, Step, Turn
+from tests.recorded.kept_text import Plain, compact
+from tests.recorded.play import KEY, warm_server
+from tests.recorded.raw_journals import MADE_UP, kinds, moved, recorded_journals
+from tests.recorded.scenes import PIXEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.recorded.fork_server import ForkServer
+
+TABLE = Path(__file__).parent / "resume_table.jsonl"
+_TARGETS = """
+[retry]
+policy = "off"
+[[targets]]
+name = "{first}"
+model = "opus"
+base_url = "{url}"
+[[targets]]
+name = "{second}"
+model = "sonnet"
+base_url = "{url}"
+"""
+_SAMPLED = 6
+"""Of the rows one in so many is compared by the suite."""
+_NUMBERED = re.compile(r"\b(req|msg)_mock_\d+")
+"""Ids of answers: one server answers all rows."""
+_EVENTS_LEFT_OUT = 3
+"""Of the cuts behind an event, which change nothing of the state, only every so many is made."""
+_SHOWN = 160
+
+
+def sample() -> list[dict[str, Any]]:
+    """The rows that the suite compares; all where RALPH_RESUME_TABLE is `all`."""
+    rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
+    every = 1 if os.environ.get("RALPH_RESUME_TABLE") == "all" else _SAMPLED
+    return [row for number, row in enumerate(rows) if number % every == 0]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One row: the journal's first `records` records, in a directory as `state` says."""
+
+    journal: str
+    records: int
+    last: str
+    """The kind of the last of them."""
+    state: str = "untouched"
+    """`done`, `changed`: what a file tool's interrupted intent finds in its file."""
+
+
+def cuts(name: str, journal: bytes) -> Iterator[Cut]:
+    """Every cut that is made of a journal."""
+    events = 0
+    lines = journal.splitlines()
+    for number, kind in enumerate(kinds(journal), 1):
+        if kind == "event":
+            events += 1
+            if events % _EVENTS_LEFT_OUT:
+                continue
+        yield Cut(name, number, kind)
+        if kind == "tool_intent" and "change" in json.loads(lines[number - 1]):
+            yield Cut(name, number, kind, "done")
+            yield Cut(name, number, kind, "changed")
+
+
+class Desk:
+    """A directory with a server, where one cut after the other is resumed."""
+
+    def __init__(self, directory: Path, server: ForkServer, api: MockApi) -> None:
+        self._directory = directory
+        self._server = server
+        self._api = api
+        self._work = directory / "work"
+        self._sessions = directory / "sessions" / "work"
+
+    def row(self, cut: Cut, journal: bytes) -> dict[str, Any]:
+        """What came of it. A session that is completed is then given a prompt."""
+        here = moved(journal, MADE_UP, str(self._work), self._api.base_url)
+        lines = here.splitlines(keepends=True)
+        self._lay_out(lines, cut)
+        session = json.loads(lines[0])["id"]
+        path = self._sessions / f"{session}.jsonl"
+        path.write_bytes(b"".join(lines[: cut.records]))
+        before, asked = path.stat().st_size, self._api.request_count
+        plain = Plain(self._directory, {"main": self._api.base_url}, [session])
+        row: dict[str, Any] = {
+            "journal": cut.journal,
+            "records": cut.records,
+            "last": cut.last,
+            "state": cut.state,
+        }
+        code, said = self._resume(session, [])
+        row["without a prompt"] = f"{code}: {plain.text(said)}"
+        if self._api.request_count == asked:
+            code, said = self._resume(session, ["And then?"])
+            row["with a prompt"] = f"{code}: {plain.text(said)}"
+        added = [json.loads(line) for line in path.read_bytes()[before:].splitlines()]
+        row["added"] = " ".join(self._short(record) for record in added)
+        row["requests"] = [
+            self._request(request.body or b"", plain) for request in self._api.requests[asked:]
+        ]
+        row["files"] = {
+            one.name: hashlib.sha256(one.read_bytes()).hexdigest()[:8]
+            for one in sorted(self._work.iterdir())
+            if one.is_file() and one.name != "pixel.png"
+        }
+        shown = [plain.value(record) for record in added]
+        row["sha256 of what was added"] = hashlib.sha256(
+            _NUMBERED.sub(r"\1", compact(shown)).encode()
+        ).hexdigest()[:16]
+        return row
+
+    def _lay_out(self, lines: list[bytes], cut: Cut) -> None:
+        for directory in (self._work, self._sessions):
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+        (self._work / "notes.txt").write_text("one\ntwo\nthree\n")
+        (self._work / "pixel.png").write_bytes(PIXEL)
+        last = json.loads(lines[cut.records - 1])
+        if cut.state != "untouched":
+            path = Path(last["change"]["path"])
+            assert path.is_relative_to(self._work)
+            done = _content_after(lines[: cut.records], last["id"]) if cut.state == "done" else "another\n"
+            path.write_text(done)
+
+    def _resume(self, session: str, prompt: list[str]) -> tuple[int, str]:
+        out, err = self._directory / "out", self._directory / "err"
+        streams = [os.open(os.devnull, os.O_RDONLY)]
+        streams += [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) for path in (out, err)]
+        words = ["-r", session, *prompt, "-q", "--session-dir", str(self._directory / "sessions")]
+        config = self._directory / "config.toml"
+        targets = _target_names(self._sessions / f"{session}.jsonl")
+        if len(targets) > 1:
+            config.write_text(_TARGETS.format(first=targets[0], second=targets[1], url=self._api.base_url))
+            words += ["--config", str(config)]
+        else:
+            words += ["--retry", "off", "--base-url", self._api.base_url]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self._directory),
+            "TMPDIR": str(self._directory / "tmp"),
+            "ANTHROPIC_API_KEY": KEY,
+        }
+        process = self._server.start(words, self._work, environment, streams)
+        for stream in streams:
+            os.close(stream)
+        code = process.wait()
+        told = err.read_text().splitlines()
+        return code, _NUMBERED.sub(r"\1", told[-1] if told else out.read_text().strip())
+
+    def _short(self, record: dict[str, Any]) -> str:
+        match record["kind"]:
+            case "tool_intent":
+                return f"tool_intent({record['name']})"
+            case "tool_result":
+                return "tool_result(error)" if record.get("is_error") else "tool_result"
+            case "event":
+                return f"event({record['event']['subtype']})"
+            case kind:
+                return str(kind)
+
+    def _request(self, body: bytes, plain: Plain) -> dict[str, Any]:
+        text = plain.text(body.decode())
+        sent = json.loads(text)
+        last = compact(sent["messages"][-1]["content"])
+        return {
+            "sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
+            "model": sent["model"],
+            "roles": "".join(message["role"][0] for message in sent["messages"]),
+            "last": last if len(last) <= 2 * _SHOWN else f"{last[:_SHOWN]} ... {last[-_SHOWN:]}",
+        }
+
+
+def _content_after(lines: list[bytes], call_id: str) -> str:
+    """What a `Write`, or the `Edit` of notes.txt that all scenes make, leaves."""
+    for line in reversed(lines):
+        record = json.loads(line)
+        if record["kind"] == "assistant":
+            for block in record["message"]["content"]:
+                if block.get("id") == call_id:
+                    given = block["input"]
+                    edited = "one\ntwo\nthree\n".replace(
+                        given.get("old_string", "two"), given.get("new_string", "")
+                    )
+                    return str(given.get("content", edited))
+    raise AssertionError(call_id)
+
+
+def _target_names(journal: Path) -> list[str]:
+    """The targets that it names, the first one first; one name where there was one."""
+    names: list[str] = []
+    for line in journal.read_bytes().splitlines():
+        record = json.loads(line)
+        for name in (record.get("first"), record.get("target"), *record.get("cooling", ())):
+            if name and name not in names:
+                names.append(name)
+    return names
+
+
+@contextmanager
+def desk() -> Iterator[Desk]:
+    """Where cuts are resumed."""
+    directory = Path(tempfile.mkdtemp(prefix="ralph-resumed-", dir="/tmp"))
+    (directory / "tmp").mkdir()
+    try:
+        with MockApi(Scenario([Step(Turn("All done."), repeat=FOREVER)])) as api, warm_server() as server:
+            yield Desk(directory, server, api)
+    finally:
+        shutil.rmtree(directory)
+
+
+def main() -> None:
+    """Make the table."""
+    with desk() as made, TABLE.open("w") as table:
+        for name, journal in recorded_journals().items():
+            for cut in cuts(name, journal):
+                table.write(json.dumps(made.row(cut, journal), ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
