@@ -64,7 +64,9 @@ def text_or_file(
         if path is None:
             return argument_text(text or "")
         where, directories_of_run = str(absolute(path)), run_directories(directory)
-        return prompt_text(read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe))
+        return prompt_text(
+            read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe)
+        )
     except ValueError as error:
         hint, subject = (f"--{option}", "the text") if path is None else (f"--{option}-file", path)
         raise typer.BadParameter(f"{subject} {error}", param_hint=hint) from None
