@@ -181,6 +181,7 @@ class Run:
             ending = replace(ending, outcome=Outcome.IO_ERROR, error=str(error))
         hints = tuple(self._hints(ending))
         ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
+        ended = replace(ended, denied=tuple(self._rules.denied))
         try:
             self._journal.append(*self._target_entries(), ended_entry(ended))
         except JournalError as error:
