@@ -310,8 +310,17 @@ def test_every_page_that_the_docs_name_exists() -> None:
         for name in re.findall(r"`((?:docs|specs|ralph|tests|benchmarks)/[\w./-]+)`", page.read_text()):
             if "*" not in name:
                 assert (ROOT / name).exists(), f"{page.name} names {name}"
-        for name in re.findall(r"\]\((?!http|#)([^)]+)\)", page.read_text()):
-            assert (page.parent / name).exists(), f"{page.name} links {name}"
+        for link in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
+            name, _, section = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), f"{page.name} links {link}"
+            assert not section or section in sections_of(target), f"{page.name} links {link}"
+
+
+def sections_of(page: Path) -> set[str]:
+    """What a link can name behind `#`, as sites that render Markdown form it."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
 def test_documentation_pages_stay_under_150_lines() -> None:

@@ -59,6 +59,8 @@ class CallRules:
         self._malformed: list[ToolCall] = []
         """Of the answer."""
         self._malformed_answers = MalformedAnswers()
+        self.denied: list[ToolCall] = []
+        """What the permission mode did not let run, in the whole task."""
 
     def begin_answer(self, turn: int) -> None:
         self.turn = turn
@@ -115,6 +117,7 @@ class CallRules:
         why = self._why_refused(call.name)
         if why is None:
             return checked
+        self.denied.append(shown)
         output = _refused(why)
         self._guards.after(shown, output)
         return output

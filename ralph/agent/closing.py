@@ -44,6 +44,8 @@ class Closing:
         self._last_words: str | None = None
         """What the model said last that is no part of an answer: text that was dropped as it was no report, or that
         stood beside calls which the final turn refused."""
+        self._is_text_dropped = False
+        """The model's last text was dropped, which the next request says."""
 
     def _new_desk(self) -> ReportDesk | None:
         return self._form.desk() if self._form is not None else None
@@ -85,17 +87,24 @@ class Closing:
     def take_text(self, text: str) -> bool:
         """A whole answer of text. Whether it is a report, which is then kept."""
         self._last_words = text.strip() or self._last_words
+        if text.strip():
+            self._is_text_dropped = True
         return self.desk is not None and self.desk.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """What the model says beside calls that are refused may be the closing answer that was asked for."""
+        """What the model says beside calls that are refused may be the closing answer that was asked for.
+
+        It stays in the conversation: a report there is kept until the final turn gives up, or other words follow.
+        """
         self._last_words = text.strip() or self._last_words
+        if text.strip():
+            self._is_text_dropped = False
         if self.desk is not None:
             self.desk.look_at_text(text)
 
     def forget_text(self) -> None:
         """Another request was sent: it told the model that its last text does not count, if that was dropped."""
-        if self.desk is not None:
+        if self.desk is not None and self._is_text_dropped:
             self.desk.forget_text()
 
     def forget_words(self) -> None:
@@ -105,6 +114,11 @@ class Closing:
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
         """A report that an earlier process accepted, just before it ended."""
         return self.desk.restored(arguments) if self.desk is not None else None
+
+    @property
+    def reported(self) -> Report | None:
+        """The report that came by a call of the tool."""
+        return self.desk.accepted if self.desk is not None else None
 
     def report(self) -> Report | None:
         """The one that counts by now. One that stood in a text does so in the final turn alone."""
@@ -150,7 +164,8 @@ class Closing:
     def gave_up(self, step: GiveUp) -> Ending | None:
         """Too many answers of one turn were no use. None: a final turn is due, for the report that is owed."""
         if self.is_final:
-            return self.forced()
+            known = self.report()
+            return self.forced() if known is None else self.accepted(known)
         if not self.needs_report or step.reason in {"empty", "thinking_only"}:
             return Ending(Outcome.NO_PROGRESS, stop_reason=self.last_stop_reason, error=step.error)
         self.collapse(step.reason)
@@ -167,8 +182,7 @@ class Closing:
         # A limit may have come behind an accepted report, or into a final turn for which one was kept.
         if ending.is_forced and (known := self.report()) is not None:
             return self._reported(known)
-        accepted = self.desk.accepted if self.desk is not None else None
-        report = accepted or ending.stand_in(self.desk, self._tally.turns, self.last_stop_reason)
+        report = self.reported or ending.stand_in(self.desk, self._tally.turns, self.last_stop_reason)
         self._tell(report)
         return replace(ending, report=report, result=ending.result or self._last_words)
 

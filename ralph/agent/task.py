@@ -182,6 +182,7 @@ class Run:
             ending = replace(ending, outcome=Outcome.IO_ERROR, error=str(error))
         hints = tuple(self._hints(ending))
         ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
+        ended = replace(ended, denied=tuple(self._rules.denied))
         try:
             self._journal.append(*self._target_entries(), ended_entry(ended))
         except JournalError as error:
@@ -359,9 +360,8 @@ class Run:
         """
         rules, closing = self._rules, self._closing
         rules.end_answer()
-        report = closing.report()
-        if report is not None:
-            return closing.accepted(report)
+        if closing.reported is not None:
+            return closing.accepted(closing.reported)
         if rules.has_report:
             closing.collapse("report_failed")
         self._tally.turns += rules.has_use
@@ -393,13 +393,11 @@ class Run:
         `said`: by answers of this turn that were cut, and went on in this one.
         """
         was_found = self._closing.take_text(said + answer.text)
-        report = self._closing.report()
+        report = self._closing.report() if was_found else None
         if report is None:
             return None
-        if not is_committed and was_found:
+        if not is_committed:
             self._commit(answer)
-        elif not is_committed:
-            self._discard(answer)
         return self._closing.accepted(report)
 
     def _discard(self, answer: Answer) -> None:

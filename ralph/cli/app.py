@@ -62,8 +62,11 @@ app = typer.Typer(
 def run_cli(arguments: list[str]) -> int:
     """Parse and run; the exit code."""
     try:
-        arguments = _with_command(arguments)
-        code = get_command(app).main(args=arguments, prog_name="ralph", standalone_mode=False)
+        given, arguments = arguments, _with_command(arguments)
+        is_command_inserted = len(arguments) > len(given)
+        code = get_command(app).main(
+            args=arguments, prog_name="ralph", standalone_mode=False, obj=is_command_inserted
+        )
     except UsageError as error:
         return _complain(str(error), Outcome.USAGE.exit_code())
     except TyperException as error:
@@ -90,13 +93,20 @@ def _with_command(arguments: list[str]) -> list[str]:
         return [INIT, *arguments[2:]]
     if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
         return arguments
-    if arguments and not arguments[0].startswith("-") and " " not in arguments[0]:
-        from ralph.cli.command_words import instead_of  # noqa: PLC0415 - most prompts are sentences
-
-        instead = instead_of(arguments, COMMANDS)
-        if instead is not None:
-            raise UsageError(instead)
+    if arguments and not arguments[0].startswith("-"):
+        _refuse_command_word(arguments)
     return ["run", *arguments]
+
+
+def _refuse_command_word(arguments: list[str]) -> None:
+    """Raises UsageError where the first of them was meant as a command."""
+    if " " in arguments[0]:
+        return
+    from ralph.cli.command_words import instead_of  # noqa: PLC0415 - most prompts are sentences
+
+    instead = instead_of(arguments, COMMANDS)
+    if instead is not None:
+        raise UsageError(instead)
 
 
 def _complain(message: str, code: int) -> int:
@@ -192,7 +202,10 @@ def run(
     verbose: opt.Verbose = False,
 ) -> int:
     """Do one task: ask the model, run its tools, repeat, until an outcome."""
-    del print_, dangerously_skip_permissions, verbose
+    del dangerously_skip_permissions, verbose
+    if context.obj and prompt and not print_:
+        # Behind options it is known only now which word is the prompt.
+        _refuse_command_word([prompt, *(["--continue"] if continue_ or resume else [])])
     try:
         from ralph.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
         from ralph.run.command import run_command  # noqa: PLC0415 - the same

@@ -30,6 +30,17 @@ _ELSEWHERE = {
 }
 """Commands of programs like ralph (`claude` above all), and what there is here instead."""
 
+_IN_LOOP = {
+    "init": "`ralph loop init`",
+    "help": "`ralph loop --help`",
+    "status": "`ralph loop --status`",
+    "watch": "`ralph loop --status`",
+    "continue": "`ralph loop --continue`",
+    "resume": "`ralph loop --continue`",
+    "stop": "`touch .ralph/stop`",
+}
+"""What a lone word may mean behind `ralph loop`."""
+
 _SAYS_PROMPT = ("-p", "--print")
 _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
 
@@ -56,6 +67,15 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
         return None
     instead = meant if meant.startswith(("see", "set")) else f"did you mean {meant}?"
     return f"`{word}` is no command of ralph: {instead} (`ralph run {word}` runs it as a prompt)"
+
+
+def instead_of_in_loop(word: str) -> str | None:
+    """As `instead_of`, for a prompt behind `ralph loop`."""
+    lower = word.lower()
+    meant = next((_IN_LOOP[known] for known in _IN_LOOP if lower == known or _is_slip(lower, known)), None)
+    if meant is None:
+        return None
+    return f"`{word}` is no command of `ralph loop`: did you mean {meant}? (`ralph loop -` reads a prompt)"
 
 
 def _is_slip(word: str, command: str) -> bool:

@@ -181,8 +181,8 @@ def loop(
         raise typer.BadParameter("is empty", param_hint="--plan-file")
     if prompt == "init":
         raise UsageError("`ralph loop init` takes its options after `init`")
-    if prompt in ("status", "continue"):
-        raise UsageError(f"`{prompt}` is an option of the loop: ralph loop --{prompt}")
+    if prompt is not None and " " not in prompt:
+        _refuse_command_word(prompt)
     plan = LoopPlan(
         directory=str(work_directory),
         launch_directory=str(launch_directory),
@@ -234,6 +234,14 @@ def _check_timeout_s(until: str | None, timeout: str | None, *, at_least_once: b
             "needs --until, whose first check it overrules", param_hint="--at-least-once"
         )
     return duration("--until-timeout", timeout) or DEFAULT_CHECK_TIMEOUT_S
+
+
+def _refuse_command_word(prompt: str) -> None:
+    from ralph.cli.command_words import instead_of_in_loop  # noqa: PLC0415 - few prompts are one word
+
+    instead = instead_of_in_loop(prompt)
+    if instead is not None:
+        raise UsageError(instead)
 
 
 def _refuse_what_is_the_loops(to_run: PassedOn) -> None:

@@ -55,14 +55,21 @@ def text_or_file(
     """`directory`: that of `--cd`. `takes_pipe`: False where the file will be read again."""
     if text is not None and path is not None:
         raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
-    if path is None:
-        return text
+    if text is None and path is None:
+        return None
     from ralph.prompt.named_file import read_named_file  # noqa: PLC0415 - few runs need it
+    from ralph.prompt.prompt_text import argument_text, prompt_text  # noqa: PLC0415 - the same
 
     try:
+        if path is None:
+            return argument_text(text or "")
         where, directories_of_run = str(absolute(path)), run_directories(directory)
-        data = read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe)
-        return data.decode("utf-8", "replace")
+        return prompt_text(
+            read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe)
+        )
+    except ValueError as error:
+        hint, subject = (f"--{option}", "the text") if path is None else (f"--{option}-file", path)
+        raise typer.BadParameter(f"{subject} {error}", param_hint=hint) from None
     except OSError as error:
         raise typer.BadParameter(
             f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file"

@@ -33,7 +33,10 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         "modelUsage": {model: _model_usage(used) for model, used in ended.usage.by_model.items()},
         "session_num_turns": ended.session_total.turns,
         "session_cost_usd": _rounded(ended.session_total.cost_usd),
-        "permission_denials": [],
+        "permission_denials": [
+            {"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.arguments}
+            for call in ended.denied
+        ],
         "retries": ended.retries,
         "waited_s": ended.waited_s,
     }

@@ -320,6 +320,8 @@ class RunEnded(Struct, frozen=True):
     """The final report, the model's or a synthetic one; None: none was required and an answer took its place."""
     dead_end: DeadEnd | None = None
     """What led nowhere once too often."""
+    denied: tuple[ToolCall, ...] = ()
+    """Calls that the permission mode did not let run."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
     """Of all runs of the session, this one included."""
 

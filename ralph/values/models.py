@@ -121,12 +121,15 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
     Raises ValueError, whose text goes after what the name was given for: a name that means something else to Claude
     Code must not become an id.
     """
-    plain = name.removesuffix(_MILLION_SUFFIX)
-    if plain == "opusplan":
+    has_million = name.lower().endswith(_MILLION_SUFFIX)
+    plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name
+    alias = plain.lower()  # as Claude Code reads them; ids keep their capitals
+    if alias == "opusplan":
         raise ValueError("must name one model: 'opusplan' changes it after planning; use opus or sonnet")
-    alias = _USUAL_ALIAS if plain == "default" else plain
-    model = aliases.get(alias) or NamedModel(alias)
-    return model if plain == name else _with_a_million(model)
+    if not plain:
+        raise ValueError(f"must name a model before {_MILLION_SUFFIX}")
+    model = aliases.get(_USUAL_ALIAS if alias == "default" else alias) or NamedModel(plain)
+    return _with_a_million(model) if has_million else model
 
 
 def _with_a_million(model: NamedModel) -> NamedModel:

@@ -265,11 +265,17 @@ def test_a_payload_in_text_that_was_cut_and_went_on_is_one() -> None:
     assert played.result["structured_output"] == GOOD
 
 
-def test_a_payload_beside_a_refused_call_of_the_final_turn_is_taken() -> None:
+@pytest.mark.parametrize("limits", [LimitSettings(max_turns=2), None], ids=["turns", "report"])
+def test_a_payload_beside_a_refused_call_is_taken_once_the_final_turn_gives_up(
+    limits: LimitSettings | None,
+) -> None:
     both = answer(*IN_TEXT.content, call("x", "Touch"))
-    played = Played(echo(), both, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    before = [echo()] if limits else [answer(text("well..."))] * 4
+    own = [both, *[answer(call("y", "Touch"))] * 3] if limits else [both]
+    played = Played(*before, *own, form=PAYLOAD_FORM, limits=limits)
+    assert (played.ended.exit_code, played.calls_made) == (0, len(before) + len(own))
     assert played.result["structured_output"] == GOOD
-    assert played.ran == ["e1"]
+    assert "Touch" not in played.ran
 
 
 def paid(*answers: Answer, max_turns: int | None = None) -> Played:

@@ -45,6 +45,39 @@ def test_a_word_that_looks_like_a_command_is_exit_2_with_what_was_meant(
     assert f"`ralph run {words[0]}` runs it as a prompt" in ran.stderr
 
 
+BEHIND_OPTIONS = {
+    ("-q", "doctr"): "ralph doctor",
+    ("--model", "opus", "help"): "ralph --help",
+    ("-C", ".", "--output-format", "json", "status"): "ralph loop --status",
+}
+BEHIND_LOOP = {
+    ("loop", "status"): "ralph loop --status",
+    ("loop", "stats"): "ralph loop --status",
+    ("loop", "inti"): "ralph loop init",
+    ("loop", "contineu"): "ralph loop --continue",
+    ("loop", "-q", "stop"): "touch .ralph/stop",
+    ("loop", "help"): "ralph loop --help",
+}
+
+
+@pytest.mark.parametrize(("words", "instead"), (BEHIND_OPTIONS | BEHIND_LOOP).items(), ids=" ".join)
+def test_behind_options_and_behind_loop_it_is_the_same(ralph_here, serve, words, instead) -> None:
+    server = serve(Turn("never"))
+    ran = ralph_here(*words)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"`{words[-1]}` is no command of `ralph loop`" in ran.stderr or words[0] != "loop"
+    assert f"did you mean `{instead}`" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("-qp", "status"), ("-q", "run", "-p"), ("run", "-q", "status")], ids=" ".join
+)
+def test_a_word_behind_options_that_the_user_calls_a_prompt_is_one(ralph, serve, words) -> None:
+    server = serve(Turn("Hello."))
+    assert ralph(*words).code == 0
+    assert server.request_count == 1
+
+
 def test_a_word_that_the_user_calls_a_prompt_is_one(ralph, serve) -> None:
     server = serve(Turn("Hello."))
     assert ralph("status", "-p").code == 0

@@ -72,7 +72,11 @@ def test_a_driver_goes_to_plan_and_back_to_what_the_start_allowed(drive, serve, 
     assert driver.ask("set_permission_mode", mode="plan") == {"mode": "plan"}
     assert driver.event("status")["permissionMode"] == "plan"
     driver.say("plan it")
-    assert driver.result()["subtype"] == "success"
+    planned = driver.result()
+    assert planned["subtype"] == "success"
+    [denied] = planned["permission_denials"]
+    assert (denied["tool_name"], denied["tool_input"]["content"]) == ("Write", "x")
+    assert denied["tool_use_id"] in str(server.requests[1].json()["messages"][-1])
     [(said, is_error)] = results(server, 1)
     assert is_error
     assert said.startswith(NOT_RUN)
@@ -81,7 +85,7 @@ def test_a_driver_goes_to_plan_and_back_to_what_the_start_allowed(drive, serve, 
         assert isinstance(driver.ask("set_permission_mode", mode=mode), str)
     assert driver.ask("set_permission_mode", mode="bypassPermissions") == {"mode": "bypassPermissions"}
     driver.say("do it")
-    driver.result(2)
+    assert driver.result(2)["permission_denials"] == []
     ran = driver.finish()
     assert ran.code == 0
     assert (ralph.cwd / "made.txt").exists()

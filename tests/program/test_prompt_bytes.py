@@ -29,6 +29,21 @@ def test_a_prompt_that_is_no_text_is_exit_2_and_says_which_byte(ralph, serve, na
     assert "iconv" in ran.last_line
 
 
+@pytest.mark.parametrize("option", ["--system-prompt", "--append-system-prompt"])
+@pytest.mark.parametrize("command", [(), ("loop",)], ids=["run", "loop"])
+def test_a_system_prompt_that_is_no_text_is_exit_2_and_says_which_byte(
+    ralph_here, ralph, serve, command, option
+) -> None:
+    server = serve(Turn("Hello."))
+    file = ralph.cwd / "style.md"
+    file.write_bytes(LATIN_1)
+    for given in ([option, LATIN_1.decode("utf-8", "surrogateescape")], [f"{option}-file", str(file)]):
+        ran = ralph_here(*command, "go", *given)
+        assert (ran.code, ran.stdout, server.request_count) == (2, "", 0)
+        assert given[0] in ran.last_line
+        assert "is not UTF-8 text: byte 13 (0xe9, in line 1)" in ran.last_line
+
+
 def test_a_loop_s_prompt_that_breaks_says_what_it_said_before(ralph, iterations) -> None:
     (ralph.cwd / "PROMPT.md").write_text("do the task")
 

@@ -9,7 +9,8 @@ import pytest
 from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
 from tests.program.model_answers import SCHEMA, bash, report
 
-IN_TEXT = Turn('{"status": "success", "summary": "All tests pass."}')
+SUCCESS = '{"status": "success", "summary": "All tests pass."}'
+IN_TEXT = Turn(SUCCESS)
 TAKEN_BACK = Turn([Text("I was wrong: 3 tests fail."), ToolUse("Bash", {"command": "exit 3"})])
 
 
@@ -84,3 +85,33 @@ def test_a_report_that_was_dropped_is_forgotten_once_the_model_is_told(ralph, se
     ran = ralph("go", "--json-schema", SCHEMA, "--output-format", "json")
     assert (ran.code, ran.result["final_report"]["source"]) == (1, "synthetic")
     assert json.dumps({"files": 3}) not in json.dumps(ran.result.get("structured_output"))
+
+
+BESIDE_A_CALL = Turn([Text(SUCCESS), ToolUse("Bash", {"command": "make test"})])
+
+
+def test_a_report_in_text_beside_a_refused_call_comes_behind_the_final_turn_s_own_attempts(
+    ralph, serve
+) -> None:
+    server = serve(BESIDE_A_CALL, report("failure", "3 tests fail."))
+    ran = ralph("go", "--require-report", "--max-turns", "1", "--output-format", "json")
+    assert (ran.code, server.request_count) == (1, 2)
+    assert ran.result["final_report"] == {
+        "source": "tool_call",
+        "status": "failure",
+        "summary": "3 tests fail.",
+    }
+
+
+def test_a_report_in_text_beside_a_refused_call_counts_where_nothing_else_was_said(ralph, serve) -> None:
+    """An empty answer between them says nothing either."""
+    server = serve(BESIDE_A_CALL, Turn([]), Step(bash("make test"), repeat="forever"))
+    ran = ralph("go", "--require-report", "--max-turns", "1", "--output-format", "json")
+    assert (ran.code, server.request_count) == (0, 4)
+    assert ran.result["final_report"]["source"] == "text"
+
+
+def test_a_report_in_text_beside_a_refused_call_is_taken_back_by_other_words(ralph, serve) -> None:
+    serve(BESIDE_A_CALL, Turn("I was wrong: 3 tests fail."), Step(bash("make test"), repeat="forever"))
+    ran = ralph("go", "--require-report", "--max-turns", "1", "--output-format", "json")
+    assert (ran.code, ran.result["final_report"]["source"]) == (3, "synthetic")

@@ -35,6 +35,10 @@ UNDERSTOOD = [
     ("haiku", {HAIKU: "opus", OPUS: "gateway-opus"}, "claude-opus-5-5", None),
     ("opus", {SONNET: "gateway-sonnet", HAIKU: " "}, "claude-opus-5-5", None),
     ("qwen3[1m]", {}, "qwen3", 1_000_000),
+    ("Opus", {OPUS: "gateway-opus"}, "gateway-opus", None),
+    ("SONNET[1M]", {}, "claude-sonnet-5-5", None),
+    ("Default", {}, "claude-sonnet-5-5", None),
+    ("Qwen3", {}, "Qwen3", None),
     ("claude-opus-5-5", {OPUS: "gateway-opus"}, "claude-opus-5-5", None),
 ]
 
@@ -51,7 +55,12 @@ def test_names_of_models_become_ids_wherever_they_are_given(world, name, environ
     assert (target.model, target.context_window) == (model, window)
 
 
-REFUSED = [("opusplan", "opusplan"), ("opusplan[1m]", "opusplan"), ("claude-haiku-4-5[1m]", "200,000 tokens")]
+REFUSED = [
+    ("opusplan", "opusplan"),
+    ("OpusPlan[1m]", "opusplan"),
+    ("[1m]", "before [1m]"),
+    ("claude-haiku-4-5[1m]", "200,000 tokens"),
+]
 
 
 @pytest.mark.parametrize(("name", "says"), REFUSED)

@@ -94,7 +94,7 @@ def test_user_file_is_where_xdg_says(environment: dict[str, str], expected: Path
         ("opus", "claude-opus-5-5"),
         ("sonnet", "claude-sonnet-5-5"),
         ("haiku", "claude-haiku-5-5"),
-        ("Opus", "Opus"),
+        ("Opus", "claude-opus-5-5"),
         ("qwen3:8b", "qwen3:8b"),
     ],
 )
