@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ralph.core.strict_json import strict_json
@@ -59,6 +59,8 @@ class Malformed:
     reason: str
     request_id: str | None = None
     """None: the line has none, or one that cannot be given back."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What it asked for where it was meant as a control request, `subtype` included: it may have been a guard."""
 
 
 class _LineError(Exception):
@@ -80,7 +82,8 @@ def parse_control_line(line: bytes) -> ControlLine:
     try:
         return _meaning(value)
     except _LineError as flaw:
-        return Malformed(str(flaw), _request_id(value))
+        request = value.get("request") if value.get("type") == "control_request" else None
+        return Malformed(str(flaw), _request_id(value), request if isinstance(request, dict) else {})
 
 
 def success(request_id: str, response: Mapping[str, Any]) -> dict[str, Any]:
