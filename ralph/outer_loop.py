@@ -22,7 +22,14 @@ from ralph.core.loop_values import IterationResult, LoopEnd
 from ralph.core.outcome import Outcome
 from ralph.loop_book import LoopBook
 from ralph.loop_iteration import Iteration, unseen_end
-from ralph.loop_patience import OutageLastsError, Patience, PatientCheck, PatientCheckout
+from ralph.loop_patience import (
+    OutageLastsError,
+    Patience,
+    PatientCheck,
+    PatientCheckout,
+    PatientIterations,
+    PatientRecord,
+)
 from ralph.loop_ports import CheckoutError
 from ralph.ports import Interrupted
 
@@ -33,10 +40,16 @@ if TYPE_CHECKING:
 
 class OuterLoop:
     def __init__(self, state: LoopState, world: LoopWorld) -> None:
-        self._book = LoopBook(state, world.record, world.people, world.clock)
-        self._patience = Patience(self._book, world)
+        record = PatientRecord(world.record)
+        self._book = LoopBook(state, record, world.people, world.clock)
+        self._patience = record.patience = Patience(self._book, world)
         check = None if world.check is None else PatientCheck(world.check, self._patience)
-        self._world = replace(world, checkout=PatientCheckout(world.checkout, self._patience), check=check)
+        self._world = replace(
+            world,
+            checkout=PatientCheckout(world.checkout, self._patience),
+            iterations=PatientIterations(world.iterations, self._patience),
+            check=check,
+        )
 
     @property
     def state(self) -> LoopState:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.core.loop_values import IterationResult
 from ralph.core.outcome import Outcome
+from ralph.core.shortage import shortage_of
 from ralph.core.strict_json import strict_json
 from ralph.effects.loop.regular_file import read_regular_file
 from ralph.effects.output.result_object import limit_named
@@ -36,7 +37,7 @@ def outcome_of(exit_code: int) -> Outcome | None:
 
 
 def result_written(path: Path, exit_code: int) -> IterationResult:
-    """Raises NoResultError."""
+    """Raises NoResultError, and a ShortageError where it cannot be read just now."""
     fields = _object_in(path)
     told = fields.get("exit_code")
     if told != exit_code:
@@ -61,6 +62,9 @@ def _object_in(path: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         raise NoResultError("it left no result") from None
     except OSError as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            raise shortage from None
         raise NoResultError(f"its result cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise NoResultError(f"its result is damaged: {error}") from error
