@@ -333,6 +333,9 @@ class LoopCommand:
             if plan.pushes and isinstance(checkout, GitCheckout):
                 record.save_pins(checkout.pins_text())
         except (OSError, JournalError) as error:
+            shortage = shortage_of(error)
+            if shortage is not None:
+                raise CannotBeginError(Outcome.API_UNAVAILABLE, told_with_advice(shortage)) from None
             said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
             raise CannotBeginError(Outcome.IO_ERROR, f"cannot begin a loop: {said}") from None
         return record

@@ -12,7 +12,14 @@ from msgspec.structs import replace
 
 from ralph.loop.book import LoopBook
 from ralph.loop.iteration import Iteration, unseen_end
-from ralph.loop.patience import OutageLastsError, Patience, PatientCheck, PatientCheckout
+from ralph.loop.patience import (
+    OutageLastsError,
+    Patience,
+    PatientCheck,
+    PatientCheckout,
+    PatientIterations,
+    PatientRecord,
+)
 from ralph.loop.ports import CheckoutError
 from ralph.loop.rules import (
     check_limit_s,
@@ -34,10 +41,16 @@ if TYPE_CHECKING:
 
 class OuterLoop:
     def __init__(self, state: LoopState, world: LoopWorld) -> None:
-        self._book = LoopBook(state, world.record, world.people, world.clock)
-        self._patience = Patience(self._book, world)
+        record = PatientRecord(world.record)
+        self._book = LoopBook(state, record, world.people, world.clock)
+        self._patience = record.patience = Patience(self._book, world)
         check = None if world.check is None else PatientCheck(world.check, self._patience)
-        self._world = replace(world, checkout=PatientCheckout(world.checkout, self._patience), check=check)
+        self._world = replace(
+            world,
+            checkout=PatientCheckout(world.checkout, self._patience),
+            iterations=PatientIterations(world.iterations, self._patience),
+            check=check,
+        )
 
     @property
     def state(self) -> LoopState:

@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ralph.loop.book import LoopBook
-    from ralph.loop.ports import Check, Checkout, LoopWorld
-    from ralph.loop.values import Changes, CheckResult, Snapshot
+    from ralph.loop.ports import Check, Checkout, Iterations, LoopRecord, LoopWorld
+    from ralph.loop.state import LoopState
+    from ralph.loop.values import (
+        Changes,
+        CheckResult,
+        IterationOrder,
+        IterationResult,
+        SessionSeen,
+        Snapshot,
+    )
     from ralph.retry.backoff import Wait
 
 T = TypeVar("T")
@@ -46,11 +54,11 @@ class Patience:
         limit_s = self._book.state.plan.limits.max_time_s
         return math.inf if limit_s is None else limit_s - self._book.elapsed_s()
 
-    def wait(self, wait: Wait, setback: Setback, number: int) -> None:
+    def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:
         """`number`: how many setbacks of that kind in a row. Raises OSError and `Interrupted`."""
         until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
         self._world.people.waits(self._book.state, wait, until, setback, number)
-        current = self._book.state.current
+        current = self._book.state.current if is_recorded else None
         if current is not None:
             self._book.save_current(phase=Phase.WAITING, waits_until=until.isoformat())
         self.sleep(wait.seconds, setback)
@@ -63,8 +71,8 @@ class Patience:
             awaited = "the API" if setback is Setback.OUTAGE else "this machine"
             self._world.waiter.sleep(seconds, waiting_for=awaited)
 
-    def keep_trying(self, act: Callable[[], T]) -> T:
-        """Raises what it raises, but a shortage; OutageLastsError where that lasts."""
+    def keep_trying(self, act: Callable[[], T], *, is_recorded: bool = True) -> T:
+        """Raises what it raises, but a shortage; OutageLastsError where that lasts. `is_recorded`: the waits are."""
         number, slept_s = 0, 0.0
         while True:
             try:
@@ -76,8 +84,37 @@ class Patience:
             wait = outage_wait(number, slept_s, None, self._world.schedule, self.left_s(), away=LACKING)
             if isinstance(wait, GiveUp):
                 raise OutageLastsError(wait.reason)
-            self.wait(wait, Setback.SHORTAGE, number)
+            self.wait(wait, Setback.SHORTAGE, number, is_recorded=is_recorded)
             slept_s += wait.seconds
+
+
+class PatientRecord:
+    """A `LoopRecord`, written again where a descriptor or memory was missing: that ends no night either."""
+
+    def __init__(self, record: LoopRecord) -> None:
+        self._record = record
+        self.patience: Patience | None = None
+        """Set as soon as there is one: it waits with the book, which is kept here."""
+
+    def save(self, state: LoopState) -> None:
+        if self.patience is None:
+            self._record.save(state)
+        else:
+            self.patience.keep_trying(lambda: self._record.save(state), is_recorded=False)
+
+
+class PatientIterations:
+    """`Iterations` whose sessions are looked for until there is something to look with: a guess would begin work anew."""
+
+    def __init__(self, iterations: Iterations, patience: Patience) -> None:
+        self._iterations = iterations
+        self._patience = patience
+
+    def run(self, order: IterationOrder) -> IterationResult:
+        return self._iterations.run(order)
+
+    def seen(self, session_id: str) -> SessionSeen | None:
+        return self._patience.keep_trying(lambda: self._iterations.seen(session_id))
 
 
 class PatientCheckout:
@@ -116,5 +153,7 @@ class PatientCheck:
 
 if TYPE_CHECKING:
 
-    def _fits(checkout: PatientCheckout, check: PatientCheck) -> tuple[Checkout, Check]:
-        return checkout, check
+    def _fits(
+        checkout: PatientCheckout, check: PatientCheck, record: PatientRecord, iterations: PatientIterations
+    ) -> tuple[Checkout, Check, LoopRecord, Iterations]:
+        return checkout, check, record, iterations

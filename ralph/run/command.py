@@ -244,16 +244,33 @@ class RunCommand:
         return self.ended_early(Outcome.INTERNAL_ERROR, describe_bug(error))
 
     def told(self, ended: RunEnded) -> RunEnded:
-        """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error."""
+        """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error; where
+        the machine lacks what it takes, api_unavailable, so that a loop waits and has it told once more.
+        """
         if self._silent_input is not None:
             ended = replace(ended, notices=self._silent_input.in_the_end)
         try:
-            self._writer.write_result_file(ended)
+            self._write_result_file(ended)
         except OSError as error:
-            name = self.options.output.result_file
-            ended = self._undelivered(ended, f"cannot write the result file {name}: {error.strerror}")
+            outcome = Outcome.IO_ERROR if shortage_of(error) is None else Outcome.API_UNAVAILABLE
+            said = f"cannot write the result file {self.options.output.result_file}: {error.strerror}"
+            ended = self._undelivered(ended, said, outcome)
         self.emit(ended)
         return ended
+
+    def _write_result_file(self, ended: RunEnded) -> None:
+        """A moment's shortage is waited for: it must not cost a night's result. Raises OSError, a ShortageError for that."""
+
+        def write() -> None:
+            try:
+                self._writer.write_result_file(ended)
+            except OSError as error:
+                raise shortage_of(error) or error from None
+
+        try:
+            patiently(write, self.waiter, self.clock)
+        except Interrupted:  # nobody waits any longer
+            write()
 
     def _note_delivery(self, ended: RunEnded) -> None:
         """What became of the last result, into the journal: of those before it in this process too, as they went first."""
@@ -266,9 +283,8 @@ class RunCommand:
                 return  # it is told already that the journal takes no more
             self._writer.tell(Notice(f"the session does not tell what became of the result: {error}"))
 
-    def _undelivered(self, ended: RunEnded, error: str) -> RunEnded:
+    def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
         """The same end, whose result could not be delivered, and how to get at it."""
-        outcome = Outcome.IO_ERROR
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_way_back(failed) if self._prepared is not None else failed
 

@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ralph.values.strict_json import strict_json
 
@@ -56,6 +56,8 @@ class Malformed(Struct, frozen=True):
     reason: str
     request_id: str | None = None
     """None: the line has none, or one that cannot be given back."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What it asked for where it was meant as a control request, `subtype` included: it may have been a guard."""
 
 
 class _LineError(Exception):
@@ -77,7 +79,8 @@ def parse_control_line(line: bytes) -> ControlLine:
     try:
         return _meaning(value)
     except _LineError as flaw:
-        return Malformed(str(flaw), _request_id(value))
+        request = value.get("request") if value.get("type") == "control_request" else None
+        return Malformed(str(flaw), _request_id(value), request if isinstance(request, dict) else {})
 
 
 def success(request_id: str, response: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from ralph.values.events import RunEnded
     from ralph.values.redaction import Redactor
 
+_NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
+"""What becomes of an end whose result cannot be written."""
 _RESUMABLE = frozenset(
     {
         Outcome.LIMIT_REACHED,
@@ -228,7 +230,7 @@ class PreparedRun:
         recorded, self._recorded = self._recorded, None
         if recorded is None:
             return  # no task was worked on, or that was noted before
-        has_failed = ended.outcome is Outcome.IO_ERROR and recorded.outcome is not Outcome.IO_ERROR
+        has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
         entry = delivery_entry(Delivery.FAILED if has_failed else delivery, ended)
         # Lost in a power cut, nobody knows whether it was delivered: that is the truth, and costs no sync.
         self.session.journal.append(entry, sync=has_failed)

@@ -123,8 +123,10 @@ class Steering:
         self._has_room = has_room
         self._acknowledge = acknowledge
         self._emit = emit
-        self.refused_guard: str | None = None
-        """Why no message may be worked on any more; None: all may."""
+        self._missing_guard: str | None = None
+        """Of `initialize`, for as long as the process lives."""
+        self._missing_mode: str | None = None
+        """Until a mode is set that can be kept."""
         self._queue: deque[tuple[UserMessage, int]] = deque()
         self._queued_bytes = 0
         self._has_input_ended = False
@@ -134,6 +136,11 @@ class Steering:
         self._retry: RetryScheduled | None = None
         """Of the chain that is open."""
         self._retry_waits_until_s: float | None = None
+
+    @property
+    def refused_guard(self) -> str | None:
+        """Why no message may be worked on; None: all may."""
+        return self._missing_guard or self._missing_mode
 
     @property
     def is_working(self) -> bool:
@@ -215,6 +222,7 @@ class Steering:
         match line:
             case Malformed():
                 self._respond(failure(line.request_id, line.reason))
+                self._miss_what_was_asked(line)
             case UserMessage():
                 self._take_message(line, len(data))
             case ControlRequest():
@@ -236,8 +244,7 @@ class Steering:
             response = self._answer(request, waiting_for)
         except ValueError as refusal:
             self._respond(failure(request.request_id, str(refusal)))
-            if request.subtype == "initialize" and self.refused_guard is not None:
-                self._stop(GuardRefused(self.refused_guard))
+            self._stop_without_guard(request.subtype)
             return
         self._respond(success(request.request_id, response))
         if request.subtype == "set_permission_mode":
@@ -273,19 +280,43 @@ class Steering:
 
         A guard that was refused once stays missed: whatever is asked for later, nothing runs.
         """
-        guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
-        if guards and self.refused_guard is None:
-            names = ", ".join(sorted(map(in_short, guards)))
-            self.refused_guard = (
-                f"initialize asked for {names}, which ralph cannot honour: nothing runs without a guard that was asked "
-                "for. Start ralph again without it, and limit tools by its options"
-            )
-        if self.refused_guard is not None:
-            raise ValueError(self.refused_guard)
+        self._miss_guards(fields)
+        if self._missing_guard is not None:
+            raise ValueError(self._missing_guard)
         wished = [name for name in _NOT_OFFERED if fields.get(name)]
         if wished:
             raise ValueError(f"initialize: ralph does not offer {', '.join(wished)}; leave that out")
         return dict(self._introduction())
+
+    def _miss_guards(self, fields: Mapping[str, Any]) -> None:
+        guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
+        if guards and self._missing_guard is None:
+            names = ", ".join(sorted(map(in_short, guards)))
+            self._missing_guard = (
+                f"initialize asked for {names}, which ralph cannot honour: nothing runs without a guard that was asked "
+                "for. Start ralph again without it, and limit tools by its options"
+            )
+
+    def _miss_mode(self, reason: str) -> None:
+        """Who asked for a mode that is refused must not be worked for in a looser one. None is tighter than `plan`."""
+        if self._controls.permission_mode is not PermissionMode.PLAN:
+            self._missing_mode = (
+                f"set_permission_mode was refused: {reason}. Nothing runs without a mode that was asked for: set one "
+                "that ralph has"
+            )
+
+    def _miss_what_was_asked(self, line: Malformed) -> None:
+        """A guard is one, whatever is wrong with the line: a driver may not read an answer that has no id."""
+        subtype = line.fields.get("subtype")
+        if subtype == "initialize":
+            self._miss_guards(line.fields)
+        elif subtype == "set_permission_mode":
+            self._miss_mode(line.reason)
+        self._stop_without_guard(subtype)
+
+    def _stop_without_guard(self, subtype: object) -> None:
+        if subtype in ("initialize", "set_permission_mode") and self.refused_guard is not None:
+            self._stop(GuardRefused(self.refused_guard))
 
     def _set_model(self, wish: Any) -> str:
         """An absent key is a null: JavaScript drops a key whose value is undefined."""
@@ -299,17 +330,17 @@ class Steering:
         return chosen
 
     def _set_permission_mode(self, wish: object) -> str:
-        if not isinstance(wish, str):
-            raise ValueError(f'"mode" must be the name of a permission mode, not {in_short(wish)}')  # noqa: TRY004
         try:
-            mode = permission_mode(wish)
-        except ValueError as error:
-            raise ValueError(f'"mode" {error}') from None
+            mode = _mode_of(wish)
+        except ValueError as refusal:
+            self._miss_mode(str(refusal))
+            raise
         if self._controls.stays_in_plan and mode is not PermissionMode.PLAN:
             raise ValueError(
                 "the run was started with --permission-mode plan and stays in it; start another one for the work"
             )
         self._controls.permission_mode = mode
+        self._missing_mode = None
         return mode.value
 
     def _tell_mode(self) -> None:
@@ -353,6 +384,16 @@ class Steering:
             "seconds_left": round(left_s, 3),
             "message": self._retry.message,
         }
+
+
+def _mode_of(wish: object) -> PermissionMode:
+    """Raises ValueError with what to say."""
+    if not isinstance(wish, str):
+        raise ValueError(f'"mode" must be the name of a permission mode, not {in_short(wish)}')  # noqa: TRY004
+    try:
+        return permission_mode(wish)
+    except ValueError as error:
+        raise ValueError(f'"mode" {error}') from None
 
 
 def _is_guard(name: str) -> bool:

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 LOCAL_FILE = "ralph.toml"
 """In the working directory."""
-MAX_BYTES = 1_000_000
-"""Nobody writes a thousandth of this; a cloned repository may hold anything."""
+MAX_BYTES = 100_000
+"""Nobody writes a tenth of this; a cloned repository may hold anything."""
+_MOST_DOTS_IN_LINE = 100
+"""A key stands in one line, and tomllib's time and memory grow with the square of its parts: 80 KB take all memory."""
+_MOST_LEVELS = 50
+"""Of tables and lists; settings have five. Two hundred and more parts overwhelm whoever walks through them."""
 _MOST_LINKS = 40
 """That Linux follows in one path."""
 
@@ -198,8 +202,11 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise SettingsFileError(f"{path}:{line}: not valid TOML: not UTF-8") from error
+    for line, content in enumerate(text.split("\n"), start=1):
+        if content.count(".") > _MOST_DOTS_IN_LINE:
+            raise SettingsFileError(f"{path}:{line}: more than {_MOST_DOTS_IN_LINE} dots in a line")
     try:
-        return tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         where = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(error))
         line = int(where[1]) if where and where[1] else text.rstrip("\n").count("\n") + 1
@@ -207,3 +214,17 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
         raise SettingsFileError(f"{path}:{line}: not valid TOML: {reason}") from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 1,000 deep
         raise SettingsFileError(f"{path}: not valid TOML: {type(error).__name__}") from error
+    if _is_deeper(document, _MOST_LEVELS):
+        raise SettingsFileError(f"{path}: tables and lists are nested deeper than {_MOST_LEVELS} levels")
+    return document
+
+
+def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
+    """Level by level: whatever goes down by calls ends where Python's stack does."""
+    level: list[Any] = [document]
+    for _ in range(most_levels):
+        inner = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]
+        level = [one for one in inner if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True

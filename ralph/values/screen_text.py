@@ -29,7 +29,9 @@ _HIDDEN = (
 # What may stand before a bracket and not be noticed: neither a letter nor a digit nor ASCII; letters without a shape.
 _UNNOTICED = r"(?:[^\w!-~]|[\u115f\u1160\u3164\uffa0])*"
 _BRACKETS = r"[\[\uff3b\u2045\u27e6\u2772\u3010\u3014\u3016]"
-_LIKE_OURS = rf"{_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|ralph{_UNNOTICED}[:\uff1a])"
+# Between the letters of a name stands what has no width: the joiners and selectors that are shown.
+_NAME = _UNNOTICED.join("ralph")
+_LIKE_OURS = rf"{_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNOTICED}[:\uff1a])"
 
 
 def visible(text: str) -> str:

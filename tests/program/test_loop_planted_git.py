@@ -12,7 +12,7 @@ from ralph.mock_api import Fault, Step, Turn
 from tests.certificates import make_certificate
 from tests.program.conftest import in_turn, loop_folder, loop_lines, processes_of, wait_until
 from tests.program.git_servers import GitServer, ThiefProxy, bare_git_http_is_there
-from tests.program.model_answers import bash
+from tests.program.model_answers import bash, calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,6 +153,48 @@ def test_what_held_a_credential_and_was_changed_before_a_resume_is_told_and_noth
     assert "there is no remote to push to" in loop_lines(again)[-1]
     assert TOKEN not in again.stderr + ran.stderr
     assert TOKEN not in "".join(path.read_text() for path in loop_folder(ralph).iterdir())
+
+
+def test_a_filter_without_a_name_and_a_remote_in_disguise_run_nothing(
+    ralph, checkout, iterations, tmp_path
+) -> None:
+    """An archive brings `.git` along: a filter that `filter=` chooses, and beside it a remote that would check out.
+
+    What is no git directory, `evil/.git`, would be looked at for settings, and git would go on to `evil` itself.
+    """
+    mark = tmp_path / "ran"
+    evil = ralph.cwd / "evil"
+    git(ralph, "clone", "-q", "--bare", "remote.git", str(evil))
+    git(ralph, "--git-dir", str(evil), "config", "core.bare", "false")
+    git(ralph, "--git-dir", str(evil), "--work-tree", str(evil), "checkout", "-q", "-f", "main")
+    with (evil / "config").open("a") as file:
+        file.write(
+            f'[receive]\n\tdenyCurrentBranch = updateInstead\n[filter "x"]\n\tsmudge = "touch {mark}; cat"\n'
+        )
+    _made(evil / ".git").joinpath("HEAD").write_text("ref: refs/heads/main\n")
+    with (ralph.cwd / ".git" / "config").open("a") as file:
+        file.write(f'[filter ""]\n\tclean = "touch {mark}; cat"\n')
+    with (ralph.cwd / ".git" / "info" / "exclude").open("a") as file:
+        file.write("evil\n")
+    checkout.git("remote", "set-url", "origin", "./evil")
+    ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
+    ran = ralph("loop", "go", "--commit", "--push", "--tools", "Write", "--max-iterations", "1")
+    assert (ran.code, mark.exists()) == (78, False)
+    assert "a push to ./evil would update the files there" in ran.stderr
+
+    iterations(
+        [
+            calls(
+                ("Write", {"file_path": ".gitattributes", "content": "*.txt filter=x\n*.bin filter=\n"}),
+                ("Write", {"file_path": "a.bin", "content": "x"}),
+            )
+        ]
+    )
+    ran = ralph("loop", "go", "--commit", "--tools", "Write", "--max-iterations", "1")
+    assert (ran.code, mark.exists()) == (0, False)
+    assert "a.bin goes through the filter ''" in ran.stderr
+    checkout.git("add", "a.bin")
+    assert mark.exists(), "and git itself runs it"
 
 
 def test_the_hooks_that_an_iteration_leaves_are_named(ralph, checkout, iterations) -> None:

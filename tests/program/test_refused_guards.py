@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
@@ -59,6 +61,42 @@ def test_a_message_at_work_ends_when_a_guard_is_refused_and_its_calls_are_not_ru
     assert driver.result(2)["exit_code"] == 78
     assert driver.finish().code == 78
     assert server.request_count == 1
+    assert not (ralph.cwd / "ran").exists()
+
+
+def test_after_a_refused_mode_nothing_runs_until_one_is_set_that_can_be_kept(drive, serve, ralph) -> None:
+    server = serve(bash("touch ran"), DONE)
+    driver = drive()
+    # Without waiting for the answer, as before.
+    driver.send(request("set_permission_mode", "r1", mode="dontAsk"), user("go"))
+    refused = driver.answer("r1")
+    ended = driver.result()
+    assert (ended["terminal_reason"], ended["exit_code"], server.request_count) == ("config", 78, 0)
+    assert ended["errors"][-1].startswith(f"set_permission_mode was refused: {refused}")
+    assert driver.ask("set_permission_mode", mode="plan") == {"mode": "plan"}
+    assert isinstance(driver.ask("set_permission_mode", mode="dontAsk"), str), "plan is tighter, and stays"
+    driver.say("go")
+    assert driver.result(2)["subtype"] == "success"
+    assert driver.finish().code == 0
+    assert server.request_count == 2
+    assert not (ralph.cwd / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"request": {"subtype": "initialize", "hooks": HOOKS}},
+        {"request_id": 1, "request": {"subtype": "initialize", "hooks": HOOKS}},
+        {"request_id": 1, "request": {"subtype": "set_permission_mode", "mode": "plan"}},
+    ],
+)
+def test_a_guard_in_a_request_without_a_proper_id_is_a_guard(drive, serve, ralph, line) -> None:
+    server = serve(bash("touch ran"), DONE)
+    driver = drive()
+    driver.send(json.dumps({"type": "control_request", **line}).encode(), user("go"))
+    assert '"request_id" must be a text' in driver.answer(None)
+    assert driver.finish().code == 78
+    assert server.request_count == 0
     assert not (ralph.cwd / "ran").exists()
 
 

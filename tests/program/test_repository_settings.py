@@ -81,6 +81,17 @@ def test_every_other_key_of_a_repository_stops_the_run_exits_78(ralph, ralph_her
         assert part in ran.last_line
 
 
+def test_no_key_of_a_repository_takes_the_memory_or_ends_as_a_bug_exits_78(ralph, serve) -> None:
+    """80 KB of one key took all memory, half a minute and no signal; 5 KB were `RecursionError`, a bug in ralph."""
+    server = serve(DONE)
+    (ralph.cwd / "ralph.toml").write_text("[limits]\n" + "a." * 2500 + "b = 1\n")
+    ran = ralph("go", "--output-format", "json")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "ralph.toml:2: more than 100 dots in a line" in ran.last_line
+    doctor = ralph("doctor")
+    assert (doctor.code, "ralph.toml:2: more than 100 dots in a line" in doctor.stdout) == (78, True)
+
+
 def test_a_users_file_beneath_the_working_directory_receives_no_key_exits_78(ralph, serve, tmp_path) -> None:
     """By whatever way the path leads there."""
     server = serve(DONE)

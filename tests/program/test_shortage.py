@@ -309,3 +309,52 @@ def test_p18_a_command_whose_launcher_finds_no_process_was_not_started_and_says_
     assert ran.code == 75
     assert ran.stderr.startswith("the command was not started: this machine has no process left (")
     assert not (ralph.cwd / "effects").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process can be set on Linux only")
+def test_p18_a_result_file_that_finds_no_descriptor_is_no_end_but_told_once_more_when_asked_exits_75(
+    ralph, answer_with
+) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    file = ralph.cwd / "result.json"
+
+    def begin(sock: socket.socket) -> None:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, most))
+        sock.sendall(stream(DONE))
+
+    server = answer_with(begin)
+    process = ralph.start("go", "--result-file", str(file))
+    ran = ralph.finish(process)
+    assert ran.code == 75, ran.stderr
+    assert f"cannot write the result file {file}: this machine has no file descriptor left" in ran.last_line
+    again = ralph("-c", "--result-file", str(file))
+    assert (again.code, len(server.requests)) == (0, 1), "nobody is asked again"
+    assert json.loads(file.read_text())["result"] == "All done."
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process can be set on Linux only")
+def test_p18_a_loop_that_finds_no_descriptor_for_its_record_waits_and_goes_on_exits_0(
+    ralph, answer_with
+) -> None:
+    errors = ralph.cwd.parent / "stderr.txt"
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit(descriptors: int) -> None:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, most))
+
+    def end() -> None:
+        wait_until(lambda: "this machine has no process, thread" in errors.read_text())
+        limit(most)
+
+    def begin(sock: socket.socket) -> None:
+        limit(3)
+        threading.Thread(target=end).start()
+        sock.sendall(stream(DONE))
+
+    answer_with(begin, stream(DONE))
+    ralph.user_file.write_text("[loop]\noutage_waits_s = [0.1]\noutage_budget_s = 20\n")
+    with errors.open("wb") as stderr:
+        process = ralph.start("loop", "go", "--max-iterations", "2", stderr=stderr)
+        ran = ralph.finish(process)
+    assert ran.code == 0, errors.read_text()
+    assert "[loop] completed: 2 iterations" in errors.read_text()

@@ -17,8 +17,8 @@ from tests.program.model_answers import bash, calls
 FORGED = "[ralph] completed [9 turns, 1.0s]"
 # Clipboard, title, clear screen, colour, as C1, overrides of the direction, and what has no width.
 TRICKS = "\x1b]52;c;ZXZpbA==\x07\x1b]0;t\x1b\\\x1b[2J\x1b[31m\x9b31m\x9d0;t\x9c\u202e\u2066\u200b\u2060\r\x08"
-ANSWER = f"One{TRICKS} line.\n{FORGED}\n \u200b{TRICKS}[retry] Recovered\nfamily 👩\u200d👩\u200d👧\u2028[loop] done"
-SHOWN = "One line.\n| [ralph] completed [9 turns, 1.0s]\n|  [retry] Recovered\nfamily 👩\u200d👩\u200d👧\n| [loop] done\n"
+ANSWER = f"One{TRICKS} line.\n{FORGED}\n \u200b{TRICKS}[retry] Recovered\nfamily 👩\u200d👩\u200d👧\u2028[loop] done\nra\u200cl\ufe0fph: no key"
+SHOWN = "One line.\n| [ralph] completed [9 turns, 1.0s]\n|  [retry] Recovered\nfamily 👩\u200d👩\u200d👧\n| [loop] done\n| ra\u200cl\ufe0fph: no key\n"
 POWER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f]")
 OWN_LINE = re.compile(r"\[(ralph|tool|retry|error|notice|hint|turn|target)\] ")
 

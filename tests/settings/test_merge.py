@@ -304,6 +304,25 @@ def test_toml_that_overwhelms_the_parser_is_one_line(world: World, content: str)
     assert str(world.error(local=content)).startswith(f"{world.local_file}: not valid TOML: ")
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[limits]\n" + "a." * 101 + "b = 1\n", ":2: more than 100 dots in a line"),
+        ("a = 1\n[" + "a." * 101 + "b]\n", ":2: more than 100 dots in a line"),
+        ("a." * 50 + "b = 1\n", ": tables and lists are nested deeper than 50 levels"),
+        ("a = " + "[" * 60 + "{ b = 1 }" + "]" * 60, ": tables and lists are nested deeper than 50 levels"),
+        ("a." * 45 + "b = 1\n", ": unknown key 'a'; a settings file holds"),
+        ('[model]\nname = "' + "." * 100 + '"\n', None),
+    ],
+)
+def test_a_key_has_a_bounded_number_of_parts(world: World, content: str, why: str | None) -> None:
+    world.user_file.write_text(content)
+    if why is None:
+        world.load()
+    else:
+        assert str(world.error()).startswith(f"{world.user_file}{why}")
+
+
 def test_byte_order_mark_is_ignored(world: World) -> None:
     world.local_file.write_bytes(b'\xef\xbb\xbfmodel.name = "x"')
     assert world.load().model.name == "x"

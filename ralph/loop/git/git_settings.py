@@ -41,10 +41,11 @@ _PROGRAMS = {
     "core.sshcommand": "ssh",
     "core.alternaterefscommand": "true",
 }
-_FILTER = re.compile(r"filter\.(?P<name>.+)\.(?P<key>clean|smudge|process|required)", re.DOTALL)
-_CREDENTIAL_HELPER = re.compile(r"credential\.(?:.+\.)?helper", re.DOTALL)
-_HOOK = re.compile(r"(?P<hook>hook\..+)\.command", re.DOTALL)
-_LFS_EXTENSION = re.compile(r"lfs\.extension\..+\.(?:clean|smudge)", re.DOTALL)
+# The name between the dots may be empty: `[filter ""]`, chosen by `filter=` in `.gitattributes`.
+_FILTER = re.compile(r"filter\.(?P<name>.*)\.(?P<key>clean|smudge|process|required)", re.DOTALL)
+_CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)
+_HOOK = re.compile(r"(?P<hook>hook\..*)\.command", re.DOTALL)
+_LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
 # What `git lfs install --local` writes: the program is the user's own, from PATH.
 _GIT_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
 _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}

@@ -110,14 +110,16 @@ class RemoteGit:
 
     def _for_theirs(self, path: str) -> list[str]:
         """Options by which a repository on this machine runs none of its programs. Raises CheckoutError, Interrupted."""
-        place = next(
-            (path + suffix for suffix in _SUFFIXES if _is_repository(self._top, path + suffix)), None
-        )
+        place = self._git_directory_of(path)
         ours = [word for pair in _IN_THEIRS for word in ("-c", pair)]
         if place is None:  # git will say so
             return [*settings_before_any().arguments, *ours]
-        arguments = [*settings_before_any().arguments, "config", "--list", "--show-scope", "-z"]
-        answer = self._program.call(arguments, self._base | {"GIT_DIR": place}, name="config")
+        # From inside, as `git receive-pack` will: conditions (`includeIf`) can tell where they are asked from.
+        arguments = [
+            *("-C", place, *settings_before_any().arguments),
+            *("config", "--list", "--show-scope", "-z"),
+        ]
+        answer = self._program.call(arguments, self._base | {"GIT_DIR": "."}, name="config")
         if answer.status:
             raise failure(Path(place), "config", answer)
         settings = settings_from(answer.output)
@@ -127,6 +129,20 @@ class RemoteGit:
                 "that it names; push to a bare repository"
             )
         return [*settings.arguments, *ours]
+
+    def _git_directory_of(self, path: str) -> str | None:
+        """The one that git takes for this path, which git itself is asked: a `.git` that is none is passed over.
+
+        None: there is none. Raises CheckoutError and Interrupted.
+        """
+        for suffix in _SUFFIXES:
+            asked = ["rev-parse", "--resolve-git-dir", path + suffix]
+            arguments = [*settings_before_any().arguments, *asked]
+            if os.path.lexists(self._top / (path + suffix)):
+                answer = self._program.call(arguments, self._base, name="rev-parse")
+                if not answer.status:
+                    return os.fsdecode(answer.output.removesuffix(b"\n"))
+        return None
 
     def _whose_files(self) -> str:
         """For a shell: the user's own files count in a repository on this machine as they do in ours."""
@@ -160,9 +176,10 @@ class RemoteGit:
 def local_path(url: str) -> str | None:
     """Of a remote on this machine, as git tells it from others; None: it is elsewhere."""
     if url.lower().startswith("file://"):
-        return unquote(url[len("file://") :], errors="surrogateescape")
+        path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
+        return path[2:] if path.startswith("///") else path  # a host is a part of the path
     before_colon, colon, _ = url.partition(":")
-    return None if colon and "/" not in before_colon else url
+    return None if colon and "/" not in before_colon else os.path.expanduser(url)  # noqa: PTH111 - `~user` stays
 
 
 def _by_environment(settings: RemoteSettings) -> dict[str, str]:
@@ -183,9 +200,3 @@ def _make_repository(place: Path, source: Source) -> None:
     is_plain = source.object_format == "sha1"
     extensions = "" if is_plain else f"\tobjectFormat = {source.object_format}\n"
     (place / "config").write_text(_CONFIGURATION.format(version=0 if is_plain else 1, extensions=extensions))
-
-
-def _is_repository(top: Path, path: str) -> bool:
-    """Or a file that leads to one."""
-    place = top / path
-    return (place / "HEAD").exists() or (place.is_file() and place.name.endswith(".git"))

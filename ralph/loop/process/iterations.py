@@ -157,11 +157,19 @@ class RalphIterations:
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
-        """Or not followed: then it was stopped as soon as it had begun."""
-        seen = self.seen(session_id)
+        """Or not followed, then it was stopped as soon as it had begun; or its result could not be read.
+
+        What it has done shows once there is something to look with: its session then tells of its end.
+        """
+        try:
+            seen = self.seen(session_id)
+        except OSError as error:
+            if shortage_of(error) is None:
+                raise
+            seen = None
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         away = Outcome.API_UNAVAILABLE
-        reason = f"it could not be started: {shortage}"
+        reason = f"it could not be started or followed: {shortage}"
         return IterationResult(
             away.exit_code(), away, turns, cost_usd, reason=reason, setback=Setback.SHORTAGE
         )

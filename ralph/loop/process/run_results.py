@@ -13,6 +13,7 @@ from ralph.loop.values import IterationResult
 from ralph.machine.regular_file import read_regular_file
 from ralph.output.result_object import limit_named
 from ralph.values.outcome import Outcome
+from ralph.values.shortage import shortage_of
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def outcome_of(exit_code: int) -> Outcome | None:
 
 
 def result_written(path: Path, exit_code: int) -> IterationResult:
-    """Raises NoResultError."""
+    """Raises NoResultError, and a ShortageError where it cannot be read just now."""
     fields = _object_in(path)
     told = fields.get("exit_code")
     if told != exit_code:
@@ -61,6 +62,9 @@ def _object_in(path: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         raise NoResultError("it left no result") from None
     except OSError as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            raise shortage from None
         raise NoResultError(f"its result cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise NoResultError(f"its result is damaged: {error}") from error

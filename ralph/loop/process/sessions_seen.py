@@ -10,6 +10,7 @@ from ralph.loop.values import IterationResult, SessionSeen
 from ralph.sessions.looking import look_at
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome
+from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,8 @@ def session_seen(
     """None: there is no journal, or none that holds a message. Then there is nothing to resume, but in the latter
     case the id is taken.
 
-    `directory`: as for `ralph run --session-dir`.
+    `directory`: as for `ralph run --session-dir`. Raises OSError for a place that cannot be listed, and
+    ShortageError.
     """
     look = _look(session_id, environment, directory)
     if look is None or (look.problem is None and not _has_message(look.history)):
@@ -40,10 +42,23 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
     store = SessionStore.to_read(environment, None if directory is None else Path(directory))
     for path in store.starting_with(session_id):
         try:
+            _refuse_shortage(path)
             return look_at(path)
         except FileNotFoundError:  # it was removed just now
             continue
     return None
+
+
+def _refuse_shortage(path: Path) -> None:
+    """A look takes what it cannot open for unreadable for good. Raises ShortageError, and FileNotFoundError."""
+    try:
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            raise shortage from None
 
 
 def _has_message(history: SessionHistory) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -206,6 +207,8 @@ def test_a_name_that_is_no_remote_is_an_address_and_one_address_alone_is_told() 
         ("./a:b", "./a:b"),
         ("file:///a%20b", "/a b"),
         ("FILE:///a", "/a"),
+        ("file://h/a%00", "//h/a%00"),
+        ("~/a", os.path.expanduser("~/a")),  # noqa: PTH111 - as text
         ("h:x", None),
         ("git@h:x/y", None),
         ("https://h/x", None),

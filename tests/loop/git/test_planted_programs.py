@@ -217,6 +217,21 @@ def test_the_users_own_filter_runs(repository: Repository) -> None:
     assert repository.git("show", "HEAD:x.up") == "HELLO"
 
 
+def test_a_filter_without_a_name_is_a_filter(repository: Repository, marks: Path) -> None:
+    planted = program(repository.top / ".git/planted", marks)
+    with (repository.top / ".git/config").open("a") as file:
+        file.write(f'[filter ""]\n\tclean = "{planted}"\n')
+    repository.write(".gitattributes", "*.bin filter=\n")
+    repository.write("x.bin")
+    checkout = repository.checkout()
+    checkout.snapshot()
+    with pytest.raises(CheckoutError, match=r"x\.bin goes through the filter ''"):
+        checkout.commit("unfiltered")
+    assert list(marks.iterdir()) == []
+    repository.git("add", "-A")
+    assert list(marks.iterdir()) != [], "and git itself runs it"
+
+
 def test_git_lfs_may_be_set_up_in_the_repository(repository: Repository, tmp_path: Path) -> None:
     lfs = tmp_path / "bin/git-lfs"
     lfs.parent.mkdir()

@@ -225,6 +225,43 @@ def test_a_remote_that_would_check_files_out_is_refused(
         repository.checkout().push()
 
 
+@pytest.mark.parametrize(
+    ("url", "config"),
+    [
+        ("../other", "[receive]\n\tdenyCurrentBranch = updateInstead\n"),  # behind a `.git` that is none
+        (
+            "../other",
+            '[includeIf "gitdir:**/other/."]\n\tpath = more\n',
+        ),  # as `git receive-pack` alone sees it
+        ("~/../other", "[receive]\n\tdenyCurrentBranch = updateInstead\n"),
+        ("../link", "[receive]\n\tdenyCurrentBranch = updateInstead\n"),
+    ],
+)
+def test_no_place_and_no_condition_hides_that_a_remote_checks_files_out(
+    repository: Repository, tmp_path: Path, marks: Path, monkeypatch, url: str, config: str
+) -> None:
+    monkeypatch.setenv("HOME", repository.environment["HOME"])
+    other = tmp_path / "other"
+    repository.git("clone", "-q", "--bare", "../remote.git", str(other))
+    if "includeIf" not in config and url != "../link":
+        (other / ".git").mkdir()
+        (other / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / "link").write_text("gitdir: other\n")
+    (tmp_path / "link.git").write_text("gitdir: other\n")
+    planted = program(tmp_path / "planted", marks)
+    with (other / "config").open("a") as file:
+        file.write(f'{config}[filter "x"]\n\tsmudge = "{planted}"\n')
+    (other / "more").write_text("[receive]\n\tdenyCurrentBranch = updateInstead\n")
+    repository.git("--git-dir", str(other), "config", "core.bare", "false")
+    repository.git("--git-dir", str(other), "--work-tree", str(other), "checkout", "-q", "-f", "main")
+    repository.git("config", "remote.origin.url", url)
+    repository.write(".gitattributes", "* filter=x\n")
+    work(repository)
+    with pytest.raises(CheckoutError, match="would update the files there"):
+        repository.checkout().push()
+    assert ran(marks) == set()
+
+
 def test_where_the_agent_may_write_only_a_remote_that_was_there_is_pushed_to(
     repository: Repository, tmp_path: Path
 ) -> None:
