@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ralph.core.events import Notice, RunStarted
+from ralph.core.events import Notice, RunStarted, StreamReceived
 from ralph.core.outcome import Delivery, Outcome
 from ralph.core.permission_mode import mode_notice
 from ralph.core.session_entries import delivery_entry, run_entry
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.core.controls import RunControls
-    from ralph.core.events import RunEnded
+    from ralph.core.events import Event, RunEnded
     from ralph.core.redaction import Redactor
     from ralph.core.roster import Roster
     from ralph.core.session import Session
@@ -177,6 +177,13 @@ class PreparedRun:
     def _tool_names(self) -> tuple[str, ...]:
         names = tuple(tool.name for tool in self._toolbox.definitions)
         return names if self._report_form is None else (*names, self._report_form.tool.name)
+
+    def hear(self, event: Event) -> None:
+        """Each event of the run, for what a tool can prepare while its call still arrives."""
+        if isinstance(event, StreamReceived) and event.event.get("type") == "content_block_start":
+            block = event.event.get("content_block")
+            if isinstance(block, dict) and block.get("type") == "tool_use":
+                self._toolbox.expect(str(block.get("name")))
 
     def first_prompt(self, prompt: str | None) -> str | None:
         """What the model is told first; None: what is pending goes on."""

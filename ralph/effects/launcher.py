@@ -67,6 +67,7 @@ NOT_STARTED = "the command was not started: "
 # What is said over a channel: by the launcher, and (a byte, whichever) by ralph.
 STARTING = b"+"
 STATUS = b"="
+STATUS_OF_UNFINISHED = b"!"
 STOP = b"."
 
 # How to end what is left: what to send to all of it, and how long to wait before the next step.
@@ -255,6 +256,8 @@ class Launcher:
         self._status: int | None = None
         self._is_asked_to_stop = False
         self._is_ralph_gone = False
+        self.is_all_gone = True
+        """False when something it started could not be killed."""
 
     def run(self, command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None = None) -> int:
         """The status, once nothing is left. `environment`: the command's; None: this process's."""
@@ -318,6 +321,7 @@ class Launcher:
             if now_s >= due_s:
                 step = next(steps, None)
                 if step is None:
+                    self.is_all_gone = False
                     return
                 number, patience_s = step
                 due_s = now_s + patience_s

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ralph.effects.command_supervisor import CommandSupervisor
     from ralph.effects.tools.path_guard import PathGuard
     from ralph.effects.tools.roots import Roots
     from ralph.ports import Clock, Waiter
@@ -51,6 +52,8 @@ class ToolSettings:
     """Files of ralph's settings that the command line named."""
     session_directory: Path | None = None
     """Where the command line said that sessions are kept."""
+    is_below_loop: bool = False
+    """The process that started this one is `ralph loop`."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,21 @@ class ToolRoom:
             lambda: gather_paths(roots, environment, settings.configuration, settings.session_directory),
             own_files=lambda: self.spill.path,
         )
+
+    @cached_property
+    def supervisor(self) -> CommandSupervisor:
+        from ralph.effects.command_supervisor import CommandSupervisor  # noqa: PLC0415 - for the first command
+        from ralph.effects.processes import environment_for_commands  # noqa: PLC0415 - the same
+
+        environment = environment_for_commands(self.settings.environment)
+        return CommandSupervisor(environment, is_below_loop=self.settings.is_below_loop)
+
+    def close(self) -> None:
+        """When no tool runs any more."""
+        if "supervisor" in vars(self):
+            self.supervisor.close()
+        self.spill.remove()
+        self.roots.close()
 
     def program(self, name: str) -> str | None:
         """The path of a program of ralph's own, looked up once; None when the machine has none outside the work."""
