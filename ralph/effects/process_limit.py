@@ -19,7 +19,7 @@ MOST_PROCESSES = 512
 """Threads count. A build of 64 jobs with a few processes each, or a dozen servers with 40 threads each, stays below; a
 storm meets it within milliseconds, and 512 processes are found and killed at once."""
 
-_PREFIX = "ralph-"
+_PREFIX = "ralph-commands-"
 # Between being made and being locked a group may be taken for a left-over one, and be removed.
 _TRIES = 3
 
