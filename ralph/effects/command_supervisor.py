@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ralph.core.shortage import ShortageError, shortage_of
 from ralph.effects import launcher
-from ralph.effects.process_limit import MOST_PROCESSES, ProcessLimit
+from ralph.effects.process_limit import MOST_PROCESSES, NoLimitError, ProcessLimit
 from ralph.effects.processes import hear_of_ends, protect_this_process, reaped_children
 from ralph.effects.running_command import NEVER_STARTED
 from ralph.own_process import core_limit_at_start
@@ -64,6 +64,7 @@ class CommandSupervisor:
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
         self._is_below_loop = is_below_loop
         self._limit: ProcessLimit | None = None
+        self._why_unlimited: str | None = None
         self._serving: _Serving | None = None
 
     def start_early(self) -> None:
@@ -84,10 +85,15 @@ class CommandSupervisor:
             self._end()
             return self._asked(command, cwd, environment, grace_s)
 
-    def has_limit(self) -> bool:
-        """Whether commands have a limit on processes. Starts the supervisor, and waits until it knows."""
+    def why_unlimited(self) -> str | None:
+        """Why commands have no limit on processes; None: they have one. Starts the supervisor, and waits until it knows.
+
+        Raises OSError where it cannot start.
+        """
         serving = self._running()
-        return self._limit is not None and serving.is_in_group()
+        if self._limit is not None and not serving.is_in_group():
+            return "a process cannot be moved into a control group"
+        return self._why_unlimited
 
     def kill(self) -> None:
         """The next command gets a new one."""
@@ -132,8 +138,11 @@ class CommandSupervisor:
         if self._serving is None:
             protect_this_process()
             hear_of_ends()
-            if self._limit is None:
-                self._limit = ProcessLimit.made(self._most_processes, is_below_loop=self._is_below_loop)
+            if self._limit is None and self._why_unlimited is None:
+                try:
+                    self._limit = ProcessLimit.made(self._most_processes, is_below_loop=self._is_below_loop)
+                except NoLimitError as why:
+                    self._why_unlimited = str(why)
             self._serving = _Serving(self._environment, self._limit.entrance if self._limit else "")
         return self._serving
 

@@ -38,16 +38,11 @@ class ProcessLimit:
         """The file that has the controller passed on to the groups beneath ours, if we have written it."""
 
     @classmethod
-    def made(cls, most: int, *, is_below_loop: bool = False) -> Self | None:
-        """For so many processes and threads at a time; None where no group can be made."""
-        try:
-            return cls.made_or_told(most, is_below_loop=is_below_loop)
-        except NoLimitError:
-            return None
+    def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
+        """For so many processes and threads at a time. Raises NoLimitError.
 
-    @classmethod
-    def made_or_told(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """`is_below_loop`: this process's parent is a ralph too, and may share its group with it. Raises NoLimitError."""
+        `is_below_loop`: this process's parent is a ralph too, and may share its group with it.
+        """
         try:
             place = place_of(
                 Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape"),

@@ -55,8 +55,8 @@ def finished(command: ForkedCommand) -> tuple[int, str]:
     return status, output.decode()
 
 
-def ran(serving: CommandSupervisor, line: str, **options: str) -> str:
-    status, output = finished(started(serving, line, **options))
+def ran(serving: CommandSupervisor, line: str, *, cwd: str = "/", **environment: str) -> str:
+    status, output = finished(started(serving, line, cwd=cwd, grace_s=0.3, **environment))
     assert status == 0, output
     return output
 
