@@ -126,6 +126,22 @@ def test_a_command_that_kills_the_supervisor_costs_that_call_alone(ralph, serve)
     assert processes_of(ralph) == []
 
 
+def test_a_stopped_supervisor_saves_nothing_of_a_killed_run(ralph, serve) -> None:
+    """The end of a socket is nothing to a stopped process; SIGKILL is."""
+    serve(
+        bash(
+            f"{PARENTS}; trap '' TERM; kill -STOP $supervisor; (setsid sleep 99 &); touch there; sleep 99; :"
+        )
+    )
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    supervisors = [pid for pid in launcher.children_of(process.pid) if "supervisor.py" in _command_line(pid)]
+    process.kill()
+    process.communicate()
+    assert [is_gone(pid) for pid in supervisors] == [True]
+    wait_until(lambda: processes_of(ralph) == [])
+
+
 @needs_group
 def test_a_storm_of_forks_is_refused_in_its_command_and_the_run_goes_on(ralph, serve) -> None:
     storm = f"{sys.executable} -c '{STORM}'"
@@ -169,8 +185,10 @@ def test_doctor_names_the_limit_where_there_is_one_and_leaves_no_group(ralph) ->
 
 
 def _command_lines_below(pid: int) -> str:
-    lines = []
-    for child in launcher.children_of(pid):
-        with suppress(OSError):  # it has just ended
-            lines.append(Path(f"/proc/{child}/cmdline").read_text())
-    return "\n".join(lines)
+    return "".join(map(_command_line, launcher.children_of(pid)))
+
+
+def _command_line(pid: int) -> str:
+    with suppress(OSError):  # it has just ended
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
