@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_state import LoopState, read_state, state_text
-from ralph.core.loop_values import (
+from ralph.loop.iterate import OuterLoop
+from ralph.loop.ports import CheckoutError, LoopWorld
+from ralph.loop.state import LoopState, read_state, state_text
+from ralph.loop.values import (
     Changes,
     CheckResult,
     IterationOrder,
@@ -18,19 +20,18 @@ from ralph.core.loop_values import (
     Setback,
     Snapshot,
 )
-from ralph.core.outcome import Outcome
-from ralph.core.setting_tables import LimitSettings, LoopSettings
-from ralph.core.shortage import ShortageError
-from ralph.loop_ports import CheckoutError, LoopWorld
-from ralph.outer_loop import OuterLoop
+from ralph.settings.tables import LoopSettings
+from ralph.values.limits import LimitSettings
+from ralph.values.outcome import Outcome
+from ralph.values.shortage import ShortageError
 from tests.fakes import EPOCH, FakeClock, FakeWaiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
-    from ralph.core.backoff import Wait
-    from ralph.core.loop_rules import Share
+    from ralph.loop.rules import Share
+    from ralph.retry.backoff import Wait
 
 
 def ended(outcome: Outcome, **fields: object) -> IterationResult:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.effects.process_limit import NoLimitError, ProcessLimit
+from ralph.machine.process_limit import NoLimitError, ProcessLimit
 
 
 def _why_none() -> str | None:

@@ -14,13 +14,21 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ralph.cli import _with_command, app
-from ralph.core.classify import classify_error, failure_kind
-from ralph.core.error_body import stream_error
-from ralph.core.errors import Api, HttpError, NetworkCause
-from ralph.core.events import (
+from ralph.api.error_body import stream_error
+from ralph.cli.app import _with_command, app
+from ralph.loop.prompt import iteration_prompt
+from ralph.loop.rules import MOST_IDLE
+from ralph.loop.state import IterationRecord, LoopState
+from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
+from ralph.output.narration import Narration
+from ralph.output.result_object import result_object
+from ralph.output.system_events import journal_fields, system_fields
+from ralph.values.classify import classify_error, failure_kind
+from ralph.values.errors import Api, HttpError, NetworkCause
+from ralph.values.events import (
     AttemptEnded,
     ContextCompacted,
+    DeadEnd,
     FinalTurnEntered,
     GuardTripped,
     MalformedCallRefused,
@@ -37,24 +45,16 @@ from ralph.core.events import (
     TurnAsked,
     TurnsCollapsed,
 )
-from ralph.core.loop_prompt import iteration_prompt
-from ralph.core.loop_rules import MOST_IDLE
-from ralph.core.loop_state import IterationRecord, LoopState
-from ralph.core.loop_values import CheckResult, LoopLimits, LoopPlan
-from ralph.core.outcome import Outcome
-from ralph.core.report import Report, report_object, synthetic_report
-from ralph.core.run_end import DeadEnd
-from ralph.core.tool_calls import ToolCall
-from ralph.core.usage import ModelUsage, RunUsage, TokenUsage
-from ralph.effects.output.narration import Narration
-from ralph.effects.output.result_object import result_object
-from ralph.effects.output.system_events import journal_fields, system_fields
+from ralph.values.outcome import Outcome
+from ralph.values.report import Report, report_object, synthetic_report
+from ralph.values.tool_calls import ToolCall
+from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
 from tests import fault_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.core.events import Event
+    from ralph.values.events import Event
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROOT = DOCS.parent

@@ -10,8 +10,6 @@ from shlex import quote
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_values import LoopLimits, LoopPlan
-from ralph.core.outcome import Outcome
 from ralph.demo.loop_outage import BEGINS as OUTAGE_BEGINS
 from ralph.demo.loop_outage import LoopOutage
 from ralph.demo.loop_script import REPAIRS
@@ -24,16 +22,18 @@ from ralph.demo.workplace import (
     make_project,
     tests_pass,
 )
-from ralph.effects.loop.loop_store import LoopStore
-from ralph.effects.loop.record import RecordError
-from ralph.loop_command import LoopCommand
-from ralph.loop_options import LoopOptions
+from ralph.loop.command import LoopCommand
+from ralph.loop.options import LoopOptions
+from ralph.loop.record import RecordError
+from ralph.loop.store import LoopStore
+from ralph.loop.values import LoopLimits, LoopPlan
+from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from ralph.core.loop_state import IterationRecord, LoopState
+    from ralph.loop.state import IterationRecord, LoopState
 
 PROJECT = "duration"
 _PROMPT = "PROMPT_build.md"

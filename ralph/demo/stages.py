@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from ralph.core.backoff import PATIENT_SCHEDULE_S, STANDARD_SCHEDULE_S
-from ralph.core.events import Event, RetryScheduled
 from ralph.demo.script import CUT_INSIDE_THE_CALL, OVERLOADED, RATE_LIMITED, DemoScript
 from ralph.mock_api import Fault, MockApi
+from ralph.retry.backoff import PATIENT_SCHEDULE_S, STANDARD_SCHEDULE_S
+from ralph.values.events import Event, RetryScheduled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,0 +1,77 @@
+"""A driver that asks for a guard which ralph cannot honour: nothing runs without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.mock_api import Fault, Step, Turn
+from tests.driver_lines import request, user
+from tests.program.conftest import wait_until
+from tests.program.driver import results
+from tests.program.model_answers import DONE, bash
+
+HOOKS = {"PreToolUse": [{"matcher": "Bash", "hookCallbackIds": ["hook_0"], "timeout": 60}]}
+
+
+@pytest.mark.parametrize(
+    "guard", [{"hooks": HOOKS}, {"canUseTool": True}], ids=lambda guard: next(iter(guard))
+)
+def test_after_a_refused_guard_every_message_ends_with_78_and_nothing_is_asked(
+    drive, serve, ralph, guard
+) -> None:
+    server = serve(bash("touch ran"), DONE, bash("touch ran"), DONE)
+    driver = drive()
+    # As an SDK may send it: the message at once, without waiting for the answer.
+    driver.send(
+        request("initialize", "r1", **guard),
+        user("go"),
+        request("initialize", "r2", hooks=None),
+        user("again"),
+    )
+    refused = driver.answer("r1")
+    assert refused.startswith(f'initialize asked for "{next(iter(guard))}", which ralph cannot honour')
+    assert driver.answer("r2") == refused, "who has asked once is not served without it later"
+    driver.result(2)
+    driver.say("and now")
+    ran = driver.finish()
+    assert ran.code == 78
+    told = results(ran)
+    assert [(one["subtype"], one["terminal_reason"], one["exit_code"], one["num_turns"]) for one in told] == [
+        ("error_during_execution", "config", 78, 0)
+    ] * 3
+    assert {one["errors"][-1] for one in told} == {refused}
+    assert server.request_count == 0
+    assert not (ralph.cwd / "ran").exists()
+    assert ralph("-c", "go").code == 2, "nothing was said in that session, so it is not kept"
+
+
+def test_a_message_at_work_ends_when_a_guard_is_refused_and_its_calls_are_not_run(
+    drive, serve, ralph
+) -> None:
+    server = serve(Step(bash("touch ran"), Fault(stall_before_headers_s=60)))
+    driver = drive()
+    driver.say("go")
+    wait_until(lambda: server.request_count == 1)
+    refused = driver.ask("initialize", hooks=HOOKS)
+    ended = driver.result()
+    assert (ended["terminal_reason"], ended["exit_code"], ended["errors"][-1]) == ("config", 78, refused)
+    driver.say("again")
+    assert driver.result(2)["exit_code"] == 78
+    assert driver.finish().code == 78
+    assert server.request_count == 1
+    assert not (ralph.cwd / "ran").exists()
+
+
+def test_hooks_that_hook_nothing_are_no_guard(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    assert driver.ask("initialize", hooks={"PreToolUse": [], "Stop": None})["commands"] == []
+    driver.say("hi")
+    assert driver.finish().code == 0
+
+
+def test_a_prompt_tool_on_the_command_line_is_no_option_yet_exits_2(ralph, serve) -> None:
+    server = serve(DONE)
+    ran = ralph("hi", "--permission-prompt-tool", "stdio")
+    assert (ran.code, server.request_count) == (2, 0)
+    assert "--permission-prompt-tool" in ran.stderr
