@@ -237,7 +237,12 @@ def test_values_are_structs_and_no_dataclass_is_made() -> None:
 
 
 # What runs with `python -I -S` finds no library.
-STARTED_BARE = ("ralph.machine.launcher", "ralph.loop.process.tether", "ralph.tools.search.worker")
+STARTED_BARE = (
+    "ralph.machine.launcher",
+    "ralph.machine.supervisor",
+    "ralph.loop.process.tether",
+    "ralph.tools.search.worker",
+)
 
 
 def test_what_is_started_without_site_packages_loads_no_library() -> None:

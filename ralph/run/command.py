@@ -140,6 +140,8 @@ class RunCommand:
         self._telemetry.saw(event)
         self._writer.emit(event)
         self._note(event)
+        if self._prepared is not None:
+            self._prepared.hear(event)
 
     def _note(self, event: Event) -> None:
         """What is no part of the conversation, but of the story. Raises JournalError, the first time it cannot."""

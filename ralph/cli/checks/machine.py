@@ -1,6 +1,6 @@
 """The machine: interpreter, system, programs, which protections it gives, and whether it has room for a run.
 
-No program is started.
+No program of the machine's is started.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def look_at_machine(
     yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
     yield _memory()
     yield _confinement()
+    yield _process_limit(environment)
     yield warn(
         "sandbox",
         "none: commands run as you and can change whatever you can",
@@ -110,6 +111,28 @@ def _memory() -> Finding:
         "memory",
         "this system does not keep commands from reading ralph's memory, the key included",
         "run it on Linux where that matters",
+    )
+
+
+def _process_limit(environment: Mapping[str, str]) -> Finding:
+    """Found out as a run does it: whether a group can be made says little of whether a process may be in it."""
+    from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - no run needs it here
+    from ralph.machine.process_limit import MOST_PROCESSES  # noqa: PLC0415 - the same
+
+    needed = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+    supervisor = CommandSupervisor({name: environment[name] for name in needed if name in environment})
+    try:
+        why = supervisor.why_unlimited()
+    except OSError as error:
+        why = str(shortage_of(error) or error.strerror)
+    finally:
+        supervisor.close()
+    if why is None:
+        return ok("process limit", f"the commands of a run may have {MOST_PROCESSES} processes at a time")
+    return warn(
+        "process limit",
+        f"none for commands: {why}",
+        "give ralph a control group of its own (systemd-run --user --scope -p Delegate=yes ralph ...), or a container",
     )
 
 
