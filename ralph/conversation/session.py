@@ -65,10 +65,10 @@ class Session(Struct, frozen=True):
     created_at: str = ""
     shape: RequestShape = NO_SHAPE
     """Of the target that answered last: its model, and the head of its requests."""
-    reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
-    """What of the conversation is sent to that target."""
     conversation: Conversation = Conversation(b"", marks_cache=False)
     """All committed messages, under that head; `reading` tells what of them that model is sent."""
+    reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
+    """What of the conversation is sent to that target."""
     answer: Answer | None = None
     """The last message, where the model has it and nothing has followed it yet."""
     results: Mapping[str, ToolResult] = field(default_factory=dict)
