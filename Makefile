@@ -23,7 +23,7 @@ soak:
 # Five hundred SIGKILLs and every failing call to the disk: about five minutes. NEMESIS="--seed 7", ...
 nemesis:
 	$(PYTHON) quickstart.py nemesis $(NEMESIS)
-	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/cli/test_disk.py -k whichever
+	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/program/test_disk.py -k whichever
 
 bench:
 	$(PYTHON) quickstart.py --version >/dev/null

@@ -1,1 +1,1 @@
-ralph/effects/loop/starter/loop.sh
+ralph/loop/starter/loop.sh

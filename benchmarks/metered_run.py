@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.cli import run_cli
-from ralph.effects import http_client
+from ralph.api import http_client
+from ralph.cli.app import run_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,14 +11,14 @@ def main(core_limit: int | None = None) -> None:
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
         _tell_version()
-    from ralph import own_process  # noqa: PLC0415 - costs time that --version saves
+    from ralph.machine import own_process  # noqa: PLC0415 - costs time that --version saves
 
     left_out = own_process.leave_working_directory_out(arguments)
     own_process.keep_memory_private(core_limit)
     _open_standard_streams()
     _die_silently_of_ctrl_c()
     try:
-        from ralph.cli import run_cli  # noqa: PLC0415 - the same, and more of it
+        from ralph.cli.app import run_cli  # noqa: PLC0415 - the same, and more of it
     except (OSError, MemoryError, ImportError) as error:
         _end_if_too_short(error)
         if left_out and isinstance(error, ModuleNotFoundError):

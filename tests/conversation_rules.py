@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.core.conversation import Message
+    from ralph.conversation.messages import Message
 
 
 def conversation_problems(messages: Sequence[Message]) -> list[str]:

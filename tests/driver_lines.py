@@ -6,15 +6,15 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.controls import RunControls
-from ralph.core.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
-from ralph.core.usage import TokenUsage
-from ralph.effects.steering import Steering
-from ralph.ports import GuardRefused, InterruptRequested, RetryAborted
+from ralph.run.steering import Steering
+from ralph.values.controls import RunControls
+from ralph.values.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.values.ports import GuardRefused, InterruptRequested, RetryAborted
+from ralph.values.usage import TokenUsage
 from tests.fakes import FakeClock, FakeMailbox
 
 if TYPE_CHECKING:
-    from ralph.core.events import Event
+    from ralph.values.events import Event
 
 FAILED = AttemptEnded(1, 1, "main", "m", 0.1, TokenUsage(), kind="overloaded", error="529")
 SCHEDULED = RetryScheduled(2, 4, 8.0, 529, "HttpError", "overloaded", "529 overloaded")

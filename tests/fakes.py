@@ -6,23 +6,23 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ralph.core.journal_lines import Record, line_of, read_lines
-from ralph.core.roster import Roster
-from ralph.core.session_entries import run_entry, session_entry
-from ralph.core.stream import answer_from_message
-from ralph.core.target import Target
-from ralph.core.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
-from ralph.ports import TIMED_OUT, SignalReceived
+from ralph.api.stream import answer_from_message
+from ralph.conversation.journal_lines import Record, line_of, read_lines
+from ralph.conversation.records import run_entry, session_entry
+from ralph.conversation.target import Target
+from ralph.retry.roster import Roster
+from ralph.values.ports import TIMED_OUT, SignalReceived
+from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ralph.core.answer import Answer
-    from ralph.core.conversation import RequestBody, RequestShape
-    from ralph.core.errors import AgentError
-    from ralph.core.events import Event
-    from ralph.core.model_description import ModelDescription
-    from ralph.core.session_entries import Entry
+    from ralph.conversation.messages import RequestBody, RequestShape
+    from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.records import Entry
+    from ralph.values.answer import Answer
+    from ralph.values.errors import AgentError
+    from ralph.values.events import Event
 
 T = TypeVar("T")
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_state import LoopState, read_state, state_text
-from ralph.core.loop_values import (
+from msgspec.structs import replace
+
+from ralph.loop.iterate import OuterLoop
+from ralph.loop.ports import CheckoutError, LoopWorld
+from ralph.loop.state import LoopState, read_state, state_text
+from ralph.loop.values import (
     Changes,
     CheckResult,
     IterationOrder,
@@ -18,24 +23,23 @@ from ralph.core.loop_values import (
     Setback,
     Snapshot,
 )
-from ralph.core.outcome import Outcome
-from ralph.core.setting_tables import LimitSettings, LoopSettings
-from ralph.core.shortage import ShortageError
-from ralph.loop_ports import CheckoutError, LoopWorld
-from ralph.outer_loop import OuterLoop
+from ralph.settings.tables import LoopSettings
+from ralph.values.limits import LimitSettings
+from ralph.values.outcome import Outcome
+from ralph.values.shortage import ShortageError
 from tests.fakes import EPOCH, FakeClock, FakeWaiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
-    from ralph.core.backoff import Wait
-    from ralph.core.loop_rules import Share
+    from ralph.loop.rules import Share
+    from ralph.retry.backoff import Wait
 
 
 def ended(outcome: Outcome, **fields: object) -> IterationResult:
     result = IterationResult(outcome.exit_code(), outcome, turns=2, cost_usd=0.5)
-    return replace(result, **fields)  # type: ignore[arg-type]  # by name, each of its type
+    return replace(result, **fields)
 
 
 DONE = ended(Outcome.COMPLETED)
@@ -126,7 +130,7 @@ class FakeIterations:
         assert len(self.orders) < 100, "a loop without an end"
         played = self.script.pop(0) if self.script else Played()
         if self.play is not None:
-            played = replace(played, result=self.play(order))
+            played = replaced(played, result=self.play(order))
         self._clock.seconds += played.seconds
         if played.changes:
             self._checkout.version += 1

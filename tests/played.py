@@ -6,18 +6,18 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.backoff import RetryPolicy, standard
-from ralph.core.events import AttemptEnded, ReportAccepted
-from ralph.core.report import ReportForm, plain_problems
-from ralph.core.report_tool import report_tool
-from ralph.core.roster import Roster
-from ralph.core.session import Session, replay
-from ralph.core.target import Target
-from ralph.core.tool_calls import FINAL_REPORT
-from ralph.effects.output.result_object import result_object
-from ralph.effects.report_validator import validator_of
-from ralph.loop import Run
-from ralph.ports import TimeIsUp
+from ralph.agent.report_tool import report_tool
+from ralph.agent.task import Run
+from ralph.conversation.session import Session, replay
+from ralph.conversation.target import Target
+from ralph.output.result_object import result_object
+from ralph.retry.backoff import RetryPolicy, standard
+from ralph.retry.roster import Roster
+from ralph.run.report_validator import validator_of
+from ralph.values.events import AttemptEnded, ReportAccepted
+from ralph.values.ports import TimeIsUp
+from ralph.values.report import ReportForm, plain_problems
+from ralph.values.tool_calls import FINAL_REPORT
 from tests.conversation_rules import conversation_problems
 from tests.fakes import (
     FakeJournal,
@@ -33,9 +33,9 @@ from tests.fakes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ralph.core.answer import Answer
-    from ralph.core.events import RunEnded
-    from ralph.core.setting_tables import LimitSettings
+    from ralph.values.answer import Answer
+    from ralph.values.events import RunEnded
+    from ralph.values.limits import LimitSettings
 
 DONE = answer(text("All done."))
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.conversation import RequestShape, user_message
-from ralph.core.events import AttemptEnded, Notice, RetryRecovered, RetryScheduled, RunEnded, TurnAsked
-from ralph.core.journal_lines import line_of
-from ralph.core.models import facts_of
-from ralph.core.outcome import Delivery, Outcome
-from ralph.core.session_entries import (
+from msgspec.structs import replace
+
+from ralph.conversation.journal_lines import line_of
+from ralph.conversation.messages import RequestShape, user_message
+from ralph.conversation.records import (
     assistant_entry,
     delivery_entry,
     ended_entry,
@@ -21,14 +19,17 @@ from ralph.core.session_entries import (
     session_entry,
     user_entry,
 )
-from ralph.core.tool_calls import ToolCall, ToolOutput, ToolResult
-from ralph.core.usage import RunUsage, TokenUsage
-from ralph.effects.output.system_events import journal_fields
+from ralph.output.system_events import journal_fields
+from ralph.values.events import AttemptEnded, Notice, RetryRecovered, RetryScheduled, RunEnded, TurnAsked
+from ralph.values.models import facts_of
+from ralph.values.outcome import Delivery, Outcome
+from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
+from ralph.values.usage import RunUsage, TokenUsage
 from tests.fakes import FakeJournal, answer, call, text
 
 if TYPE_CHECKING:
-    from ralph.core.answer import Answer
-    from ralph.core.events import Event
+    from ralph.values.answer import Answer
+    from ralph.values.events import Event
 
 MODEL = "claude-sonnet-5-5"
 SESSION_ID = "3f2a9c1e-0000-4000-8000-000000000001"

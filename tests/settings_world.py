@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.settings import SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.core.setting_tables import Settings
+    from ralph.settings.tables import Settings
 
 KEY = "sk-ant-api03-0123456789"
 

@@ -6,19 +6,19 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.backoff import standard
-from ralph.core.compaction import SUMMARIZE
-from ralph.core.conversation import make_message
-from ralph.core.errors import HttpError
-from ralph.core.events import ContextCompacted
-from ralph.core.models import Price
-from ralph.core.roster import Roster
-from ralph.core.session import replay
-from ralph.core.session_entries import run_entry, session_entry
-from ralph.core.stream import answer_from_message
-from ralph.core.target import Target
-from ralph.core.tool_calls import FileChange, ToolDefinition, ToolOutput
-from ralph.loop import Run
+from ralph.agent.compaction import SUMMARIZE
+from ralph.agent.task import Run
+from ralph.api.stream import answer_from_message
+from ralph.conversation.messages import make_message
+from ralph.conversation.records import run_entry, session_entry
+from ralph.conversation.session import replay
+from ralph.conversation.target import Target
+from ralph.retry.backoff import standard
+from ralph.retry.roster import Roster
+from ralph.values.errors import HttpError
+from ralph.values.events import ContextCompacted
+from ralph.values.models import Price
+from ralph.values.tool_calls import FileChange, ToolDefinition, ToolOutput
 from tests.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
@@ -35,13 +35,13 @@ from tests.fakes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ralph.core.answer import Answer
-    from ralph.core.backoff import RetryPolicy
-    from ralph.core.conversation import RequestBody
-    from ralph.core.model_description import ModelDescription
-    from ralph.core.session import Session
-    from ralph.core.setting_tables import LimitSettings
-    from ralph.core.tool_calls import Block, ToolCall
+    from ralph.conversation.messages import RequestBody
+    from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.session import Session
+    from ralph.retry.backoff import RetryPolicy
+    from ralph.values.answer import Answer
+    from ralph.values.limits import LimitSettings
+    from ralph.values.tool_calls import Block, ToolCall
 
 WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
 TOOLS = (ECHO, TOUCH, WRITE)
@@ -155,7 +155,7 @@ class LargeToolbox(FakeToolbox):
 
 def too_long(tokens: int = 9, window: int = 8) -> HttpError:
     message = f"prompt is too long: {tokens} tokens > {window} maximum"
-    return HttpError(400, None, "", "invalid_request_error", message=message)
+    return HttpError(400, None, "", error_type="invalid_request_error", message=message)
 
 
 def works(number: int, **fields: Any) -> Answer:

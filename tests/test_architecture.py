@@ -1,4 +1,4 @@
-"""The arrows of specs/architecture.md, walked over the real imports."""
+"""The rooms of specs/architecture.md and their arrows, walked over the real imports."""
 
 from __future__ import annotations
 
@@ -7,202 +7,124 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parent.parent / "ralph"
 
-# A room, and the rooms it may know. The longest prefix that fits decides.
-MAY_IMPORT = {
-    "ralph": set(),
-    "ralph.__main__": {"ralph", "ralph.cli", "ralph.own_process"},
-    "ralph.own_process": set(),
-    "ralph.cli_values": {
-        "ralph.cli_options",
-        "ralph.core",
-        "ralph.effects.named_file",
-        "ralph.effects.output",
-        "ralph.effects.report_schema",
-        "ralph.run_options",
-        "ralph.run_session",
+# A room, and the rooms it may know. Two rooms never know each other; `specs/architecture.md` says why it is so.
+MAY_KNOW: dict[str, set[str]] = {
+    "run": {
+        *{"settings", "agent", "retry", "api", "sessions", "tools", "prompt", "sandbox", "output", "machine"},
+        *{"conversation", "values"},
     },
-    "ralph.cli_options": set(),
-    "ralph.cli_sessions": {"ralph.cli_values", "ralph.sessions_command"},
-    "ralph.cli_lists": {"ralph.core.list_options", "ralph.core.outcome"},
-    "ralph.cli_passed_on": {"ralph.cli_lists", "ralph.core.passed_on"},
-    "ralph.cli_loop": {
-        "ralph",
-        "ralph.cli_lists",
-        "ralph.cli_options",
-        "ralph.cli_passed_on",
-        "ralph.cli_values",
-        "ralph.core",
-        "ralph.effects.loop.starter_files",
-        "ralph.loop_command",
-        "ralph.loop_options",
-        "ralph.loop_status",
-    },
-    "ralph.cli": {
-        "ralph.cli_lists",
-        "ralph.cli_loop",
-        "ralph.cli_options",
-        "ralph.cli_passed_on",
-        "ralph.cli_sessions",
-        "ralph.cli_values",
-        "ralph",
-        "ralph.core",
-        "ralph.doctor_command",
-        "ralph.run_command",
-        "ralph.run_options",
-        "ralph.effects.output",
-        "ralph.demo",
-        "ralph.mock_api",
-    },
-    "ralph.loop_options": {"ralph.core"},
-    "ralph.run_options": {"ralph.core", "ralph.effects.output", "ralph.run_session"},
-    "ralph.run_command": {
-        "ralph",
-        "ralph.core",
-        "ralph.ports",
-        "ralph.effects",
-        "ralph.driven_run",
-        "ralph.prepared_run",
-        "ralph.run_options",
-        "ralph.run_session",
-        "ralph.settings",
-        "ralph.telemetry",
-        "ralph.wiring",
-    },
-    "ralph.driven_run": {
-        "ralph.core",
-        "ralph.ports",
-        "ralph.effects",
-        "ralph.prepared_run",
-        "ralph.run_options",
-    },
-    "ralph.prepared_run": {
-        "ralph.core",
-        "ralph.ports",
-        "ralph.effects.claude_settings",
-        "ralph.effects.tools",
-        "ralph.loop",
-        "ralph.old_session",
-        "ralph.run_options",
-        "ralph.run_session",
-        "ralph.wiring",
-    },
-    "ralph.telemetry": {
-        "ralph",
-        "ralph.core",
-        "ralph.effects",
-        "ralph.ports",
-        "ralph.run_options",
-        "ralph.run_session",
-    },
-    "ralph.run_session": {"ralph", "ralph.core", "ralph.ports", "ralph.effects.sessions"},
-    "ralph.doctor_command": {"ralph", "ralph.core", "ralph.effects", "ralph.settings"},
-    "ralph.old_session": {"ralph", "ralph.core", "ralph.effects.sessions", "ralph.run_session"},
-    "ralph.sessions_command": {"ralph.core", "ralph.effects.output", "ralph.effects.sessions"},
-    "ralph.wiring": {
-        "ralph.core",
-        "ralph.ports",
-        "ralph.effects",
-        "ralph.loop",
-        "ralph.run_options",
-        "ralph.settings",
-    },
-    "ralph.demo": {
-        "ralph.core",
-        "ralph.effects.loop.loop_store",
-        "ralph.effects.loop.record",
-        "ralph.effects.own_programs",
-        "ralph.loop_command",
-        "ralph.loop_options",
-        "ralph.run_command",
-        "ralph.run_options",
-        "ralph.run_session",
-        "ralph.mock_api",
-    },
-    "ralph.loop": {
-        "ralph.asking",
-        "ralph.call_rules",
-        "ralph.closing",
-        "ralph.core",
-        "ralph.ports",
-        "ralph.retry",
-        "ralph.tool_turn",
-        "ralph.transcript",
-    },
-    "ralph.asking": {"ralph.core", "ralph.retry", "ralph.transcript"},
-    "ralph.call_rules": {"ralph.core", "ralph.ports"},
-    "ralph.closing": {"ralph.core", "ralph.ports"},
-    "ralph.transcript": {"ralph.core", "ralph.ports"},
-    "ralph.retry": {"ralph.core", "ralph.ports"},
-    "ralph.tool_turn": {"ralph.call_rules", "ralph.core", "ralph.ports"},
-    "ralph.ports": {"ralph.core"},
-    "ralph.outer_loop": {
-        "ralph.core",
-        "ralph.loop_book",
-        "ralph.loop_iteration",
-        "ralph.loop_patience",
-        "ralph.loop_ports",
-        "ralph.ports",
-    },
-    "ralph.loop_iteration": {"ralph.core", "ralph.loop_book", "ralph.loop_patience", "ralph.loop_ports"},
-    "ralph.loop_patience": {"ralph.core", "ralph.loop_book", "ralph.loop_ports"},
-    "ralph.loop_book": {"ralph.core", "ralph.loop_ports", "ralph.ports"},
-    "ralph.loop_ports": {"ralph.core", "ralph.ports"},
-    "ralph.loop_status": {"ralph.core", "ralph.effects"},
-    "ralph.loop_command": {
-        "ralph.core",
-        "ralph.effects",
-        "ralph.loop_options",
-        "ralph.loop_ports",
-        "ralph.outer_loop",
-        "ralph.ports",
-        "ralph.settings",
-    },
-    "ralph.settings": {"ralph.core", "ralph.effects.settings_files"},
-    "ralph.effects": {"ralph.core", "ralph.own_process", "ralph.ports"},
-    "ralph.effects.loop": {
-        "ralph.core",
-        "ralph.effects",
-        "ralph.loop_ports",
-        "ralph.own_process",
-        "ralph.ports",
-    },
-    "ralph.effects.checkout": {"ralph.core", "ralph.effects", "ralph.loop_ports", "ralph.ports"},
-    "ralph.core": set(),
-    "ralph.mock_api": set(),
+    "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
+    "loop": {"settings", "output", "sessions", "retry", "prompt", "tools", "sandbox", "machine", "values"},
+    "agent": {"retry", "conversation", "values"},
+    "retry": {"conversation", "values"},
+    "settings": {"retry", "api", "conversation", "machine", "values"},
+    "sessions": {"output", "conversation", "machine", "values"},
+    "output": {"conversation", "machine", "values"},
+    "api": {"conversation", "machine", "values"},
+    "tools": {"sandbox", "conversation", "machine", "values"},
+    "prompt": {"sandbox", "machine", "values"},
+    "sandbox": {"machine", "values"},
+    "machine": {"values"},
+    "conversation": {"values"},
+    "values": set(),
+    "mock_api": set(),
 }
+MAY_KNOW["cli"] = {*MAY_KNOW, "loop", "run", "demo", "mock_api"}
+MOST_ROOMS = 20
+MOST_MODULES_FLAT = 25
 
-# What core may use of the standard library: nothing that looks at a clock, a disk, a socket or the environment.
+# Rooms and modules that touch the clock, the disk, the network, the environment, processes or the standard streams.
+# All others take values and return values, or call a port.
+TOUCHES_THE_WORLD = (
+    "__main__",
+    "api",
+    "cli",
+    "demo",
+    "loop.check_log",
+    "loop.command",
+    "loop.git",
+    "loop.process",
+    "loop.prompt_source",
+    "loop.record",
+    "loop.starter_files",
+    "loop.status",
+    "loop.step_summary",
+    "loop.stop_file",
+    "loop.store",
+    "loop.until_check",
+    "loop.voice",
+    "machine",
+    "mock_api",
+    "output.result_file",
+    "output.spool",
+    "output.telemetry",
+    "prompt",
+    "run.command",
+    "run.control_channel",
+    "run.old_session",
+    "run.prepared_run",
+    "run.report_check",
+    "run.report_schema",
+    "run.report_validator",
+    "run.session",
+    "run.wiring",
+    "sandbox.protected_places",
+    "sessions.command",
+    "sessions.journal",
+    "sessions.looking",
+    "sessions.retention",
+    "sessions.store",
+    "settings.claude_files",
+    "settings.files",
+    "settings.handover",
+    "tools",
+)
+
+# What the others may use: nothing of it looks at a clock, a disk, a socket or the environment.
 PURE = {
     "__future__",
+    "array",
     "base64",
     "binascii",
     "codecs",
     "collections",
-    "dataclasses",
+    "contextlib",
+    "copy",
     "datetime",
     "difflib",
     "email",
     "enum",
     "errno",
     "functools",
+    "hashlib",
+    "heapq",
+    "http",
     "ipaddress",
     "itertools",
     "json",
     "math",
+    "msgspec",
+    "operator",
     "pathlib",
-    "zlib",
+    "random",
     "re",
     "shlex",
     "signal",
+    "string",
+    "struct",
+    "sys",
+    "textwrap",
+    "tomllib",
     "types",
     "typing",
+    "unicodedata",
     "urllib",
+    "uuid",
+    "zlib",
 }
-IMPURE_CALLS = {"now", "today", "utcnow", "open", "print", "read_text", "write_text", "exists", "cwd", "home"}
+IMPURE_CALLS = {"today", "utcnow", "print", "read_text", "write_text", "exists", "cwd", "home", "read_bytes"}
 
 
 def module_name(path: Path) -> str:
@@ -240,36 +162,93 @@ def imports_of(path: Path, *, at_run_time: bool = False) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    fitting = [room for room in MAY_IMPORT if module == room or module.startswith(room + ".")]
-    return max(fitting, key=len)
+    """Empty for `ralph` itself."""
+    return (module + ".").split(".")[1]
 
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.parent.name.endswith("project"))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_imports_follow_the_arrows(path: Path) -> None:
-    room = room_of(module_name(path))
-    for imported in imports_of(path):
-        if imported.split(".")[0] != "ralph" or (imported == "ralph" and "ralph" in MAY_IMPORT[room]):
-            continue
-        inside = imported == room or (room != "ralph" and imported.startswith(room + "."))
-        allowed = any(
-            imported == other or imported.startswith(other + ".") for other in MAY_IMPORT[room] - {"ralph"}
-        )
-        assert inside or allowed, f"{module_name(path)} imports {imported}"
-
-
-@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.stem)
-def test_core_is_pure(path: Path) -> None:
-    outside = {name.split(".")[0] for name in imports_of(path, at_run_time=True)} - {"ralph"}
-    assert outside <= PURE
-    calls = [
-        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
+def test_rooms_know_only_the_rooms_of_the_table() -> None:
+    """Types included: who needs the type of another room knows that room."""
+    wrong = [
+        f"{module_name(path)} imports {imported}"
+        for path in MODULES
+        for imported in sorted(imports_of(path))
+        if (room := room_of(module_name(path))) not in {"", "__main__"}
+        and imported.startswith("ralph.")
+        and (other := room_of(imported)) != room
+        and other not in MAY_KNOW[room]
     ]
-    assert not IMPURE_CALLS & set(calls)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_rooms_know_each_other() -> None:
+    mutual = [(a, b) for a in MAY_KNOW for b in MAY_KNOW if a < b and b in MAY_KNOW[a] and a in MAY_KNOW[b]]
+    assert not mutual
+
+
+def test_every_folder_is_a_room_of_the_table_and_none_is_crowded() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(MAY_KNOW)
+    assert len(folders) <= MOST_ROOMS
+    flat = {path.parent for path in MODULES}
+    crowded = {
+        str(folder.relative_to(PACKAGE)): modules
+        for folder in flat
+        if (modules := len([path for path in folder.glob("*.py") if path.name != "__init__.py"]))
+        > MOST_MODULES_FLAT
+    }
+    assert not crowded
+
+
+def touches_the_world(module: str) -> bool:
+    inside = module.partition(".")[2]
+    return any(inside == name or inside.startswith(name + ".") for name in TOUCHES_THE_WORLD)
+
+
+def test_what_decides_does_not_touch_the_world() -> None:
+    wrong = []
+    for path in MODULES:
+        module = module_name(path)
+        if touches_the_world(module):
+            continue
+        outside = {name.split(".")[0] for name in imports_of(path, at_run_time=True)} - {"ralph"} - PURE
+        calls = {
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        }
+        opens = {
+            "open()"
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
+        }
+        found = outside | (IMPURE_CALLS & calls) | opens
+        if found:
+            wrong.append(f"{module}: {', '.join(sorted(found))}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_values_are_structs_and_no_dataclass_is_made() -> None:
+    """Making classes was two fifths of what a start cost; and there is one way to write a value."""
+    wrong = [module_name(path) for path in MODULES if "dataclasses" in imports_of(path)]
+    assert not wrong
+
+
+# What runs with `python -I -S` finds no library.
+STARTED_BARE = ("ralph.machine.launcher", "ralph.loop.process.tether", "ralph.tools.search.worker")
+
+
+def test_what_is_started_without_site_packages_loads_no_library() -> None:
+    for module in STARTED_BARE:
+        code = (
+            f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import {module}; print(*sys.modules)"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, text=True
+        )
+        assert not {"msgspec", "dataclasses", "inspect"} & set(ran.stdout.split()), module
 
 
 def test_requests_are_sent_from_one_place_alone() -> None:
@@ -281,11 +260,11 @@ def test_requests_are_sent_from_one_place_alone() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".send_message")
     ]
     at_the_call_site, handed_on = [name.partition(":")[0] for name in sorted(calls, reverse=True)]
-    assert at_the_call_site == "ralph.retry"
-    assert handed_on == "ralph.effects.target_clients"
+    assert at_the_call_site == "ralph.retry.loop"
+    assert handed_on == "ralph.api.target_clients"
     (loop,) = [
         node
-        for node in ast.walk(ast.parse((PACKAGE / "retry.py").read_text()))
+        for node in ast.walk(ast.parse((PACKAGE / "retry" / "loop.py").read_text()))
         if isinstance(node, ast.For | ast.While) and ".send_message(" in ast.unparse(node)
     ]
     assert loop.end_lineno is not None
@@ -303,26 +282,33 @@ def loaded_after(code: str) -> set[str]:
 
 
 def test_the_main_path_never_imports_anthropic_and_httpx_only_near_a_request() -> None:
-    loaded = loaded_after("import ralph.cli, ralph.run_command, ralph.effects.tools")
+    loaded = loaded_after("import ralph.cli.app, ralph.run.command, ralph.tools")
     assert not {"anthropic", "httpx", "pydantic", "rich", "click"} & loaded
-    loaded = loaded_after("import ralph.effects.messages_api, ralph.effects.http_client")
+    loaded = loaded_after("import ralph.api.client, ralph.api.http_client")
     assert not {"anthropic", "pydantic", "rich"} & loaded
 
 
-def test_version_is_answered_without_typer() -> None:
-    assert "typer" not in loaded_after("import ralph.__main__")
+def test_version_is_answered_without_typer_and_msgspec() -> None:
+    assert not {"typer", "msgspec"} & loaded_after("import ralph.__main__")
+
+
+def test_a_run_loads_no_dataclasses_but_what_a_library_brings() -> None:
+    rooms = ", ".join(
+        f"ralph.{name}" for name in ("cli.app", "run.command", "run.wiring", "api.client", "tools.bash")
+    )
+    assert "dataclasses" not in loaded_after(f"import {rooms}")
 
 
 def test_help_is_answered_without_what_the_commands_do() -> None:
-    loaded = loaded_after("import ralph.cli")
+    loaded = loaded_after("import ralph.cli.app")
     assert (
         not {
-            "ralph.run_command",
-            "ralph.core.loop_values",
-            "ralph.loop_command",
-            "ralph.sessions_command",
-            "ralph.doctor_command",
-            "ralph.effects.output.narration",
+            "ralph.run.command",
+            "ralph.loop.values",
+            "ralph.loop.command",
+            "ralph.sessions.command",
+            "ralph.cli.doctor",
+            "ralph.output.narration",
         }
         & loaded
     )
@@ -333,7 +319,7 @@ def test_no_module_does_anything_at_import() -> None:
     code = (
         "import os, threading, pkgutil, importlib, ralph\n"
         "before = set(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else set()\n"
-        "skip = {'ralph.__main__', 'ralph.effects.launcher'}\n"
+        "skip = {'ralph.__main__', 'ralph.machine.launcher'}\n"
         "for m in pkgutil.walk_packages(ralph.__path__, 'ralph.'):\n"
         "    if m.name not in skip: importlib.import_module(m.name)\n"
         "assert threading.active_count() == 1\n"
@@ -343,6 +329,10 @@ def test_no_module_does_anything_at_import() -> None:
     loaded_after(code)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_anthropic_gives_types_and_nothing_else(path: Path) -> None:
-    assert "anthropic" not in {name.split(".")[0] for name in imports_of(path, at_run_time=True)}
+def test_anthropic_gives_types_and_nothing_else() -> None:
+    wrong = [
+        module_name(path)
+        for path in MODULES
+        if "anthropic" in {name.split(".")[0] for name in imports_of(path, at_run_time=True)}
+    ]
+    assert not wrong

@@ -14,13 +14,21 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ralph.cli import _with_command, app
-from ralph.core.classify import classify_error, failure_kind
-from ralph.core.error_body import stream_error
-from ralph.core.errors import Api, HttpError, NetworkCause
-from ralph.core.events import (
+from ralph.api.error_body import stream_error
+from ralph.cli.app import _with_command, app
+from ralph.loop.prompt import iteration_prompt
+from ralph.loop.rules import MOST_IDLE
+from ralph.loop.state import IterationRecord, LoopState
+from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
+from ralph.output.narration import Narration
+from ralph.output.result_object import result_object
+from ralph.output.system_events import journal_fields, system_fields
+from ralph.values.classify import classify_error, failure_kind
+from ralph.values.errors import Api, HttpError, NetworkCause
+from ralph.values.events import (
     AttemptEnded,
     ContextCompacted,
+    DeadEnd,
     FinalTurnEntered,
     GuardTripped,
     MalformedCallRefused,
@@ -37,24 +45,16 @@ from ralph.core.events import (
     TurnAsked,
     TurnsCollapsed,
 )
-from ralph.core.loop_prompt import iteration_prompt
-from ralph.core.loop_rules import MOST_IDLE
-from ralph.core.loop_state import IterationRecord, LoopState
-from ralph.core.loop_values import CheckResult, LoopLimits, LoopPlan
-from ralph.core.outcome import Outcome
-from ralph.core.report import Report, report_object, synthetic_report
-from ralph.core.run_end import DeadEnd
-from ralph.core.tool_calls import ToolCall
-from ralph.core.usage import ModelUsage, RunUsage, TokenUsage
-from ralph.effects.output.narration import Narration
-from ralph.effects.output.result_object import result_object
-from ralph.effects.output.system_events import journal_fields, system_fields
+from ralph.values.outcome import Outcome
+from ralph.values.report import Report, report_object, synthetic_report
+from ralph.values.tool_calls import ToolCall
+from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
 from tests import fault_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.core.events import Event
+    from ralph.values.events import Event
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROOT = DOCS.parent
@@ -310,8 +310,17 @@ def test_every_page_that_the_docs_name_exists() -> None:
         for name in re.findall(r"`((?:docs|specs|ralph|tests|benchmarks)/[\w./-]+)`", page.read_text()):
             if "*" not in name:
                 assert (ROOT / name).exists(), f"{page.name} names {name}"
-        for name in re.findall(r"\]\((?!http|#)([^)]+)\)", page.read_text()):
-            assert (page.parent / name).exists(), f"{page.name} links {name}"
+        for link in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
+            name, _, section = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), f"{page.name} links {link}"
+            assert not section or section in sections_of(target), f"{page.name} links {link}"
+
+
+def sections_of(page: Path) -> set[str]:
+    """What a link can name behind `#`, as sites that render Markdown form it."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
 def test_documentation_pages_stay_under_150_lines() -> None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from ralph.core.journal_lines import FORMAT, Record, line_of, read_lines
-from ralph.core.session import NewerFormatError, replay
+from ralph.conversation.journal_lines import FORMAT, Record, line_of, read_lines
+from ralph.conversation.session import NewerFormatError, replay
 from tests.journals.corpus import EXPECTED, JOURNALS, summary_of
 
 NAMES = sorted(path.stem for path in JOURNALS.glob("*.jsonl"))

@@ -80,7 +80,7 @@ def fate_of(mutant: Mutant, *, runs_all: bool, workers: int) -> str:
 
 
 def _ran(directory: Path, words: list[str]) -> tuple[int, list[str]]:
-    """The exit code, and which tests failed. Tests that do not end in time have failed."""
+    """Pytest's exit code, and which tests failed. Tests that do not end in time have failed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words]
     try:
         ran = subprocess.run(

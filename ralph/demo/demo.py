@@ -14,22 +14,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.core.outcome import Outcome
 from ralph.demo.loop_play import PROJECT as LOOP_PROJECT
 from ralph.demo.loop_play import play_loop
 from ralph.demo.stages import STAGES
 from ralph.demo.summary import Summary
 from ralph.demo.workplace import has_git, make_environment, make_project, tests_pass
-from ralph.run_command import RunCommand
-from ralph.run_options import RunOptions
-from ralph.run_session import SessionOptions
+from ralph.run.command import RunCommand
+from ralph.run.options import RunOptions
+from ralph.run.session import SessionOptions
+from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from ralph.core.events import Event
     from ralph.demo.stages import Stage
+    from ralph.values.events import Event
 
 PROJECT = "invoice"
 LOOP = "loop"

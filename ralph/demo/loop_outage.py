@@ -10,14 +10,14 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
 from ralph.demo.loop_script import LoopScript
-from ralph.effects.loop.record import RecordError
+from ralph.loop.record import RecordError
 from ralph.mock_api import MockApi
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ralph.core.loop_state import CurrentIteration
-    from ralph.effects.loop.loop_store import LoopStore
+    from ralph.loop.state import CurrentIteration
+    from ralph.loop.store import LoopStore
 
 BEGINS = (2, 1)
 """In this iteration, after so many answers, the API is overloaded."""

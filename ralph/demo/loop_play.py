@@ -5,13 +5,12 @@ The loop's command runs in this process, as for users; it knows the server from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from shlex import quote
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from ralph.core.loop_values import LoopLimits, LoopPlan
-from ralph.core.outcome import Outcome
+from msgspec import Struct
+
 from ralph.demo.loop_outage import BEGINS as OUTAGE_BEGINS
 from ralph.demo.loop_outage import LoopOutage
 from ralph.demo.loop_script import REPAIRS
@@ -24,16 +23,18 @@ from ralph.demo.workplace import (
     make_project,
     tests_pass,
 )
-from ralph.effects.loop.loop_store import LoopStore
-from ralph.effects.loop.record import RecordError
-from ralph.loop_command import LoopCommand
-from ralph.loop_options import LoopOptions
+from ralph.loop.command import LoopCommand
+from ralph.loop.options import LoopOptions
+from ralph.loop.record import RecordError
+from ralph.loop.store import LoopStore
+from ralph.loop.values import LoopLimits, LoopPlan
+from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from ralph.core.loop_state import IterationRecord, LoopState
+    from ralph.loop.state import IterationRecord, LoopState
 
 PROJECT = "duration"
 _PROMPT = "PROMPT_build.md"
@@ -90,8 +91,7 @@ _COMMIT_SUBJECT = "ralph loop: iteration"
 _IS_GONE = "The demo's directory is removed, so there is no loop to go on with (--keep leaves it)."
 
 
-@dataclass(frozen=True)
-class _Play:
+class _Play(Struct, frozen=True):
     room: Path
     speed: float
     has_git: bool

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.demo.script import OVERLOADED, last_result, said_that_tests_pass, usage
 from ralph.demo.workplace import RUN_TESTS
@@ -22,8 +23,7 @@ _ITERATION = re.compile(r"\[ralph loop (\d+)")
 _FAILING_TEST = re.compile(r"^(?:FAIL|ERROR): (test_\w+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Repair:
+class Repair(Struct, frozen=True):
     """What the model does about one failing test."""
 
     diagnosis: str
@@ -57,8 +57,7 @@ REPAIRS = {
 }
 
 
-@dataclass(frozen=True)
-class LoopScript:
+class LoopScript(Struct, frozen=True):
     """Called for each request. Which iteration and which turn it is stands in the request itself."""
 
     has_git: bool

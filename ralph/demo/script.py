@@ -6,8 +6,9 @@ It reads what the tools really answered: where the tests do not pass, it says so
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ralph.demo.workplace import RUN_TESTS
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
@@ -32,8 +33,7 @@ OVERLOADED = Fault(status=529)
 CUT_INSIDE_THE_CALL = Fault(cut_after_events=9, framing="close")
 
 
-@dataclass(frozen=True)
-class DemoScript:
+class DemoScript(Struct, frozen=True):
     """Called for each request with its number at this server. Which turn it is stands in the request itself."""
 
     has_git: bool

@@ -6,14 +6,15 @@ A stage breaks what stands around the run and nothing in it; the run is told of 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from ralph.core.backoff import PATIENT_SCHEDULE_S, STANDARD_SCHEDULE_S
-from ralph.core.events import Event, RetryScheduled
+from msgspec import Struct, field
+
 from ralph.demo.script import CUT_INSIDE_THE_CALL, OVERLOADED, RATE_LIMITED, DemoScript
 from ralph.mock_api import Fault, MockApi
+from ralph.retry.backoff import PATIENT_SCHEDULE_S, STANDARD_SCHEDULE_S
+from ralph.values.events import Event, RetryScheduled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 MODEL = "claude-sonnet-5-5"
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """A scenario whose servers are up."""
 
     about: str

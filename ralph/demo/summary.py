@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ralph.core.events import (
+from ralph.values.events import (
     AttemptEnded,
     Event,
     ModelFallback,
@@ -18,7 +18,7 @@ from ralph.core.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.core.events import RunEnded
+    from ralph.values.events import RunEnded
 
 
 class Summary:

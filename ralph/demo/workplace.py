@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from ralph.effects.own_programs import own_program
+from ralph.machine.own_programs import own_program
 
 RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
 

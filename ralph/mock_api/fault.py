@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 
 class ScenarioError(ValueError):
     """A scenario that cannot be played. Its text is one line that names the key and where it is."""
 
 
-@dataclass(frozen=True)
-class ErrorEvent:
+class ErrorEvent(Struct, frozen=True):
     """An `error` event inside a stream that began with 200. The stream ends after it."""
 
     type: str = "overloaded_error"
@@ -27,8 +27,7 @@ LineEnding = Literal["\n", "\r\n", "\r"]
 Body = str | bytes | Mapping[str, Any] | Sequence[Any]
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What goes wrong. The defaults break nothing; events are counted from 1, so `message_start` is event 1."""
 
     status: int | None = None
@@ -115,9 +114,9 @@ class Fault:
 
     def refuse_parts_of_streams(self) -> None:
         """Raises `ScenarioError`: a fault that does nothing makes a test that proves nothing."""
-        default = Fault.__dataclass_fields__
+        default = Fault()
         for name in _NEEDS_EVENTS:
-            if getattr(self, name) != default[name].default:
+            if getattr(self, name) != getattr(default, name):
                 raise ScenarioError(f"{name}: has no effect here, the answer has no events")
 
 
@@ -135,10 +134,10 @@ _NEEDS_EVENTS = (
 
 
 def _refuse_bad_numbers(fault: Fault) -> None:
-    for key in fields(fault):
-        value = getattr(fault, key.name)
+    for name in fault.__struct_fields__:
+        value = getattr(fault, name)
         if isinstance(value, (int, float)) and (math.isnan(value) or value < 0):
-            raise ScenarioError(f"{key.name}: must not be negative")
+            raise ScenarioError(f"{name}: must not be negative")
     if fault.status is not None and not 200 <= fault.status <= 999:
         raise ScenarioError("status: must be between 200 and 999")
     if fault.malformed_json_at_event == 0:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,8 +21,7 @@ class BadRequestError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Struct, frozen=True):
     method: str
     target: str
     """Path and query as sent."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import http
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.mock_api.api_errors import error_object
 from ralph.mock_api.breakage import break_events, encode_broken
@@ -23,22 +24,19 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 _PHRASES = {known.value: known.phrase for known in http.HTTPStatus} | {529: "Overloaded"}
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(Struct, frozen=True):
     """Bytes of the body, without the framing."""
 
     data: bytes
 
 
-@dataclass(frozen=True)
-class Fill:
+class Fill(Struct, frozen=True):
     """So many bytes of `x`."""
 
     size: int
 
 
-@dataclass(frozen=True)
-class Pause:
+class Pause(Struct, frozen=True):
     duration_s: float | None
     """None: for ever."""
     ping_interval_s: float | None
@@ -57,8 +55,7 @@ class Ending(enum.Enum):
     RESET = "reset"
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     ending: Ending
     wait_s: float = 0
     """Seconds before the first byte."""
@@ -73,8 +70,7 @@ class Plan:
     """Seconds between two bytes of the body. None: as fast as the client reads."""
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """What an answer depends on besides its step."""
 
     index: int = 0
@@ -88,8 +84,7 @@ class Context:
     """False for HTTP/1.0."""
 
 
-@dataclass(frozen=True)
-class _Body:
+class _Body(Struct, frozen=True):
     content_type: str
     parts: tuple[BodyPart, ...]
     cut_at: int | None = None

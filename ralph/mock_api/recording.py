@@ -7,8 +7,10 @@ import os
 import re
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +22,7 @@ REDACTED = "[redacted]"
 _CREDENTIAL = re.compile(r"auth|token|secret|key|passw|credential|cookie|session|signature", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class RecordedRequest:
+class RecordedRequest(Struct, frozen=True):
     index: int
     """Number of the request, from 0, whatever its path; lookups of models have numbers of their own."""
     received_at: str

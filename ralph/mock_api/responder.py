@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+from msgspec.structs import replace
 
 from ralph.mock_api.events import DEFAULT_MODEL
 from ralph.mock_api.fault import Fault

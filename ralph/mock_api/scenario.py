@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
 
 from ralph.mock_api.fault import Fault, ScenarioError
 
@@ -14,20 +15,17 @@ if TYPE_CHECKING:
 FOREVER: Literal["forever"] = "forever"
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True)
-class Thinking:
+class Thinking(Struct, frozen=True):
     thinking: str
     signature: str = "bW9jaw=="
     """Opaque, sent once in a `signature_delta` before the block closes. "" as local servers send it."""
 
 
-@dataclass(frozen=True)
-class ToolUse:
+class ToolUse(Struct, frozen=True):
     name: str
     input: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
@@ -40,8 +38,7 @@ Block = Text | Thinking | ToolUse | Mapping[str, Any]
 """A mapping is a content block of any other type; it is sent as it is, whole, in `content_block_start`."""
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One assistant message."""
 
     content: str | Sequence[Block] = ()
@@ -80,8 +77,7 @@ STAND_IN = Turn(content="Hello from the mock API.")
 """What a fault breaks when its step has no turn of its own."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """What one request is answered with: a turn, a fault, or a turn broken by a fault."""
 
     turn: Turn | None = None
@@ -111,8 +107,7 @@ def as_step(playable: Playable) -> Step:
     return playable
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Struct, frozen=True):
     """What `GET /v1/models/{id}` says of a model."""
 
     id: str
@@ -147,8 +142,7 @@ Script = Callable[["RecordedRequest", int], Playable]
 """Computes a step from the request and the number of steps already taken (0 for the first)."""
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """The steps for the requests to `/v1/messages`, in order, and how strictly requests are looked at."""
 
     steps: Sequence[Playable] = ()

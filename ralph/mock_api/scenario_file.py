@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import MISSING, fields
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -15,6 +14,8 @@ from ralph.mock_api.scenario import FOREVER, Block, Model, Scenario, Step, Text,
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from importlib.resources.abc import Traversable
+
+    from msgspec import Struct
 
 _T = TypeVar("_T")
 _BLOCKS: Mapping[str, type[Text | Thinking | ToolUse]] = {
@@ -147,18 +148,19 @@ def _build(kind: type[_T], settings: dict[str, Any], where: str) -> _T:
 
 
 def _settings(
-    kind: type[Any], table: dict[str, Any], where: str, *, apart: frozenset[str] | set[str] = frozenset()
+    kind: type[Struct], table: dict[str, Any], where: str, *, apart: frozenset[str] | set[str] = frozenset()
 ) -> dict[str, Any]:
-    """The table's values for the fields of this dataclass, checked; those `apart` are the caller's."""
-    known = {field.name: field for field in fields(kind)}
+    """The table's values for the fields of this value, checked; those `apart` are the caller's."""
+    known = kind.__annotations__
+    required = kind.__struct_fields__[: -len(kind.__struct_defaults__) or None]
     for key in table:
         if key not in known:
             raise ScenarioError(f"{where}: unknown key {key!r}")
-    for name, field in known.items():
-        if field.default is MISSING and field.default_factory is MISSING and name not in table:
+    for name in required:
+        if name not in table:
             raise ScenarioError(f"{where}: {name} is missing")
     for key in table.keys() - apart:
-        is_right, expected = _KINDS[str(known[key].type).removesuffix(" | None")]
+        is_right, expected = _KINDS[str(known[key]).removesuffix(" | None")]
         if not is_right(table[key]):
             raise ScenarioError(f"{where}: {key} must be {expected}")
     return {key: table[key] for key in table if key not in apart}

@@ -6,13 +6,13 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.core.journal_lines import read_lines
-from ralph.core.reading import Reading
-from ralph.core.session import replay
+from ralph.conversation.journal_lines import read_lines
+from ralph.conversation.reading import Reading
+from ralph.conversation.session import replay
 
 if TYPE_CHECKING:
-    from ralph.core.conversation import RequestShape
-    from ralph.core.session import Session
+    from ralph.conversation.messages import RequestShape
+    from ralph.conversation.session import Session
 
 JOURNALS = Path(__file__).parent
 EXPECTED = JOURNALS / "expected.json"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import fields
 
 from ralph.mock_api import (
     FOREVER,

@@ -1,0 +1,1 @@
+"""One task: turns, tool calls, guards, limits, the report, compaction. Knows ports only."""

@@ -1,0 +1,215 @@
+"""Gets whole answers for the loop: with notices while they are needed, in a context that is kept small enough.
+
+Nothing here retries: `retry/loop.py` does, and a context that is too large is no failure but made smaller. What an answer
+means, and when nothing helps any more, is the loop's to say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.agent.compaction import (
+    MOST_SUMMARY_TOKENS,
+    SUMMARIZE,
+    CompactionSteps,
+    cut_context,
+    digest_request,
+    fresh_context,
+    last_steps,
+    shrinks,
+    summary_of,
+)
+from ralph.agent.overflow import refused
+from ralph.agent.result_room import room_for
+from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
+from ralph.conversation.messages import assistant_message
+from ralph.retry.loop import send_with_retry
+from ralph.values.classify import FailureKind, failure_kind, is_damaged
+from ralph.values.errors import AgentError
+from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded, SyntheticRetry
+from ralph.values.limits import SHORTEST_ANSWER
+from ralph.values.usage import tokens_of
+
+if TYPE_CHECKING:
+    from ralph.agent.compaction import Attempt
+    from ralph.agent.transcript import Transcript
+    from ralph.conversation.messages import Conversation
+    from ralph.retry.chain import TurnRequests
+    from ralph.retry.loop import CallSite
+    from ralph.values.answer import Answer
+    from ralph.values.tool_calls import Block
+
+# Whoever has to be asked how large its window is, is asked when that begins to matter: a short run never asks.
+_ASKS_FROM_SHARE = 0.1
+_ASKS_FROM_TOKENS = 4_000
+"""Where nothing is known of the model's window: more than the first request of a short task holds."""
+
+_TASKS_SHARE = 4
+"""All the user's prompts together may take this part of a window, or of what was too much; the newest always stays."""
+
+
+_NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
+"""Failures of a summary call after which there are other ways to a smaller context."""
+
+
+class Asking:
+    """Of one task."""
+
+    def __init__(self, site: CallSite, transcript: Transcript) -> None:
+        self._site = site
+        self._transcript = transcript
+        self._notices: list[str] = []
+        """What the model is told and has not accepted yet, each once."""
+        self._sent = transcript.conversation
+        self._steps = CompactionSteps()
+        self.fresh_contexts = 0
+        """So often the model has begun anew and does not know what it was about to say."""
+
+    def tell(self, notice: str) -> None:
+        """With the next request, and with every further one until an answer is accepted."""
+        if notice not in self._notices:
+            self._notices.append(notice)
+
+    def answer(self, requests: TurnRequests) -> Answer:
+        """Not committed yet. Raises like `send_with_retry`. `requests`: those of the turn."""
+        self._sent = self._transcript.with_notices(self._notices)
+        return send_with_retry(self._sent, self._site, requests)
+
+    def accept(self, answer: Answer) -> Answer:
+        """It becomes part of the conversation, with the notices that led to it."""
+        notices, self._notices = self._notices, []
+        author = self._site.roster.shape.author
+        answer = self._transcript.commit(answer, author, notices)
+        committed = assistant_message(answer.content)
+        size = committed.size if committed is not None else 0
+        self._site.roster.count(self._sent, tokens_of(answer.message["usage"]), size)
+        self._steps = self._steps.answered()
+        return answer
+
+    def room_for_results(self) -> int | None:
+        """Tokens that the results of the last answer may take; None: no window is known."""
+        if self._site.roster.window is None:
+            self._describe()  # one result can be more than a small window holds
+        return room_for(self.estimate(), self._site.roster.window)
+
+    def is_crowded(self) -> bool:
+        """The next request is so large that it is time to make room."""
+        self._ask_for_window()
+        return is_over(self.estimate(), self._site.roster.window)
+
+    @property
+    def may_shrink(self) -> bool:
+        """There is more in this context than the task: something was answered in it, or summed up for it."""
+        transcript = self._transcript
+        return transcript.is_afresh or any(
+            message.role == "assistant" for message in transcript.conversation.messages
+        )
+
+    def fits_with_less(self, error: AgentError) -> bool:
+        """The server has told its window, and the same request fits with a shorter answer."""
+        told, roster = refused(error), self._site.roster
+        if told is None or not told.leaves(SHORTEST_ANSWER):
+            return False
+        return roster.learn_window(told.window, told.prompt, self._sent)
+
+    def make_room(self, trigger: str, requests: TurnRequests) -> bool:
+        """A fresh context in the place of the old one. False: nothing that is left to try makes it smaller."""
+        if not self.may_shrink:
+            return False
+        before = self.estimate()
+        # What leaves no room for a summary is as good as refused.
+        asked_as = trigger if self._leaves_room_for_summary() else "overflow"
+        while (attempt := self._steps.attempt(asked_as)) is not None:
+            answer = self._summing_up(attempt, before, requests) if attempt.way != "cut" else None
+            summary = summary_of(answer) if answer is not None else None
+            has_shrunk = False
+            if summary is not None or attempt.way == "cut":
+                has_shrunk = self._compact(attempt, summary, trigger, before)
+            self._steps = self._steps.next(has_shrunk=has_shrunk)
+            if answer is not None:  # it was shown while it came, and is no part of the conversation
+                self._site.events.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
+            if has_shrunk:
+                return True
+        return False
+
+    def _leaves_room_for_summary(self) -> bool:
+        roster = self._site.roster
+        asked = roster.estimate(self._transcript.with_notices([SUMMARIZE]))
+        return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
+
+    def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
+        """Whether that makes the context smaller; else it stays as it is."""
+        transcript, roster = self._transcript, self._site.roster
+        content = self._content(attempt, summary, before)
+        after = roster.estimate_afresh(transcript.fresh(content))
+        if not shrinks(before, after, roster.window):
+            return False
+        source = "cut" if summary is None else "model"
+        event = ContextCompacted(trigger, source, before, after)
+        transcript.start_afresh(content, summary or transcript.summary, event)
+        roster.begin_afresh()
+        self.fresh_contexts += 1
+        return True
+
+    def _content(self, attempt: Attempt, summary: str | None, before: int) -> list[Block]:
+        transcript, window = self._transcript, self._site.roster.window
+        tasks, files = transcript.tasks, list(transcript.changed_files)
+        most_task_tokens = min(before, window or before) // _TASKS_SHARE
+        if summary is not None:
+            return fresh_context(tasks, summary, files, most_task_tokens=most_task_tokens)
+        most_bytes = attempt.most_tokens(before, window) * BYTES_PER_TOKEN
+        steps = last_steps(transcript.conversation.messages, most_bytes)
+        return cut_context(
+            tasks, steps, files, earlier_summary=transcript.summary, most_task_tokens=most_task_tokens
+        )
+
+    def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
+        """What the model says when it is asked for a summary; None: there is too little room to ask it."""
+        transcript = self._transcript
+        most_tokens = attempt.most_tokens(before, self._site.roster.window)
+        if attempt.way == "whole":
+            request = transcript.with_notices([SUMMARIZE])
+        else:
+            messages = transcript.conversation.messages
+            only = digest_request(transcript.tasks, messages, most_tokens, earlier_summary=transcript.summary)
+            request = transcript.conversation.emptied().plus(only)
+        self._site.events.emit(
+            Notice("the context is nearly full: the model is asked to sum up what was done")
+        )
+        try:
+            return self._summary_past_damage(request, requests)
+        except AgentError as error:
+            if failure_kind(error) not in _NO_SUMMARY:
+                raise
+            return None
+
+    def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
+        """A damaged one is asked for again at once, once: it belongs to no turn, and neither does its count."""
+        try:
+            return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
+        except AgentError as error:
+            if not is_damaged(error):
+                raise
+        self._site.events.emit(SyntheticRetry(requests.turn, 1, "damaged"))
+        return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
+
+    def estimate(self) -> int:
+        """Tokens of the next request, at most."""
+        return self._site.roster.estimate(self._conversation())
+
+    def _conversation(self) -> Conversation:
+        return self._transcript.with_notices(self._notices)
+
+    def _ask_for_window(self) -> None:
+        """The server's own word on its model, once it may matter."""
+        roster = self._site.roster
+        window = roster.window
+        enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
+        if self.estimate() >= enough:
+            self._describe()
+
+    def _describe(self) -> None:
+        """Once for each target."""
+        client, roster = self._site.client, self._site.roster
+        if not roster.target.is_described:
+            roster.describe(client.describe_model(roster.target, roster.state.route.key))

@@ -1,0 +1,207 @@
+"""How a task comes to its end: its final turn, its report, and the word that stands in where neither gave an answer.
+
+It asks nobody and runs nothing. One of them lives as long as the run of a task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ralph.agent.finishing import Finishing, turns_in_words
+from ralph.agent.run_end import Ending
+from ralph.conversation.notices import final_turn
+from ralph.values.classify import FailureKind, failure_kind, outcome_of
+from ralph.values.error_text import describe_bug
+from ralph.values.errors import AgentError
+from ralph.values.events import FinalTurnEntered, Notice, ReportAccepted
+from ralph.values.outcome import Outcome
+from ralph.values.ports import BudgetSpent
+from ralph.values.shortage import shortage_of, told_with_advice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.agent.tally import Tally
+    from ralph.conversation.next_step import End, GiveUp
+    from ralph.values.events import DeadEnd
+    from ralph.values.ports import Events, Interrupted
+    from ralph.values.report import Report, ReportDesk, ReportForm
+
+
+class Closing:
+    def __init__(self, max_turns: int | None, form: ReportForm | None, tally: Tally, events: Events) -> None:
+        """`form`: what the final report must be; None: none is required."""
+        self._max_turns = max_turns
+        self._form = form
+        self._tally = tally
+        self._events = events
+        self.finishing = Finishing(max_turns)
+        self.desk = self._new_desk()
+        """Takes the final report; None: none is required."""
+        self.last_stop_reason: str | None = None
+        self._last_words: str | None = None
+        """What the model said last that is no part of an answer: text that was dropped as it was no report, or that
+        stood beside calls which the final turn refused."""
+        self._is_text_dropped = False
+        """The model's last text was dropped, which the next request says."""
+
+    def _new_desk(self) -> ReportDesk | None:
+        return self._form.desk() if self._form is not None else None
+
+    def forget_reports(self) -> None:
+        """Those that came so far were about another task."""
+        self.desk = self._new_desk()
+
+    @property
+    def needs_report(self) -> bool:
+        return self._form is not None
+
+    @property
+    def is_final(self) -> bool:
+        return self.finishing.is_final
+
+    def enter_final_turn(self, reason: str) -> str:
+        """What the model is told. `reason`: one of `finishing.FORCES`."""
+        self.finishing.reason = reason
+        self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
+        return self._final_notice(reason)
+
+    def final_notice(self) -> str | None:
+        """The same again. None: this is no final turn."""
+        reason = self.finishing.reason
+        return None if reason is None else self._final_notice(reason)
+
+    def _final_notice(self, reason: str) -> str:
+        return final_turn(reason, needs_report=self.needs_report, turns=turns_in_words(self._max_turns))
+
+    def collapse(self, reason: str) -> None:
+        """A report has failed."""
+        collapsed = self.finishing.collapse(self._tally.turns + 1, reason)
+        if collapsed is not None:
+            self._events.emit(collapsed)
+
+    # --- Reports
+
+    def take_text(self, text: str) -> bool:
+        """A whole answer of text. Whether it is a report, which is then kept."""
+        self._last_words = text.strip() or self._last_words
+        if text.strip():
+            self._is_text_dropped = True
+        return self.desk is not None and self.desk.take_text(text)
+
+    def take_final_words(self, text: str) -> None:
+        """What the model says beside calls that are refused may be the closing answer that was asked for.
+
+        It stays in the conversation: a report there is kept until the final turn gives up, or other words follow.
+        """
+        self._last_words = text.strip() or self._last_words
+        if text.strip():
+            self._is_text_dropped = False
+        if self.desk is not None:
+            self.desk.look_at_text(text)
+
+    def forget_text(self) -> None:
+        """Another request was sent: it told the model that its last text does not count, if that was dropped."""
+        if self.desk is not None and self._is_text_dropped:
+            self.desk.forget_text()
+
+    def forget_words(self) -> None:
+        """Tools ran: what the model said before them is not its last word."""
+        self._last_words = None
+
+    def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
+        """A report that an earlier process accepted, just before it ended."""
+        return self.desk.restored(arguments) if self.desk is not None else None
+
+    @property
+    def reported(self) -> Report | None:
+        """The report that came by a call of the tool."""
+        return self.desk.accepted if self.desk is not None else None
+
+    def report(self) -> Report | None:
+        """The one that counts by now. One that stood in a text does so in the final turn alone."""
+        if self.desk is None:
+            return None
+        return self.desk.accept_cached() if self.is_final else self.desk.accepted
+
+    def accepted(self, report: Report) -> Ending:
+        """A report of the turn at work, which it ends."""
+        self._tally.turns += 1
+        return self._reported(report)
+
+    def _reported(self, report: Report) -> Ending:
+        self._tell(report)
+        if report.status == "success":
+            return Ending(Outcome.COMPLETED, stop_reason=self.last_stop_reason, report=report)
+        error = "the model reports that the task failed"
+        return Ending(Outcome.TASK_FAILED, stop_reason=self.last_stop_reason, error=error, report=report)
+
+    def _tell(self, report: Report) -> None:
+        turn = max(self._tally.counted_turns, 1)
+        attempts = self.desk.attempts if self.desk is not None else 0
+        reason = self.finishing.reason
+        self._events.emit(ReportAccepted(report.source, report.status, turn, attempts, reason))
+
+    # --- Ends
+
+    def ended_by(self, step: End, stop_reason: str) -> Ending:
+        """An answer ends the task, or is the closing one of a task that was to end."""
+        self._tally.turns += 1
+        if step.notice is not None:
+            self._events.emit(Notice(step.notice))
+        if step.outcome in {Outcome.COMPLETED, Outcome.LIMIT_REACHED} and self.is_final:
+            return replace(self.forced(), result=step.result)
+        return Ending(step.outcome, step.result, stop_reason, step.error)
+
+    def forced(self, reason: str | None = None) -> Ending:
+        """`reason`: what forces it, where that is not the turns and no final turn began."""
+        outcome, limit, error = self.finishing.forced_end(reason)
+        words = None if self.needs_report else self._last_words
+        return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
+
+    def gave_up(self, step: GiveUp) -> Ending | None:
+        """Too many answers of one turn were no use. None: a final turn is due, for the report that is owed."""
+        if self.is_final:
+            known = self.report()
+            return self.forced() if known is None else self.accepted(known)
+        if not self.needs_report or step.reason in {"empty", "thinking_only"}:
+            return Ending(Outcome.NO_PROGRESS, stop_reason=self.last_stop_reason, error=step.error)
+        self.collapse(step.reason)
+        return None
+
+    def stuck(self, dead_end: DeadEnd) -> Ending:
+        stop = self.last_stop_reason
+        return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
+
+    def with_report(self, ending: Ending) -> Ending:
+        """Where nothing came that could be an answer, a report that says so."""
+        if not ending.lacks_answer(needs_report=self.needs_report):
+            return ending
+        # A limit may have come behind an accepted report, or into a final turn for which one was kept.
+        if ending.is_forced and (known := self.report()) is not None:
+            return self._reported(known)
+        report = self.reported or ending.stand_in(self.desk, self._tally.turns, self.last_stop_reason)
+        self._tell(report)
+        return replace(ending, report=report, result=ending.result or self._last_words)
+
+
+def ended_by_error(error: AgentError) -> Ending:
+    is_full = failure_kind(error) is FailureKind.CONTEXT_OVERFLOW
+    return Ending(outcome_of(error), error=str(error), cause=error, limit="context" if is_full else None)
+
+
+def ended_by_exception(error: Exception) -> Ending:
+    """What nobody has foreseen: a bug, unless the machine lacks something."""
+    shortage = shortage_of(error)
+    if shortage is not None:
+        return Ending(Outcome.API_UNAVAILABLE, error=told_with_advice(shortage))
+    return Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
+
+
+def ended_by_stop(stop: Interrupted) -> Ending:
+    failure = stop.__cause__ if isinstance(stop.__cause__, AgentError) else None
+    text = f"{stop}, after: {failure}" if failure is not None else str(stop)
+    limit = "max_budget_usd" if isinstance(stop, BudgetSpent) else None
+    return Ending(stop.outcome, error=text, cause=failure, signal_number=stop.signal_number, limit=limit)

@@ -1,0 +1,294 @@
+"""What a fresh context is opened with when the old one is full, and what is tried in which order. Pure.
+
+Tasks and file names come as data and are never read out of a text, so that any number of compactions keeps them word
+for word. Of the old context only its words go on: its thinking is signed for what stood before it, its results belong
+to its calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct
+
+from ralph.agent.result_room import cut_in_middle, sent_bytes
+from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
+from ralph.conversation.messages import text_blocks, to_json, user_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ralph.conversation.messages import Message
+    from ralph.values.answer import Answer
+    from ralph.values.tool_calls import Block
+
+TRIGGERS = ("threshold", "overflow", "window_exceeded")
+
+MOST_SUMMARY_WORDS = 2_000
+MOST_SUMMARY_TOKENS = 16_000
+"""The summary call's `max_tokens`: 2,000 words have about 4,000, and thinking counts too."""
+
+SUMMARIZE = f"""\
+The context is nearly full. Another agent will go on with this work, and it will see the task, the list of changed \
+files and your summary, and nothing else of this conversation. Write that summary now, as plain text, in at most \
+{MOST_SUMMARY_WORDS:,} words. Call no tools: calls are not run. Do not go on with the task itself.
+
+Say, under these headings:
+
+1. Goal and constraints: what the user wants, and every wish, limit and correction heard from the user.
+2. Decisions: what was decided, and why.
+3. Done: what was done, with the files, the commands and those of their results that still matter.
+4. Failed: what was tried and did not work, and why, so that it is not tried again.
+5. State: what works now, what does not, what is half done. Exact names, paths, numbers and error messages.
+6. Next steps: exactly what to do next, in order.
+
+Write down only what this conversation shows. What you are not sure of, call unsure."""
+"""What the model is told in the summary call, word for word."""
+
+OPENING = (
+    "The context of this work was full. This is a fresh one: it holds the task and what is known so far."
+)
+GO_ON = (
+    "Go on with the task from here. What is done need not be done again; look at the files where you have to "
+    "be sure."
+)
+SUMMARY_HEADING = "# Summary of the work so far"
+STEPS_HEADING = "# The last steps so far, shortened"
+FILES_HEADING = "# Files changed so far"
+INSTRUCTIONS_HEADING = "# Project instructions"
+CUT_SUMMARY = "[the summary was cut off at its length limit]"
+
+# The model that is asked for a summary and says this little beside a call has announced the call, no more.
+_LEAST_WORDS_BESIDE_CALLS = 100
+
+_MOST_ARGUMENT_BYTES = 300
+_LEAST_STEP_BYTES = 400
+"""What is kept of a step, at most, once the newest ones have had their half."""
+_STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
+
+
+def fresh_context(
+    tasks: Sequence[Sequence[Block]],
+    summary: str,
+    changed_files: Sequence[str],
+    *,
+    instructions: str = "",
+    most_task_tokens: int | None = None,
+) -> list[Block]:
+    """The first user message of a fresh context.
+
+    `tasks`: every prompt of the user, in order. Where they exceed `most_task_tokens` together, some of those between
+    the first and the newest are left out, which is said.
+    """
+    known = _section(SUMMARY_HEADING, summary)
+    blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
+    return _opened(blocks, instructions, known, changed_files)
+
+
+def cut_context(
+    tasks: Sequence[Sequence[Block]],
+    steps: str,
+    changed_files: Sequence[str],
+    *,
+    earlier_summary: str = "",
+    instructions: str = "",
+    most_task_tokens: int | None = None,
+) -> list[Block]:
+    """The same without a model's help, the last thing that is tried: of the tasks only the newest is sure to be in it.
+
+    `earlier_summary`: of the context that is cut, which may have had one.
+    """
+    known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
+    return _opened(_task_blocks(tasks, most_task_tokens), instructions, known, changed_files)
+
+
+def digest_request(
+    tasks: Sequence[Sequence[Block]],
+    messages: Sequence[Message],
+    most_tokens: int,
+    *,
+    earlier_summary: str = "",
+) -> Message:
+    """The only message of a summary call for a context that no longer fits into one.
+
+    It exceeds `most_tokens` only where the newest task and the request for a summary do so alone.
+    """
+    blocks = [*_task_blocks(tasks, most_tokens // 2), *_section(SUMMARY_HEADING, earlier_summary)]
+    around = user_message([*blocks, *text_blocks(f"{STEPS_HEADING}\n\n"), *text_blocks(SUMMARIZE)])
+    steps = last_steps(messages, (most_tokens - around.size) * BYTES_PER_TOKEN)
+    return user_message([*blocks, *_section(STEPS_HEADING, steps), *text_blocks(SUMMARIZE)])
+
+
+def shrinks(old_tokens: int, new_tokens: int, window: int | None) -> bool:
+    """Whether a fresh context is worth it: at most 3/4 of the old one, and not over the threshold itself."""
+    return 4 * new_tokens <= 3 * old_tokens and not is_over(new_tokens, window)
+
+
+def summary_of(answer: Answer) -> str | None:
+    """The summary that was asked for; None: there is none in it. What was cut off is better than nothing."""
+    text = answer.text.strip()
+    if not text or answer.stop_reason == "refusal":
+        return None
+    if answer.call_ids and len(text.split()) < _LEAST_WORDS_BESIDE_CALLS:
+        return None
+    was_cut = answer.stop_reason in {"max_tokens", "model_context_window_exceeded"}
+    return f"{text}\n\n{CUT_SUMMARY}" if was_cut else text
+
+
+class Attempt(NamedTuple):
+    """One way to a fresh context."""
+
+    way: Literal["whole", "digest", "cut"]
+    """A summary of the whole context; of its last steps; or no summary, and the last steps themselves."""
+    share: float = 1.0
+    """Of the window, for the digest or the steps."""
+
+    def most_tokens(self, estimate: int, window: int | None) -> int:
+        """`estimate`: of the old context. A server whose window is less than is believed has refused that."""
+        return int(self.share * min(estimate, window or estimate))
+
+
+_WHOLE = Attempt("whole")
+_HALF = Attempt("digest", 1 / 2)
+_QUARTER = Attempt("digest", 1 / 4)
+_CUT = Attempt("cut", 1 / 8)
+
+
+class CompactionSteps(Struct, frozen=True):
+    """How far compaction has been driven since an answer last showed that it helps."""
+
+    taken: int = 0
+    """Attempts so far."""
+    has_shrunk: bool = False
+    """The last one did."""
+
+    def attempt(self, trigger: str) -> Attempt | None:
+        """What to try now; None: nothing helps. What has overflowed does not fit into a summary call either."""
+        ways = (_HALF if trigger == "overflow" else _WHOLE, _QUARTER, _CUT)
+        return ways[self.taken] if self.taken < len(ways) else None
+
+    def next(self, *, has_shrunk: bool) -> CompactionSteps:
+        """After an attempt, whether or not it gave a context that shrinks."""
+        return CompactionSteps(self.taken + 1, has_shrunk)
+
+    def answered(self) -> CompactionSteps:
+        """An answer was accepted (a summary is none): a context that shrank has proven itself."""
+        return CompactionSteps() if self.has_shrunk else self
+
+
+def last_steps(messages: Sequence[Message], most_bytes: int) -> str:
+    """The end of a history as plain text, of at most so many bytes in a request; empty: not even a line fits.
+
+    The newest steps are whole as far as they fit into half of it; before them stand shortened ones.
+    """
+    opening = sent_bytes(_opening_line(len(messages)))
+    if opening > most_bytes:
+        return ""
+    used, first, steps = opening, len(messages), list[str]()
+    for index, step in _newest_first(messages):
+        whole_bytes = most_bytes // 2 - used
+        shown = cut_in_middle(step, max(_LEAST_STEP_BYTES, whole_bytes), _STEP_NOTE)
+        used += sent_bytes(f"\n\n{shown}")
+        if used > most_bytes:
+            break
+        first = index
+        steps.append(shown)
+    return "\n\n".join([_opening_line(first), *reversed(steps)])
+
+
+def _opening_line(left_out: int) -> str:
+    return f"[{left_out:,} earlier messages left out]"
+
+
+def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
+    """Each step with the index of its message."""
+    names = {
+        block["id"]: str(block["name"])
+        for message in messages
+        for block in message.content
+        if block.get("type") == "tool_use"
+    }
+    for index in range(len(messages) - 1, -1, -1):
+        for block in reversed(messages[index].content):
+            step = _step(messages[index].role, block, names)
+            if step is not None:
+                yield index, step
+
+
+def _step(role: str, block: Block, names: Mapping[str, str]) -> str | None:
+    """None: nothing that can be told. Thinking is the model's own, and what a server's tools did is sealed."""
+    match block.get("type"):
+        case "text":
+            return f"{'User' if role == 'user' else 'Assistant'}: {block['text']}"
+        case "tool_use":
+            arguments = to_json(block["input"]).decode()
+            return f"Call of {block['name']}: {_beginning(arguments, _MOST_ARGUMENT_BYTES)}"
+        case "tool_result":
+            failed = " (failed)" if block.get("is_error") else ""
+            name = names.get(block["tool_use_id"], "a tool")
+            return f"Result of {name}{failed}: {_result_text(block)}"
+        case "image" | "document" as kind:
+            return f"User: [{kind}]"
+        case _:
+            return None
+
+
+def _result_text(result: Block) -> str:
+    content = result.get("content", "")
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        block["text"] if block.get("type") == "text" else f"[{block.get('type')}]" for block in content
+    )
+
+
+def _beginning(text: str, most_bytes: int) -> str:
+    encoded = text.encode("utf-8", "replace")
+    return text if len(encoded) <= most_bytes else encoded[:most_bytes].decode("utf-8", "ignore") + " ..."
+
+
+def _opened(
+    tasks: Sequence[Block], instructions: str, known: Sequence[Block], changed_files: Sequence[str]
+) -> list[Block]:
+    files = "\n".join(f"- {path}" for path in changed_files)
+    return [
+        *text_blocks(OPENING),
+        *tasks,
+        *_section(INSTRUCTIONS_HEADING, instructions),
+        *known,
+        *_section(FILES_HEADING, files),
+        *text_blocks(GO_ON),
+    ]
+
+
+def _section(heading: str, text: str) -> list[Block]:
+    return text_blocks(f"{heading}\n\n{text}") if text.strip() else []
+
+
+def _task_blocks(
+    tasks: Sequence[Sequence[Block]], most_tokens: int | None, *, keeps_first: bool = False
+) -> list[Block]:
+    """The user's own blocks, each task under its heading."""
+    kept = _kept_tasks([user_message(task).size for task in tasks], most_tokens, keeps_first=keeps_first)
+    blocks: list[Block] = []
+    for number, task in enumerate(tasks, start=1):
+        name = "# The task" if len(tasks) == 1 else f"# Task {number} of {len(tasks)}"
+        if number in kept:
+            blocks += [*text_blocks(f"{name}, word for word"), *task]
+        else:
+            blocks += text_blocks(f"{name}: left out: the tasks together are too long for the context")
+    return blocks
+
+
+def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: bool) -> set[int]:
+    """Their numbers from 1: the newest, the first where that is asked for, then the newer ones while there is room."""
+    newest_first = range(len(sizes), 0, -1)
+    if most_tokens is None:
+        return set(newest_first)
+    kept = {number for number in newest_first if number == len(sizes) or (keeps_first and number == 1)}
+    left = most_tokens - sum(sizes[number - 1] for number in kept)
+    for number in newest_first:
+        if number not in kept and sizes[number - 1] <= left:
+            kept.add(number)
+            left -= sizes[number - 1]
+    return kept

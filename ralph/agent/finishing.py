@@ -1,0 +1,117 @@
+"""How a run comes to its end: the last turns that it may take, the final turn, and as what a forced end counts. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from ralph.values.events import TurnsCollapsed
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.values.limits import Budget
+
+FORCES = ("max_turns", "context", "report")
+"""Why a turn is the final one: the turn limit, a full context that cannot be made smaller, reports that failed."""
+
+NEAR = 0.9
+"""The share of a limit from which on the model is told, once, to save its work (PRODUCT.md, section 5)."""
+FEWEST_TURNS_TO_WARN = 3
+
+
+class ForcedEnd(NamedTuple):
+    outcome: Outcome
+    limit: str | None
+    """Which limit of the user's it was; None: none was."""
+    error: str
+
+
+class Finishing:
+    """Of one task."""
+
+    def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
+        self.max_turns = max_turns
+        self.reason = reason
+        """Why this is the final turn, one of `FORCES`; None: it is not."""
+        self._given_max_turns = max_turns
+        self._is_collapsed = False
+        self._was_warned = False
+
+    @property
+    def is_final(self) -> bool:
+        return self.reason is not None
+
+    def is_over(self, turn: int) -> bool:
+        return self.max_turns is not None and turn > self.max_turns
+
+    def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
+        """Why the turn that begins is the final one.
+
+        A turn that neither follows tools nor owes a report is not: its answer may be all that is wanted.
+        """
+        is_last = self.max_turns is not None and turn >= self.max_turns
+        if self.is_final or not is_last or not (follows_tools or needs_report):
+            return None
+        return "report" if self._is_collapsed else "max_turns"
+
+    def collapse(self, turn: int, reason: str) -> TurnsCollapsed | None:
+        """A report that failed leaves one turn more. None: no more were left."""
+        new = turn + 1
+        old = self.max_turns
+        if old is not None and old <= new:
+            return None
+        self.max_turns, self._is_collapsed = new, True
+        return TurnsCollapsed(turn, reason, old, new)
+
+    def forced_end(self, reason: str | None = None) -> ForcedEnd:
+        """As what the run ends, where its final turn gave no report, or its turns are used up.
+
+        `reason`: what forces it, one of `FORCES`, where that is something else than the turns and no final turn began.
+        """
+        reason = self.reason or reason
+        if reason == "context":
+            return ForcedEnd(Outcome.LIMIT_REACHED, "context", "the model's context window is full")
+        if reason == "report" or self._is_collapsed:
+            return ForcedEnd(Outcome.TASK_FAILED, None, "the model gave no final report that fits")
+        reached = f"the limit of {turns_in_words(self._given_max_turns)} (--max-turns) is reached"
+        return ForcedEnd(Outcome.LIMIT_REACHED, "max_turns", reached)
+
+    def newly_near(
+        self,
+        turn: int,
+        budget: Budget,
+        time_left_s: float,
+        max_time_s: float | None,
+        least_usd: float = 0.0,
+    ) -> str | None:
+        """Which limit is nearly used up as this turn begins, told once. None: none is, or it was told.
+
+        `least_usd`: what the budget has to hold for another request.
+        """
+        if self._was_warned or self.is_final:
+            return None
+        near = self._near(turn, budget, time_left_s, max_time_s, least_usd)
+        self._was_warned = near is not None
+        return near
+
+    def _near(
+        self,
+        turn: int,
+        budget: Budget,
+        time_left_s: float,
+        max_time_s: float | None,
+        least_usd: float = 0.0,
+    ) -> str | None:
+        most = self.max_turns or 0
+        # The final turn is told something else: this has to come before it.
+        if most >= FEWEST_TURNS_TO_WARN and turn >= min(math.ceil(NEAR * most), most - 1):
+            return f"the limit of {turns_in_words(most)}"
+        if budget.is_nearly_spent(NEAR, least_usd):
+            return f"the budget of ${budget.max_usd:g}"
+        if max_time_s is not None and max_time_s - time_left_s >= NEAR * max_time_s:
+            return f"the time limit of {max_time_s:g} s"
+        return None
+
+
+def turns_in_words(number: int | None) -> str:
+    return "1 turn" if number == 1 else f"{number} turns"

@@ -1,0 +1,287 @@
+"""Whether a tool call is one more round of a doom loop, and what the model is told instead of a result.
+
+It knows calls and what came of them, nothing of tools: it neither runs a call nor ends a run. Malformed calls, which
+could not run anyway, are `malformed_answers.py`'s.
+
+A window is what ran last without an edit that changed a file in between: three rounds of one call or of a cycle of
+up to four, the results equal from round to round. The call that would go on with it is refused, and from then on
+every call of the cycle is. Whatever is let through starts the count of refusals anew.
+
+Results are equal when they are so after times, numbers of processes and counters are taken out, white space apart. A
+counter is an integer
+that rises by the same step from each round to the next ("attempt 4", 5, 6): it says how often was asked, not what
+has changed. What shows that something moves is no counter, and keeps a run going: percentages, sizes, `12/340`,
+`3 of 10`, decimals, a number in a word or path, one that falls or rises unevenly, a result that is only numbers,
+because there the number is what was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from itertools import islice, pairwise
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.values.limits import MOST_REFUSALS
+from ralph.values.tool_calls import FILE_TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolOutput
+
+GUARDS = ("repetition", "cycle", "no_change")
+
+# The contract's numbers.
+MOST_EQUAL = 3
+"""Rounds that may run; the next is refused."""
+LONGEST_CYCLE = 4
+"""Calls in a round."""
+
+_SAYS_ONLY = {"Bash": frozenset({"description"})}
+"""Arguments without an effect: with other words for people it is the same call."""
+_MOST_COUNTERS = 256
+"""A text with more integers is data: it is compared as it stands, and no more numbers than these are kept."""
+_LONGEST_NAME = 80
+"""Characters of a name or path that a model is told."""
+
+
+class Refusal(Struct, frozen=True):
+    """A call that must not run."""
+
+    guard: str
+    """One of `GUARDS`."""
+    call: ToolCall
+    refusals: int
+    """1-based, with this one."""
+    message: str
+    """What the model gets as the call's error result."""
+
+    @property
+    def is_last(self) -> bool:
+        """The run ends."""
+        return self.refusals >= MOST_REFUSALS
+
+
+class Guards:
+    """Ask `before` each call, tell what came of it `after`.
+
+    Calls of one answer that run at the same time are all asked about before any result is known. Until it is, the
+    result of a call counts as equal to the others, so that of eight equal calls at once three run.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[_Step] = deque(maxlen=LONGEST_CYCLE * MOST_EQUAL)
+        self._refusals = 0
+        # A batch has at most eight; nothing more than a batch is between a refusal and its result.
+        self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
+
+    def before(self, call: ToolCall) -> Refusal | None:
+        """Why this call must not run; None lets it run."""
+        step = _Step.of(call)
+        tripped = self._tripped_by(step)
+        if tripped is None:
+            self._refusals = 0
+            self._steps.append(step)
+            return None
+        self._refusals += 1
+        self._refused_ids.append(call.id)
+        guard, seen_and_advice = tripped
+        left = MOST_REFUSALS - self._refusals
+        end = (
+            f"after {left} more without anything new in between, the run ends" if left > 0 else "the run ends"
+        )
+        message = f"Refused: {seen_and_advice} This is refusal {self._refusals} of {MOST_REFUSALS}; {end}."
+        return Refusal(guard, call, self._refusals, message)
+
+    def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
+        """What came of a call. One that `before` was not asked about counts too (an earlier process ran it); of a
+        refused one nothing is taken.
+
+        `change`: what it was to do to its file. None with a success: unknown, taken for a change.
+        """
+        if (
+            call.name in FILE_TOOLS
+            and not output.is_error
+            and (change is None or change.before != change.after)
+        ):
+            self._steps.clear()
+            return
+        step = next((step for step in self._steps if step.waits_for == call.id), None)
+        if step is None:
+            if call.id in self._refused_ids:
+                return
+            step = _Step.of(call)
+            self._refusals = 0
+            self._steps.append(step)
+        step.waits_for = None
+        step.result = _Result.of(output)
+
+    def _tripped_by(self, step: _Step) -> tuple[str, str] | None:
+        """The guard, and what it says."""
+        last = list(self._steps)[-MOST_EQUAL:]
+        is_full = len(last) == MOST_EQUAL
+        if is_full and step.path is not None and all(old.path == step.path for old in last):
+            return "no_change", _no_change(step.path)
+        cycle = self._cycle_of(step)
+        if not cycle:
+            return None
+        is_waiting = any(old.result is None for old in list(self._steps)[-MOST_EQUAL * len(cycle) :])
+        return ("repetition" if len(cycle) == 1 else "cycle"), _repeated(cycle, is_waiting=is_waiting)
+
+    def _cycle_of(self, step: _Step) -> list[_Step]:
+        """The last round of the window that this step would go on with; empty: there is none."""
+        steps = list(self._steps)
+        for length in range(1, LONGEST_CYCLE + 1):
+            window = steps[-length * MOST_EQUAL :]
+            if len(window) < length * MOST_EQUAL:
+                break
+            # Once refused, a model that takes the cycle up at another place is still in it.
+            following = window[-length:] if self._refusals else window[-length : len(window) - length + 1]
+            if any(step.key == old.key for old in following) and all(
+                _is_equal(window[place::length]) for place in range(length)
+            ):
+                return window[-length:]
+        return []
+
+
+class _Step:
+    """A call that was let through, reduced to what is compared."""
+
+    def __init__(self, key: int, name: str, path: str | None, waits_for: str | None) -> None:
+        self.key = key
+        self.name = name
+        self.path = path
+        """The file that it was to change and did not; None for every other call."""
+        self.waits_for = waits_for
+        """The call's id until its result is known."""
+        self.result: _Result | None = None
+
+    @classmethod
+    def of(cls, call: ToolCall) -> _Step:
+        path = call.arguments.get("file_path") if call.name in FILE_TOOLS else None
+        # A model spells one path in several ways, "./a.py" and "a.py".
+        spelled = str(PurePosixPath(path)) if isinstance(path, str) else None
+        return cls(_key(call), call.name, spelled, call.id)
+
+
+class _Result(Struct, frozen=True):
+    """An output without its times: what stands, as one hash (of 64 bits; it never leaves the process), and what may count."""
+
+    standing: int
+    counters: tuple[int, ...]
+
+    @classmethod
+    def of(cls, output: ToolOutput) -> _Result:
+        content = output.content
+        parts = [content] if isinstance(content, str) else [_comparable(block) for block in content]
+        standing: list[str | int] = []
+        counters: list[int] = []
+        for part in parts:
+            template, numbers = _template(part) if isinstance(part, str) else (part, [])
+            standing.append(template)
+            counters += numbers
+        return cls(hash((output.is_error, *standing)), tuple(counters))
+
+
+def _key(call: ToolCall) -> int:
+    ignored = _SAYS_ONLY.get(call.name, frozenset())
+    arguments = {name: _collapsed(value) for name, value in call.arguments.items() if name not in ignored}
+    return hash((call.name, json.dumps(arguments, sort_keys=True)))
+
+
+def _collapsed(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if isinstance(value, dict):
+        return {name: _collapsed(inner) for name, inner in value.items()}
+    return [_collapsed(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _is_equal(steps: Sequence[_Step]) -> bool:
+    """The same call each time, and nothing new in what came of it as far as that is known."""
+    results = [step.result for step in steps if step.result is not None]
+    if len({step.key for step in steps}) > 1 or len({result.standing for result in results}) > 1:
+        return False
+    if len({len(result.counters) for result in results}) > 1:
+        return False
+    return all(map(_stands_or_counts, zip(*(result.counters for result in results), strict=True)))
+
+
+def _stands_or_counts(numbers: Sequence[int]) -> bool:
+    steps = {later - earlier for earlier, later in pairwise(numbers)}
+    return len(steps) <= 1 and min(steps, default=0) >= 0
+
+
+# The patterns begin with a digit and look back from there, so that the engine can skip to digits. All repetitions
+# are bounded, and none stands inside another over the same characters: 30 KB of the worst text take 3 ms. They are
+# texts, which `re` compiles once, with the first result: that costs 2 ms, and many a run calls nothing.
+_CLOCK = r"[0-9]?:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?|\.[0-9]{1,9})(?![\w:])"
+_ZONE = r"(?: ?(?:(?:Z|UTC|GMT)\b|[+-][0-9]{2}:?[0-9]{2}\b))?"
+_DATE = r"(?:[0-9]{3}-[0-9]{2}-[0-9]{2}|[0-9]{3}/[0-9]{2}/[0-9]{2}|[0-9]/[A-Z][a-z]{2}/[0-9]{4})(?![0-9])"
+_OF_DAY = r"[T :][0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?"
+_UNIT = r"(?: ?(?:[mµu]s|ns|s|secs?|seconds?|mins?|minutes?|hrs?|hours?|days?)|[mh])(?![A-Za-z_])"
+_REST = r"[0-9]{0,11}(?:\.[0-9]{1,12})?"
+_DURATION = rf"{_REST}{_UNIT}(?:,? ?[0-9]{_REST}{_UNIT}){{0,3}}"
+_MAY_BE_TIME = r"(?=[0-9.]{0,24} ?[mµunshd:/-])"
+_TIME = rf"[0-9](?<![\w.:].){_MAY_BE_TIME}(?:{_DATE}(?:{_OF_DAY}{_ZONE})?|{_CLOCK}{_ZONE}|{_DURATION})"
+# Node's test runner and many JSON logs put the unit before the number.
+_TIME_AFTER_UNIT = r"_ms[\"=: ]{1,4}[0-9]{1,12}(?:\.[0-9]{1,12})?"
+# Seconds or milliseconds since 1970, of this half of the century; and whatever process it happened to be.
+_EPOCH = r"(?<![\w.])(?:1[6-9]|2[0-9])[0-9]{8}(?:[0-9]{3})?(?![\w]|\.[0-9]{7})"
+_PROCESS = r"(?i:\b(?:pid|process)(?: id)?[ =:#\"]{1,3}|^\[[0-9]{1,3}\] )[0-9]{1,10}\b"
+_COUNTER = (
+    r"[0-9](?<![\w./,-].)(?<!/ .)(?<!\bof .)[0-9]{0,14}"
+    r"(?![\w%/]|[.,][0-9]| %| / ?[0-9]| (?:out )?of [0-9]| ?[kKMGT]i?B\b| [Bb]ytes?\b)"
+)
+_LETTER = r"[^\W\d_]"
+
+
+def _template(text: str) -> tuple[str, list[int]]:
+    """The text without times, a mark in the place of each number that may count; and those numbers."""
+    text = re.sub(_TIME, "~", " ".join(text.split()))
+    if "_ms" in text:
+        text = re.sub(_TIME_AFTER_UNIT, "_ms~", text)
+    text = re.sub(_PROCESS, "process ~", re.sub(_EPOCH, "~", text))
+    found = list(islice(re.finditer(_COUNTER, text), _MOST_COUNTERS + 1))
+    if not found or len(found) > _MOST_COUNTERS or not re.search(_LETTER, text):
+        return text, []
+    return re.sub(_COUNTER, "#", text), [int(number.group()) for number in found]
+
+
+def _comparable(block: Block) -> str | int:
+    """Text, to be looked into, or a hash of what is no text, such as an image."""
+    if block["type"] == "text":
+        return str(block["text"])
+    data = block.get("source", {}).get("data")
+    return hash(data if isinstance(data, str) else json.dumps(block, sort_keys=True))
+
+
+def _repeated(cycle: Sequence[_Step], *, is_waiting: bool) -> str:
+    results = "their results are not there yet" if is_waiting else "the results did not change"
+    if len(cycle) == 1:
+        seen = f"this {_short(cycle[0].name)} call was made {MOST_EQUAL} times in a row and {results}."
+    else:
+        names = ", ".join(_short(step.name) for step in cycle)
+        seen = (
+            f"you go round in a circle: {names}, {MOST_EQUAL} times with the same arguments, and {results}."
+        )
+    return (
+        f"{seen} Doing it again shows nothing new. Work with what you have, or take another approach: change a file, "
+        "use other arguments or another tool. To wait for something, wait for it inside one Bash command."
+    )
+
+
+def _no_change(path: str) -> str:
+    return (
+        f"the last {MOST_EQUAL} Write and Edit calls on {_short(path)} changed nothing. Read the file again before "
+        "you change it: it may already say what you want, or not say what you think."
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."

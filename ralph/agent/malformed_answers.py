@@ -1,0 +1,41 @@
+"""Answers in which every tool call was malformed, in a row: nothing of them could run. Pure.
+
+A malformed call is cut, no JSON, of a tool that does not exist, or has arguments that do not fit. Each gets an error
+result; an answer of nothing else is no turn, whatever varies from one to the next. What a guard, a permission or the
+final turn refuses is not malformed.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+MOST_MALFORMED_ANSWERS = 3
+"""In a row; with the last one the run ends. The contract's number."""
+
+NAMES = ("malformed_call", "unknown_tool")
+
+
+class MalformedAnswers(Struct, frozen=True):
+    """How many there were since something could run."""
+
+    count: int = 0
+    are_all_unknown: bool = True
+    """No call of them named a tool that exists."""
+
+    def plus(self, *, are_unknown: bool) -> MalformedAnswers:
+        """One more. `are_unknown`: none of its calls named a tool that exists."""
+        return MalformedAnswers(self.count + 1, self.are_all_unknown and are_unknown)
+
+    @property
+    def are_too_many(self) -> bool:
+        return self.count >= MOST_MALFORMED_ANSWERS
+
+    @property
+    def name(self) -> str:
+        """One of `NAMES`."""
+        return "unknown_tool" if self.are_all_unknown else "malformed_call"
+
+    @property
+    def error(self) -> str:
+        what = "named a tool that does not exist" if self.are_all_unknown else "was malformed"
+        return f"every tool call of {self.count} answers in a row {what}"

@@ -1,0 +1,55 @@
+"""The tool `final_report` as the model is offered it, a user's schema embedded. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ralph.agent.schema_references import DEFAULT_DRAFT, is_draft_4, own_fragment, schemas_within
+from ralph.values.report import STATUSES
+from ralph.values.tool_calls import FINAL_REPORT, ToolDefinition
+
+
+def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:
+    """With a schema, `payload` is no required argument: a task that could not be done has nothing true to put there.
+
+    The schema's draft is kept as `$schema` of the whole where it is not the default: the tool as it was sent is all
+    that a resumed session needs for checking.
+    """
+    once = "Call this exactly once, as your very last action, when the task is done or cannot be done."
+    properties: dict[str, Any] = {
+        "status": {"type": "string", "enum": list(STATUSES)},
+        "summary": {
+            "type": "string",
+            "minLength": 1,
+            "description": "what was done, or why it could not be done",
+        },
+    }
+    draft: dict[str, str] = {}
+    how = 'Use status "failure" when the task could not be done.'
+    if payload_schema is not None:
+        properties["payload"] = _embedded(payload_schema)
+        how = (
+            'Use status "success" with the payload, or "failure", for which the payload may be left out, when the '
+            "task could not be done."
+        )
+        named = payload_schema.get("$schema", DEFAULT_DRAFT)
+        draft = {} if named.rstrip("#") == DEFAULT_DRAFT else {"$schema": named}
+    schema = {**draft, "type": "object", "properties": properties, "required": ["status", "summary"]}
+    return ToolDefinition(FINAL_REPORT, f"{once} {how}", schema)
+
+
+def has_payload(tool: ToolDefinition) -> bool:
+    return "payload" in tool.input_schema["properties"]
+
+
+def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema as it stands under `properties.payload`, its references into itself still right."""
+    inside: dict[str, Any] = json.loads(json.dumps(schema))
+    # All of them first: a pointer is followed through the schema as it was.
+    for _, one in schemas_within(inside):
+        fragment = own_fragment(schema, one.get("$ref"))
+        if fragment is not None:
+            one["$ref"] = f"#/properties/payload{fragment}"
+    named = {"$schema", "id" if is_draft_4(schema) else "$id"}
+    return {key: value for key, value in inside.items() if key not in named}

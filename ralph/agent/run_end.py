@@ -1,0 +1,125 @@
+"""The end of a run, put together from what is known when it comes. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.agent.finishing import FORCES
+from ralph.values.classify import failure_kind
+from ralph.values.errors import HttpError
+from ralph.values.events import DeadEnd, RunEnded
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.agent.tally import Tally
+    from ralph.values.errors import AgentError
+    from ralph.values.report import Report, ReportDesk
+
+_OWES_AN_ANSWER = frozenset(
+    {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
+)
+"""Ends of a run that was at work: whoever waits for its answer gets one, and be it that there is none."""
+
+_BY_THE_API = frozenset({Outcome.API_REJECTED, Outcome.API_UNAVAILABLE, Outcome.AUTH})
+_FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
+_REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
+
+
+LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
+
+
+class Ending(Struct, frozen=True):
+    """Why the loop stopped, before it is written down."""
+
+    outcome: Outcome
+    result: str | None = None
+    stop_reason: str | None = None
+    error: str | None = None
+    cause: AgentError | None = None
+    signal_number: int = 0
+    limit: str | None = None
+    """Which limit of the user's ended it: "max_turns", "max_budget_usd", "context"."""
+    report: Report | None = None
+    dead_end: DeadEnd | None = None
+
+    def lacks_answer(self, *, needs_report: bool) -> bool:
+        """Whether a synthetic report has to take an answer's place."""
+        if self.report is not None:
+            return False
+        return needs_report or (self.result is None and self.outcome in _OWES_AN_ANSWER)
+
+    @property
+    def is_forced(self) -> bool:
+        """A limit ended it; what was going on may have been all right."""
+        return self.outcome in _FORCED
+
+    def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
+        """The synthetic report, after so many turns. `desk`: took the reports; None: none was required."""
+        from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
+
+        error = self.error
+        if desk is not None and self._is_for_want_of_report:
+            error = desk.last_problem or error
+        return synthetic_report(
+            reason=self.reason,
+            turns_completed=turns,
+            attempts=desk.attempts if desk is not None else 0,
+            last_stop_reason=last_stop_reason,
+            last_error=error,
+        )
+
+    @property
+    def _is_for_want_of_report(self) -> bool:
+        """It had its final turn: what was wrong with the last report is what to look at. Elsewhere something failed since."""
+        return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
+
+    @property
+    def reason(self) -> str:
+        """Why there is no answer, for the report that takes its place."""
+        return self.limit or _REASONS.get(self.outcome, self.outcome.value)
+
+    @property
+    def retry_after_s(self) -> float | None:
+        is_for_later = self.outcome is Outcome.API_UNAVAILABLE
+        return self.cause.retry_after if is_for_later and isinstance(self.cause, HttpError) else None
+
+    def told(self, tally: Tally, duration_s: float, hints: tuple[str, ...]) -> RunEnded:
+        report = self.report
+        return RunEnded(
+            outcome=self.outcome,
+            exit_code=self.outcome.exit_code(self.signal_number),
+            result=self._words,
+            errors=(self.error,) if self.error else (),
+            stop_reason=self.stop_reason,
+            num_turns=tally.counted_turns,
+            duration_s=duration_s,
+            api_s=tally.api_s,
+            usage=tally.usage,
+            retries=tally.retries,
+            waited_s=tally.waited_s,
+            api_failure=self._api_failure,
+            api_error_status=self.cause.status if isinstance(self.cause, HttpError) else None,
+            retry_after_s=self.retry_after_s,
+            hints=hints,
+            limit=self.limit,
+            report=report,
+            dead_end=self.dead_end,
+        )
+
+    @property
+    def _api_failure(self) -> str | None:
+        """An error that was there when something else ended the run is none."""
+        if self.cause is None or (self.outcome not in _BY_THE_API and self.limit != "context"):
+            return None
+        return failure_kind(self.cause).value
+
+    @property
+    def _words(self) -> str | None:
+        """What stands for the answer. A report that ralph had to write is followed by what the model did say."""
+        if self.report is None:
+            return self.result
+        if self.report.source != "synthetic" or self.result is None:
+            return self.report.summary
+        return LAST_WORDS.format(summary=self.report.summary, words=self.result)

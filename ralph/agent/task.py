@@ -1,0 +1,483 @@
+"""One task: send, run the tools, repeat, until an outcome.
+
+It decides what an answer means for the run. How to retry, how to run tools, how to keep the context small and how to
+talk to the world are other rooms' business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.agent.asking import Asking
+from ralph.agent.call_rules import CallRules
+from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
+from ralph.agent.hints import come_back_hint, hints_for
+from ralph.agent.run_end import Ending
+from ralph.agent.tally import Tally
+from ralph.agent.tool_turn import ToolTurn
+from ralph.agent.transcript import Transcript
+from ralph.conversation.messages import text_blocks
+from ralph.conversation.next_step import (
+    AskAgain,
+    Continue,
+    End,
+    GiveUp,
+    MakeRoom,
+    RunTools,
+    Step,
+    TurnState,
+    asked_again,
+    next_step,
+)
+from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
+from ralph.conversation.records import ended_entry
+from ralph.retry.chain import TurnRequests
+from ralph.retry.loop import CallSite
+from ralph.retry.target_log import TargetLog
+from ralph.values.classify import FailureKind, failure_kind, is_damaged
+from ralph.values.controls import RunControls
+from ralph.values.errors import AgentError
+from ralph.values.events import (
+    AttemptEnded,
+    Event,
+    ModelFallback,
+    Notice,
+    ResponseDiscarded,
+    RetryScheduled,
+    RunEnded,
+    SyntheticRetry,
+    TurnAsked,
+    TurnStarted,
+)
+from ralph.values.limits import Budget, LimitSettings
+from ralph.values.outcome import Outcome
+from ralph.values.ports import Interrupted, JournalError, WorkingDirectoryGoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.agent.ports import Journal, Toolbox
+    from ralph.conversation.messages import Conversation
+    from ralph.conversation.records import Entry
+    from ralph.conversation.session import Session
+    from ralph.retry.backoff import RetryPolicy
+    from ralph.retry.ports import Client
+    from ralph.retry.roster import Roster
+    from ralph.values.answer import Answer
+    from ralph.values.ports import Clock, Events, Waiter
+    from ralph.values.report import Report, ReportForm
+    from ralph.values.tool_calls import Block
+
+    Prompt = str | Sequence[Block]
+
+
+class Run:
+    """One session's loop, task after task. `conversation` is valid to resume whenever `run()` has returned."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        policy: RetryPolicy,
+        *,
+        client: Client,
+        toolbox: Toolbox,
+        waiter: Waiter,
+        clock: Clock,
+        journal: Journal,
+        events: Events,
+        controls: RunControls | None = None,
+        session: Session | None = None,
+        limits: LimitSettings | None = None,
+        report_form: ReportForm | None = None,
+    ) -> None:
+        """`session`: where an earlier run of it has got to; None: a new one, whose first task has a prompt.
+
+        `report_form`: what the final report must be; None: none is required.
+        """
+        self._roster = roster
+        self._controls = controls or RunControls()
+        self._limits = limits or LimitSettings()
+        self._budget = Budget(self._limits.max_budget_usd)
+        self._report_form = report_form
+        self._site = CallSite(roster, policy, self._controls, self._budget, client, waiter, clock, self)
+        self._toolbox = toolbox
+        self._clock = clock
+        self._waiter = waiter
+        self._journal = journal
+        self._sink = events
+        self._transcript = Transcript(roster.first_shape, journal, self, session)
+        roster.meter = session.meter if session else roster.meter
+        self._turn_state = session.turn_state if session else TurnState()
+        self._tool_turn: ToolTurn | None = None
+        self._session = session
+        self._begin_task()
+
+    def _begin_task(self) -> None:
+        """What is counted and allowed for each task anew."""
+        self._tally = Tally()
+        self._roster.forgive()
+        self._target_log = TargetLog(self._roster)
+        self._closing = Closing(self._limits.max_turns, self._report_form, self._tally, self)
+        self._rules = self._fresh_rules()
+        self._asking = Asking(self._site, self._transcript)
+        self._requests = TurnRequests(1)
+
+    def _fresh_rules(self) -> CallRules:
+        closing = self._closing
+        tools, finishing = self._toolbox.definitions, closing.finishing
+        return CallRules(tools, finishing, closing.desk, self, self._controls.why_refused)
+
+    @property
+    def conversation(self) -> Conversation:
+        return self._transcript.conversation
+
+    @property
+    def has_messages(self) -> bool:
+        """Somebody can go on from here: the journal holds a prompt at least."""
+        return bool(self.conversation.messages)
+
+    @property
+    def _turn(self) -> int:
+        """The one at work, 1-based."""
+        return self._tally.turns + 1
+
+    def emit(self, event: Event) -> None:
+        """An `Events` port of its own: everything that happens in a run is counted on its way out."""
+        self._tally.saw(event)
+        self._budget.saw(event)
+        if isinstance(event, AttemptEnded):
+            self._closing.forget_text()
+        if isinstance(event, ModelFallback | RetryScheduled):
+            self._record_target()  # whoever is killed from here on leaves it behind
+        self._sink.emit(event)
+
+    def run(self, prompt: Prompt | None, *opening: Entry) -> RunEnded:
+        """Go on until an outcome; None: with what the session has pending. `opening`: the records that begin the run.
+
+        Never raises: what the API, a tool, a signal or a bug does is an outcome.
+        """
+        started_s = self._clock.now_s()
+        self._begin_task()
+        try:
+            ending = self._turns(prompt, opening)
+        except AgentError as error:
+            ending = ended_by_error(error)
+        except (JournalError, WorkingDirectoryGoneError) as error:
+            ending = Ending(Outcome.IO_ERROR, error=str(error))
+        except Interrupted as stop:
+            ending = ended_by_stop(stop)
+        except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
+            ending = ended_by_exception(error)
+        return self._sealed(ending, started_s)
+
+    def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
+        """The end, written down. Where that fails, that is how the run ended."""
+        self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
+        try:
+            ending = self._closing.with_report(ending)
+            self._recover()
+        except JournalError as error:
+            ending = replace(ending, outcome=Outcome.IO_ERROR, error=str(error))
+        hints = tuple(self._hints(ending))
+        ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
+        ended = replace(ended, denied=tuple(self._rules.denied))
+        try:
+            self._journal.append(*self._target_entries(), ended_entry(ended))
+        except JournalError as error:
+            if ended.outcome is not Outcome.IO_ERROR:
+                outcome = Outcome.IO_ERROR
+                errors = (*ended.errors, str(error))
+                ended = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=errors)
+        return ended
+
+    def _recover(self) -> None:
+        turn, self._tool_turn = self._tool_turn, None
+        if turn is None:
+            self._transcript.recover({}, set())
+        else:
+            self._transcript.recover(turn.finished, turn.written, turn.changed_files)
+
+    # --- Turns
+
+    def _turns(self, prompt: Prompt | None, opening: Sequence[Entry]) -> Ending:
+        self._begin(prompt, (*opening, *self._target_entries()))
+        if (report := self._known_report(prompt)) is not None:
+            return self._closing.accepted(report)
+        follows_tools = prompt is None and self._ends_with_results()
+        while True:
+            ending = self._begin_turn(follows_tools=follows_tools) or self._counted_turn()
+            if ending is not None:
+                return ending
+            follows_tools = True
+
+    def _begin(self, prompt: Prompt | None, opening: Sequence[Entry]) -> None:
+        """Add the prompt, in one write with the run's record. What an earlier run left pending is finished before."""
+        transcript = self._transcript
+        blocks = (*transcript.queued, *_blocks(prompt))
+        if not blocks:
+            transcript.write(*opening)
+            return
+        lifted = text_blocks(LIMIT_LIFTED)
+        if is_bound(transcript.conversation.messages) and list(blocks) != lifted:
+            blocks = (*lifted, *blocks)
+        self._turn_state = TurnState()
+        pending = transcript.answer
+        if pending is not None:
+            transcript.queue(blocks, *opening)  # the calls may take long
+            opening = ()
+            if pending.calls:
+                self._run_tools(pending)
+                self._tally.turns += not self._rules.is_malformed
+                self._closing.forget_reports()
+                self._rules = self._fresh_rules()
+            self._recover()  # calls that must not run need a result too
+        transcript.take_task(blocks, *opening)
+
+    def _known_report(self, prompt: Prompt | None) -> Report | None:
+        """What an earlier process was told, and did not live to tell."""
+        session = self._session
+        if prompt is not None or session is None or session.report is None or self._transcript.answer:
+            return None
+        return self._closing.was_reported(session.report)
+
+    def _ends_with_results(self) -> bool:
+        messages = self.conversation.messages
+        return bool(messages) and bool(messages[-1].tool_result_ids)
+
+    def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
+        """What the limits say to another turn. The end, where they allow none."""
+        finishing, turn = self._closing.finishing, self._turn
+        time_left_s = self._waiter.time_left_s()
+        if time_left_s <= 0:
+            self._waiter.sleep(0, waiting_for="the time limit")  # which ends the run, before it asks again
+        if finishing.is_over(turn):
+            return self._closing.forced()
+        self.emit(TurnStarted(turn))
+        needs_report = self._closing.needs_report
+        reason = finishing.makes_final(turn, follows_tools=follows_tools, needs_report=needs_report)
+        if reason is not None:
+            self._enter_final_turn(reason)
+            return None
+        least_usd = self._budget.least_usd(self._roster.target.facts, self._asking.estimate())
+        near = finishing.newly_near(turn, self._budget, time_left_s, self._limits.max_time_s, least_usd)
+        if near is not None:
+            self.emit(Notice(f"{near} is nearly used up: the model is told to save its work"))
+            self._asking.tell(near_limit(near))
+        return None
+
+    def _enter_final_turn(self, reason: str) -> None:
+        self._asking.tell(self._closing.enter_final_turn(reason))
+
+    def _counted_turn(self) -> Ending | None:
+        """One turn; what it has asked is told as one sum, however it ends."""
+        asked = self._requests = TurnRequests(self._turn)
+        try:
+            return self._one_turn()
+        finally:
+            if asked.attempts:
+                self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
+
+    def _one_turn(self) -> Ending | None:
+        """Ask until an answer is accepted and its tools have run. None: another turn may begin."""
+        state, self._turn_state = self._turn_state, TurnState()
+        contexts = self._asking.fresh_contexts
+        while True:
+            pending, self._transcript.answer = self._transcript.answer, None
+            answer, state = (pending, state) if pending else self._ask_past_damage(state)
+            if contexts != self._asking.fresh_contexts:  # nobody knows any more what was to be gone on with
+                contexts, state = self._asking.fresh_contexts, replace(state, said="")
+            self._closing.last_stop_reason = answer.stop_reason
+            state, step = next_step(state, answer, needs_report=self._closing.needs_report)
+            following: Ending | TurnState | None
+            if isinstance(step, MakeRoom | AskAgain | GiveUp):
+                following = self._dropped(step, state, answer, is_committed=pending is not None)
+            else:
+                answer = pending or self._commit(answer)
+                following = self._taken(step, state, answer)
+            if not isinstance(following, TurnState):
+                return following
+            state = following
+
+    def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
+        """What comes after an answer that is part of the conversation."""
+        match step:
+            case RunTools():
+                if step.notice is not None:
+                    self.emit(Notice(step.notice))
+                if self._closing.is_final:
+                    self._closing.take_final_words(answer.text)  # before its calls, which may take them back
+                self._run_tools(answer)
+                return self._after_tools(state)
+            case Continue():
+                if self.conversation.messages[-1].role == "assistant":
+                    self._transcript.say(CONTINUE)
+            case End():
+                return self._closing.ended_by(step, answer.stop_reason)
+            case _:  # a pause: the conversation is sent as it is
+                pass
+        return state
+
+    def _dropped(
+        self, step: MakeRoom | AskAgain | GiveUp, state: TurnState, answer: Answer, *, is_committed: bool
+    ) -> Ending | TurnState | None:
+        """What comes after an answer that is no use."""
+        if not isinstance(step, MakeRoom):
+            ending = self._report_in_text(state.said, answer, is_committed=is_committed)
+            if ending is not None:
+                return ending
+        if not is_committed:
+            self._discard(answer)
+        match step:
+            case MakeRoom():
+                return state if self._make_room("window_exceeded") else self._closing.forced("context")
+            case GiveUp():
+                return self._gave_up(step, state)
+            case AskAgain():
+                self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
+                needs_report, is_final = self._closing.needs_report, self._closing.is_final
+                self._asking.tell(no_use(step.reason, needs_report=needs_report, is_final=is_final))
+                return state
+
+    def _run_tools(self, answer: Answer) -> None:
+        room_tokens = self._asking.room_for_results()
+        self._rules.begin_answer(self._turn)
+        turn = ToolTurn(
+            answer.calls, self._toolbox, self._journal, self, self._rules, room_tokens=room_tokens
+        )
+        self._tool_turn = turn
+        if self._session is not None:
+            turn.go_on_from(self._session)
+            self._session = None
+        results = turn.run()
+        self._tool_turn = None
+        self._transcript.take_results(results, turn.changed_files)
+
+    def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
+        """The turn is over, unless nothing of it could run: its calls were malformed, reports that failed, or refused
+        in the final turn.
+        """
+        rules, closing = self._rules, self._closing
+        rules.end_answer()
+        if closing.reported is not None:
+            return closing.accepted(closing.reported)
+        if rules.has_report:
+            closing.collapse("report_failed")
+        self._tally.turns += rules.has_use
+        if rules.ended_by is not None:
+            return closing.stuck(rules.ended_by)
+        if rules.has_use:
+            closing.forget_words()
+            self._turn_state = state.renewed
+            return None
+        if rules.is_malformed:
+            return state
+        state, step = asked_again(state, "invalid_report" if rules.has_report else "refused_calls")
+        if isinstance(step, GiveUp):
+            return self._gave_up(step, state)
+        self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
+        return state
+
+    def _gave_up(self, step: GiveUp, state: TurnState) -> Ending | TurnState:
+        """The end, or a final turn: this one becomes it, and what was asked again in it counts on."""
+        ending = self._closing.gave_up(step)
+        if ending is not None:
+            return ending
+        self._enter_final_turn("report")
+        return state
+
+    def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
+        """A report that the model wrote as text is kept, and taken for one in the final turn alone.
+
+        `said`: by answers of this turn that were cut, and went on in this one.
+        """
+        was_found = self._closing.take_text(said + answer.text)
+        report = self._closing.report() if was_found else None
+        if report is None:
+            return None
+        if not is_committed:
+            self._commit(answer)
+        return self._closing.accepted(report)
+
+    def _discard(self, answer: Answer) -> None:
+        self.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
+
+    # --- Asking
+
+    def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
+        """One whole answer, and the turn's state behind it. A damaged one is asked for again at once, once a turn."""
+        try:
+            return self._ask(), state
+        except AgentError as error:
+            if not (is_damaged(error) and state.may_be_damaged):
+                raise
+        state = state.damaged
+        self.emit(SyntheticRetry(self._turn, state.failures, "damaged"))
+        return self._ask(), state
+
+    def _ask(self) -> Answer:
+        """One whole answer. It is not part of the conversation yet."""
+        self._session = None  # what was pending in it is settled
+        self.take_model_wish()
+        if self._asking.is_crowded():
+            self._make_room("threshold")
+        while True:
+            try:
+                return self._asking.answer(self._requests)
+            except AgentError as error:
+                if failure_kind(error) is not FailureKind.CONTEXT_OVERFLOW:
+                    raise
+                if not self._asking.fits_with_less(error) and not self._make_room("overflow"):
+                    raise
+
+    def _make_room(self, trigger: str) -> bool:
+        """A smaller context, or the final turn. Whether it makes sense to ask again."""
+        if self._asking.make_room(trigger, self._requests):
+            if (notice := self._closing.final_notice()) is not None:
+                self._asking.tell(notice)  # what told the model so may be in the old context
+            return True
+        # Where there is no more than the task, one sentence more cannot help either.
+        if self._closing.is_final or not self._asking.may_shrink:
+            return False
+        self._enter_final_turn("context")
+        return True
+
+    def _commit(self, answer: Answer) -> Answer:
+        self._record_target()
+        return self._asking.accept(answer)
+
+    def take_model_wish(self) -> None:
+        """A driver's, from the next request on."""
+        wish = self._controls.take_model_wish()
+        if wish is not None:
+            target = self._roster.prefer(wish)
+            self.emit(Notice(f"from here on with {target.name}"))
+
+    def _record_target(self) -> None:
+        self._transcript.write(*self._target_entries())
+
+    def _target_entries(self) -> list[Entry]:
+        """Whoever goes on with this session goes on with whom it asks, and lets those cool down who do."""
+        before = self._target_log.target
+        entries = self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
+        if self._target_log.target != before:
+            self._transcript.turn_to(self._roster.shape)
+        return entries
+
+    def _hints(self, ending: Ending) -> Iterator[str]:
+        target = self._roster.target
+        if ending.retry_after_s:
+            yield come_back_hint(ending.retry_after_s, self._clock.utc_now())
+        if ending.cause is not None:
+            keys = target.credentials
+            source = keys[self._roster.state.route.key].source if keys else "ANTHROPIC_API_KEY is not set"
+            yield from hints_for(
+                ending.cause, model=target.model, endpoint=target.base_url, credential=source
+            )
+
+
+def _blocks(prompt: Prompt | None) -> Sequence[Block]:
+    if prompt is None:
+        return ()
+    return text_blocks(prompt) if isinstance(prompt, str) else prompt

@@ -1,0 +1,125 @@
+"""Checks the arguments of a tool call against the tool's schema, in sentences a model can act on.
+
+Knows the part of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
+and `items`. Anything else in a schema is not checked, and nothing is ever converted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_LONGEST_SHOWN_VALUE = 60
+_MOST_FAULTS_NAMED = 5
+
+_ARTICLE_AND_NAME = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+
+
+class ArgumentCheck(Struct, frozen=True):
+    error: str | None
+    """None: the call may run. Else one sentence per fault, each with path and expected type."""
+    ignored: tuple[str, ...] = ()
+    """Top-level keys the schema does not know; the call runs without them."""
+
+
+def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> ArgumentCheck:
+    """`arguments` is whatever JSON the model sent, of any type."""
+    if not isinstance(arguments, dict):
+        return ArgumentCheck(f"{tool_name}: the arguments must be an object, got {_shown(arguments)}")
+    faults = list(_faults(schema, arguments, path=""))
+    known = schema.get("properties", {})
+    ignored = tuple(str(key) for key in arguments if key not in known)
+    if not faults:
+        return ArgumentCheck(None, ignored)
+    more = len(faults) - _MOST_FAULTS_NAMED
+    named = "; ".join(faults[:_MOST_FAULTS_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    return ArgumentCheck(f"{tool_name}: {named}", ignored)
+
+
+def _faults(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[str]:
+    where = f'"{path}"' if path else "the value"
+    expected = schema.get("type")
+    if expected is not None and not _is_of_type(value, expected):
+        yield f"{where} must be {_named(expected)}, got {_shown(value)}"
+        return
+    if "enum" in schema and not any(_is_same(value, allowed) for allowed in schema["enum"]):
+        choices = ", ".join(json.dumps(allowed) for allowed in schema["enum"])
+        yield f"{where} must be one of {choices}, got {_shown(value)}"
+    if "minimum" in schema and _is_of_type(value, "number") and value < schema["minimum"]:
+        yield f"{where} must be at least {schema['minimum']}, got {_shown(value)}"
+    if isinstance(value, list) and "items" in schema:
+        for index, item in enumerate(value):
+            yield from _faults(schema["items"], item, f"{path}[{index}]")
+    if isinstance(value, dict):
+        yield from _faults_inside(schema, value, path)
+
+
+def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) -> Iterator[str]:
+    prefix = f"{path}." if path else ""
+    properties = schema.get("properties", {})
+    for key in schema.get("required", ()):
+        if key not in value:
+            yield f'"{prefix}{key}" is required ({_named(properties.get(key, {}).get("type", "any"))})'
+    for key, item in value.items():
+        if key in properties:
+            yield from _faults(properties[key], item, f"{prefix}{key}")
+
+
+def _is_of_type(value: Any, expected: str | list[str]) -> bool:
+    if isinstance(expected, list):
+        return any(_is_of_type(value, one) for one in expected)
+    is_of_type = _TYPES.get(expected)
+    return is_of_type is None or is_of_type(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Python's parser lets NaN and Infinity through; JSON has neither. A boolean is no number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# In this order a value is named by the first that fits.
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": _is_number,
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+
+
+def _is_same(value: Any, allowed: Any) -> bool:
+    """Equal as JSON: 1 is not true."""
+    return bool(type(value) is type(allowed) and value == allowed)
+
+
+def _named(expected: str | list[str]) -> str:
+    if isinstance(expected, list):
+        return " or ".join(_named(one) for one in expected)
+    return _ARTICLE_AND_NAME.get(expected, expected)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    if len(text) > _LONGEST_SHOWN_VALUE:
+        text = text[:_LONGEST_SHOWN_VALUE] + "..."
+    return text if value is None else f"{text} ({_type_name(value)})"
+
+
+def _type_name(value: Any) -> str:
+    return next((name for name, is_of_type in _TYPES.items() if is_of_type(value)), "not JSON")

@@ -1,0 +1,203 @@
+"""One answer's tool calls: rule on them, run them, collect the results in order. What may run is `call_rules.py`'s."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.agent.call_rules import as_written
+from ralph.agent.result_room import all_fitted, output_size
+from ralph.conversation.records import intent_entry, result_entry
+from ralph.values.events import ToolFinished, ToolStarted
+from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
+from ralph.values.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ralph.agent.call_rules import CallRules
+    from ralph.agent.ports import Journal, Toolbox
+    from ralph.conversation.session import Session
+    from ralph.values.answer import MalformedCall
+    from ralph.values.ports import Events
+    from ralph.values.tool_calls import FileChange
+
+# More at once than cores gain nothing but memory.
+MOST_PARALLEL_CALLS = 8
+
+INTERRUPTED = (
+    "This call was interrupted while it ran; its effects are unknown. Look at the state of things before you "
+    "repeat it."
+)
+
+
+class ToolTurn:
+    """One answer's calls on their way to one result each."""
+
+    def __init__(
+        self,
+        calls: Sequence[ToolCall | MalformedCall],
+        toolbox: Toolbox,
+        journal: Journal,
+        events: Events,
+        rules: CallRules,
+        *,
+        room_tokens: int | None = None,
+    ) -> None:
+        self.calls = calls
+        self.toolbox = toolbox
+        self.journal = journal
+        self.events = events
+        self.rules = rules
+        self.room_tokens = room_tokens
+        """What the results may take of the context together; None: whatever they are."""
+        self.finished: dict[str, ToolResult] = {}
+        """Results so far, by call. What a tool did is known here even when `Interrupted` ends the turn in the middle;
+        the calls under way then have an error result that says their effects are unknown."""
+        self.intents: Mapping[str, FileChange | None] = {}
+        """Calls that an earlier process was about to run when it ended, and what they were to do to a file."""
+        self.written: set[str] = set()
+        """Calls whose results are in the journal."""
+        self.changes: dict[str, FileChange | None] = {}
+        """What calls of this process were to do to a file, by call."""
+
+    def go_on_from(self, session: Session) -> None:
+        """What an earlier process did of this turn is done, and what it was about to do may be."""
+        self.finished.update(session.results)
+        self.written.update(session.results)
+        self.intents = session.intents
+        if self.room_tokens is not None:
+            self.room_tokens -= sum(output_size(result.output) for result in session.results.values())
+        for call in self.calls:
+            if call.id in session.results or call.id in session.intents:
+                result = session.results.get(call.id)
+                self.rules.go_on_from(call, result.output if result is not None else None)
+
+    @property
+    def changed_files(self) -> list[str]:
+        """By this answer's calls, as far as they have results; what an earlier process did included."""
+        changes = {**self.intents, **self.changes}
+        return [
+            change.path
+            for call_id, change in changes.items()
+            if change is not None
+            and change.is_real
+            and call_id in self.finished
+            and not self.finished[call_id].output.is_error
+        ]
+
+    def run(self) -> tuple[ToolResult, ...]:
+        """The results in the order of the calls. Per intent in the journal a call has at most one effect."""
+        try:
+            for batch in _batches(
+                [call for call in self.calls if call.id not in self.finished], self.toolbox
+            ):
+                self._run_batch(batch)
+        except WorkingDirectoryGoneError as gone:
+            for call in self.calls:
+                self.finished.setdefault(
+                    call.id, ToolResult(call.id, _refused(f"This call was not run: {gone}."))
+                )
+            raise
+        return tuple(self.finished[call.id] for call in self.calls)
+
+    def _run_batch(self, batch: Sequence[ToolCall | MalformedCall]) -> None:
+        runnable: list[tuple[ToolCall, tuple[str, ...]]] = []
+        for call in batch:
+            shown = as_written(call)
+            self.events.emit(ToolStarted(shown))
+            ruling = self._settled(shown) or self.rules.ruling(call)
+            if isinstance(ruling, ToolOutput):
+                self._finish([(shown, ruling, 0.0)])
+            else:
+                runnable.append((shown, ruling))
+        if runnable:
+            self._run_all(runnable)
+
+    def _run_all(self, runnable: Sequence[tuple[ToolCall, tuple[str, ...]]]) -> None:
+        calls = [call for call, _ in runnable]
+        self._announce(calls)
+        try:
+            outputs = self.toolbox.run(calls)
+        except Interrupted:
+            for call in calls:
+                self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
+            raise
+        done = []
+        for (call, ignored), (output, took_s) in zip(runnable, outputs, strict=True):
+            self.rules.saw(call, output, self.changes.get(call.id))
+            done.append((call, _with_note(output, ignored), took_s))
+        self._finish(done)
+
+    def _announce(self, calls: Sequence[ToolCall]) -> None:
+        """What has effects is in the journal before it has them; what only reads need not be there for good."""
+        read_only = _read_only_names(self.toolbox)
+        has_effects = any(call.name not in read_only for call in calls)
+        for call in calls:
+            self.changes[call.id] = None if call.name in read_only else self.toolbox.plan(call)
+        entries = [intent_entry(call, self.changes[call.id]) for call in calls]
+        self.journal.append(*entries, sync=has_effects)
+
+    def _settled(self, call: ToolCall) -> ToolOutput | None:
+        """What came of a call that an earlier process had announced; None where it may run (again)."""
+        if call.id not in self.intents or call.name in _read_only_names(self.toolbox):
+            return None
+        change = self.intents[call.id]
+        if call.name in FILE_TOOLS:
+            # Without a change there was nothing that it could do.
+            return None if change is None else self._settle(call, change)
+        return ToolOutput(INTERRUPTED, is_error=True)
+
+    def _settle(self, call: ToolCall, change: FileChange) -> ToolOutput | None:
+        try:
+            return self.toolbox.settle(change)
+        except Interrupted:
+            self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
+            raise
+
+    def _fitted(self, outputs: Sequence[ToolOutput]) -> Sequence[ToolOutput]:
+        """What would not fit into the context is cut before it is part of it."""
+        fitted = all_fitted(outputs, self.room_tokens)
+        if self.room_tokens is not None:
+            self.room_tokens -= sum(map(output_size, fitted))
+        return fitted
+
+    def _finish(self, done: Sequence[tuple[ToolCall, ToolOutput, float]]) -> None:
+        outputs = self._fitted([output for _, output, _ in done])
+        results = [ToolResult(call.id, output) for (call, _, _), output in zip(done, outputs, strict=True)]
+        self.finished.update((result.tool_use_id, result) for result in results)
+        self.journal.append(*map(result_entry, results))
+        self.written.update(result.tool_use_id for result in results)
+        for (call, _, took_s), result in zip(done, results, strict=True):
+            self.events.emit(ToolFinished(call, result, took_s))
+
+
+def _read_only_names(toolbox: Toolbox) -> set[str]:
+    return {tool.name for tool in toolbox.definitions if tool.is_read_only}
+
+
+def _batches(
+    calls: Sequence[ToolCall | MalformedCall], toolbox: Toolbox
+) -> Iterator[Sequence[ToolCall | MalformedCall]]:
+    """Neighbouring read-only calls together, every other call alone: order of effects is the model's order."""
+    read_only = _read_only_names(toolbox)
+    for is_parallel, group in groupby(calls, key=lambda call: call.name in read_only):
+        members = list(group)
+        size = MOST_PARALLEL_CALLS if is_parallel else 1
+        for start in range(0, len(members), size):
+            yield members[start : start + size]
+
+
+def _refused(why: str) -> ToolOutput:
+    return ToolOutput(why, is_error=True)
+
+
+def _with_note(output: ToolOutput, ignored: tuple[str, ...]) -> ToolOutput:
+    if not ignored:
+        return output
+    note = f"(ignored arguments that the tool does not have: {', '.join(ignored)})"
+    if isinstance(output.content, str):
+        return replace(output, content=f"{output.content}\n{note}")
+    return replace(output, content=(*output.content, {"type": "text", "text": note}))

@@ -1,0 +1,160 @@
+"""The Messages API over HTTP: send one request, once, and give back a whole answer or one of the five errors.
+
+It never retries, never follows a redirect and knows no policy. An `Exchange` carries the bytes, a `Reception`
+makes an answer of them. Beside it, what the server says of a model: a description or nothing, never an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import httpx
+from msgspec import Struct
+
+from ralph.api.clocks import ClockLimits, ResponseClocks
+from ralph.api.describe_model import DESCRIPTION_S, receive_description
+from ralph.api.exchange import Wire
+from ralph.api.network_causes import shortage_error
+from ralph.api.reception import Reception
+from ralph.values.endpoint import MESSAGES_PATH
+from ralph.values.errors import Api, NetworkCause
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.api.exchange import Exchange
+    from ralph.conversation.messages import RequestBody
+    from ralph.conversation.model_description import ModelDescription
+    from ralph.values.answer import Answer
+    from ralph.values.credentials import Headers
+    from ralph.values.ports import Clock, Events, Waiter
+
+API_VERSION = "2026-10-21"
+
+# A connect that our clock has given up goes on in its thread for so long: the clock must be the first.
+_CONNECT_GRACE_S = 1.0
+
+
+class Endpoint(Struct, frozen=True):
+    """Where requests go. `headers` hold the credential."""
+
+    base_url: str
+    headers: Headers
+
+    @property
+    def host(self) -> str:
+        return httpx.URL(self.base_url).netloc.decode("ascii", "replace")
+
+
+class MessagesApi:
+    """A `Client` for one endpoint. `redact` cleans every text that leaves this module inside an error.
+
+    `answered` names hosts that are known to be there, because they have answered before; clients share it.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        http: httpx.Client,
+        *,
+        limits: ClockLimits,
+        waiter: Waiter,
+        clock: Clock,
+        events: Events,
+        redact: Callable[[str], str],
+        answered: set[str] | None = None,
+    ) -> None:
+        self._answered = set() if answered is None else answered
+        self._endpoint = endpoint
+        self._wire = Wire(http, waiter)
+        self._limits = limits
+        self._clock = clock
+        self._events = events
+        self._redact = redact
+
+    def send_message(self, body: RequestBody) -> Answer:
+        """Send `body` once. Raises only `AgentError`, and `Interrupted` when a signal ends the wait."""
+        own = {
+            "accept": "text/event-stream, application/json",
+            "content-type": "application/json",
+            # Without its length a body in pieces would be sent chunked.
+            "content-length": str(sum(map(len, body))),
+        }
+        request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
+        try:
+            return self._receive(self._wire.start(request))
+        except (ShortageError, MemoryError) as error:
+            raise shortage_error(error) from error
+
+    def _receive(self, exchange: Exchange) -> Answer:
+        reception = Reception(
+            exchange,
+            ResponseClocks(self._limits, self._clock.now_s()),
+            self._clock,
+            events=self._events,
+            redact=self._redact,
+            host=self._endpoint.host,
+            answered=self._answered,
+        )
+        try:
+            answer = reception.receive()
+        except BaseException:
+            exchange.abort()
+            raise
+        exchange.leave()
+        return answer
+
+    def describe_model(self, model: str, *, within_s: float = DESCRIPTION_S) -> ModelDescription | None:
+        """Ask once what the server says of `model`. None: it does not say. Raises only `Interrupted`."""
+        until_s = self._clock.now_s() + within_s
+        try:
+            path = f"/v1/models/{quote(model, safe='')}"
+            request = self._request("GET", path, {"accept": "application/json"}, connect_s=within_s)
+        except (Api, ValueError):
+            return None
+        waiting_for = f"what {self._endpoint.host} says of its model"
+        try:
+            exchange = self._wire.start(request)
+        except ShortageError:
+            return None
+        return receive_description(exchange, self._clock, until_s=until_s, waiting_for=waiting_for)
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        own_headers: dict[str, str],
+        *,
+        connect_s: float,
+        body: RequestBody | None = None,
+    ) -> httpx.Request:
+        timeout = httpx.Timeout(None, connect=connect_s + _CONNECT_GRACE_S if connect_s > 0 else None)
+        try:
+            return self._wire.http.build_request(
+                method,
+                self._endpoint.base_url + path,
+                content=body,
+                headers=self._headers(own_headers),
+                timeout=timeout,
+            )
+        except httpx.InvalidURL as error:
+            raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
+
+    def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
+        common = {
+            # A proxy that may compress also buffers; a stream must not wait in its buffer.
+            "accept-encoding": "identity",
+            "anthropic-version": API_VERSION,
+        }
+        # A header that the user names is the user's last word; none of them frames the request (`values/endpoint.py`).
+        named = {name.lower(): value for name, value in self._endpoint.headers.plain}
+        # httpx would encode text as ASCII.
+        return [
+            (name.encode("ascii"), value.encode("latin-1"))
+            for name, value in {**common, **own, **named}.items()
+        ]

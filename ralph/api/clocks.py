@@ -1,0 +1,108 @@
+"""Which clock fires next while one answer is awaited. Pure: moments in, the nearest deadline out.
+
+An HTTP library's read timeout cannot do this: it never fires on a stream of pings or on a slow drip.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class ClockLimits(Struct, frozen=True):
+    """Seconds each; 0 switches a clock off."""
+
+    connect_s: float = 10.0
+    """Name lookup, TCP and TLS together."""
+    first_byte_s: float = 180.0
+    """From the open connection, sending included, to the first byte of the answer's body."""
+    bytes_idle_s: float = 90.0
+    """Between two reads of the body. Pings count as bytes."""
+    progress_idle_s: float = 300.0
+    """Between two stream events that say something. Pings do not."""
+    response_s: float = 1800.0
+    """One answer from beginning to end."""
+
+
+ERROR_BODY_S = 5.0
+
+
+class Deadline(Struct, frozen=True):
+    clock: str
+    at_s: float
+    after_s: float
+    """The limit that will have been reached."""
+
+
+class ResponseClocks:
+    """Told what happened and when, on one monotonic clock, it names the next deadline."""
+
+    def __init__(self, limits: ClockLimits, now_s: float) -> None:
+        self._limits = limits
+        self._started_s = now_s
+        self._connected_s: float | None = None
+        self._byte_s: float | None = None
+        self._progress_s: float | None = None
+
+    def connected(self, now_s: float) -> None:
+        self._connected_s = now_s
+
+    def got_bytes(self, now_s: float) -> None:
+        self._byte_s = now_s
+        if self._progress_s is None:
+            self._progress_s = now_s
+
+    def got_progress(self, now_s: float) -> None:
+        self._progress_s = now_s
+
+    def error_body(self, now_s: float) -> Deadline:
+        """An error's status is what counts: its body is waited for a moment, within the response's own time."""
+        ends_s = now_s + ERROR_BODY_S
+        if self._limits.response_s > 0:
+            ends_s = min(ends_s, self._started_s + self._limits.response_s)
+        return Deadline("error body", ends_s, ERROR_BODY_S)
+
+    def next_deadline(self) -> Deadline | None:
+        """The clock that fires first; None when all that could are off."""
+        limits = self._limits
+        running = [("response", self._started_s, limits.response_s)]
+        if self._byte_s is not None and self._progress_s is not None:
+            running.append(("bytes idle", self._byte_s, limits.bytes_idle_s))
+            running.append(("progress idle", self._progress_s, limits.progress_idle_s))
+        elif self._connected_s is not None:
+            running.append(("first byte", self._connected_s, limits.first_byte_s))
+        else:
+            running.append(("connect", self._started_s, limits.connect_s))
+        deadlines = [
+            Deadline(name, since_s + limit_s, limit_s) for name, since_s, limit_s in running if limit_s > 0
+        ]
+        return min(deadlines, key=lambda deadline: deadline.at_s, default=None)
+
+
+CATCH_UP_S = 1.0
+_WOKE_LATE_S = 0.2
+
+
+class CatchUp:
+    """Lets what is already there win over a deadline that has passed, but only for a moment.
+
+    A stopped process or a laptop that slept wakes long after its deadline, and whatever came meanwhile still has
+    to be read by a thread that slept too. A server that never stops sending, on the other hand, must not put a
+    deadline off for ever.
+    """
+
+    def __init__(self) -> None:
+        self._ends_s: float | None = None
+
+    def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
+        """Until when to wait for something; None: the clock has fired."""
+        if now_s < deadline.at_s:
+            self._ends_s = None
+            return deadline.at_s
+        if self._ends_s is None:
+            self._ends_s = now_s + CATCH_UP_S
+        return self._ends_s if now_s < self._ends_s else None
+
+    @staticmethod
+    def woke_late(deadline: Deadline, now_s: float) -> bool:
+        """A wait that was to end at the deadline has ended so much later that something may have come."""
+        return now_s - deadline.at_s >= _WOKE_LATE_S

@@ -1,0 +1,54 @@
+"""Receive what a server says of a model: one small JSON document, within one span of time, or nothing.
+
+Never fails: whatever else comes, or does not come, means that the server has not said. It never retries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.api.exchange import End, Exchange, Failed, Head
+from ralph.conversation.model_description import ModelDescription, description_of
+from ralph.values.ports import TIMED_OUT
+from ralph.values.strict_json import strict_json
+
+if TYPE_CHECKING:
+    from ralph.values.ports import Clock
+
+DESCRIPTION_S = 5.0
+"""For all of it, from name lookup to last byte: a run can do without."""
+DESCRIPTION_BYTES = 256 * 1024
+
+
+def receive_description(
+    exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str
+) -> ModelDescription | None:
+    """Raises only `Interrupted`. The exchange is over in any case; read to its end, it leaves its connection."""
+    try:
+        body = _body_of_success(exchange, clock, until_s, waiting_for)
+    finally:
+        exchange.abort()
+    try:
+        return None if body is None else description_of(strict_json(body.decode()))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
+    """None: the answer is no success, or not whole within the bounds."""
+    is_success = False
+    body = bytearray()
+    # A wait prefers what is there to its deadline: a server that never stops sending would put it off for ever.
+    while clock.now_s() < until_s:
+        item = exchange.next_item(until_s, waiting_for)
+        if item is TIMED_OUT or isinstance(item, Failed):
+            return None
+        if isinstance(item, End):
+            return bytes(body) if is_success else None
+        if isinstance(item, Head):
+            is_success = 200 <= item.status < 300
+        if isinstance(item, bytes):
+            body += item
+            if len(body) > DESCRIPTION_BYTES:
+                return None
+    return None

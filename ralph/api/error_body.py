@@ -1,0 +1,88 @@
+"""Error objects as servers write them, Anthropic's and others': what they say, and the error of a 2xx answer.
+
+Pure: decoded JSON in, fields out. It never raises, whatever stands in the object.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.values.classify import DECISIVE_CODES, PERMANENT_KINDS, kind_of, status_meant
+from ralph.values.errors import StreamParse, StreamTransient
+
+if TYPE_CHECKING:
+    from ralph.values.errors import AgentError
+
+
+def stream_error(event: dict[str, Any]) -> AgentError:
+    """The error of an `error` event or of an error object in a 2xx body, in the API's shape or another's.
+
+    It goes by its `error.type`; where the API has no such type, by the status that stands in its `code`.
+    """
+    fields = error_fields(event)
+    status = status_meant(fields.type, fields.status)
+    message = fields.message or str(event.get("error") or "the server reported an error without a message")
+    is_permanent = kind_of(status, fields.type, fields.code, message) in PERMANENT_KINDS
+    error = StreamParse if is_permanent else StreamTransient
+    return error(message, fields.type, fields.code, fields.request_id, fields.status)
+
+
+class ErrorFields(Struct, frozen=True):
+    """What an error object says, whichever server wrote it; None where it does not say so."""
+
+    type: str | None = None
+    code: str | None = None
+    """The API's `details.error_code`, or another server's `code` where it is one that decides."""
+    status: int | None = None
+    """The HTTP status, of servers that repeat it in `code`."""
+    message: str | None = None
+    request_id: str | None = None
+
+
+def error_fields(value: object) -> ErrorFields:
+    """Read `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object": "error", ...}` and `{"detail": ...}`.
+
+    `value` is a decoded body; one that is no object says nothing.
+    """
+    if not isinstance(value, dict):
+        return ErrorFields()
+    error = value.get("error")
+    fields: dict[str, Any] = error if isinstance(error, dict) else {}
+    if value.get("object") == "error":
+        fields = value
+    details, code = fields.get("details"), fields.get("code")
+    api_code = details.get("error_code") if isinstance(details, dict) else None
+    return ErrorFields(
+        type=_text_or_none(fields.get("type")),
+        code=_text_or_none(api_code) or (code if isinstance(code, str) and code in DECISIVE_CODES else None),
+        status=int(str(code)) if re.fullmatch(r"[1-5]\d\d", str(code)) else None,
+        message=_sentence(value),
+        request_id=_text_or_none(value.get("request_id")),
+    )
+
+
+def _sentence(value: object, depth: int = 3) -> str | None:
+    """The words for people inside an error object, wherever the server put them."""
+    if isinstance(value, str):
+        return value.strip() or None
+    if depth == 0:
+        return None
+    if isinstance(value, list):  # FastAPI: one entry for each field that is wrong
+        return "; ".join(filter(None, (_sentence(entry, depth - 1) for entry in value[:5]))) or None
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("msg"), str):
+        place = value.get("loc")
+        where = ".".join(map(str, place)) if isinstance(place, list) else ""
+        return f"{where}: {value['msg']}" if where else value["msg"]
+    found = (_sentence(value.get(name), depth - 1) for name in ("error", "message", "detail"))
+    return next(filter(None, found), None)
+
+
+def _text_or_none(value: object) -> str | None:
+    return (
+        value if isinstance(value, str) and value not in {"", "None"} else None
+    )  # "None": a Python server's null

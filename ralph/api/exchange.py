@@ -1,0 +1,199 @@
+"""One request on the wire: a reader thread that turns a blocking HTTP call into mailbox items.
+
+The thread resolves, connects, sends and reads; the main thread waits in the `Waiter` and can end it at any
+moment by shutting the socket down. Nothing here interprets an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.api.content_encoding import decoded_body
+from ralph.machine.starting import start_thread
+
+if TYPE_CHECKING:
+    import httpx
+
+    from ralph.values.ports import Mailbox, Waiter
+
+# Chunks read ahead of the main thread, of at most 64 KiB each: bounds memory when a server is faster than we.
+READ_AHEAD_CHUNKS = 64
+# After 60 s of silence the kernel asks whether the other side is still there, three times, 10 s apart.
+_SOCKET_OPTIONS = (
+    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
+    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 60),
+    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 10),
+    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
+    # Bytes that nobody acknowledges for this long end the connection; milliseconds.
+    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 90_000),
+    ("TCP_NODELAY", socket.IPPROTO_TCP, 1),
+)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+# After a complete answer: enough for its last chunk and some pings, too little to read for nothing.
+MOST_REST_BYTES = 64 * 1024
+
+
+class Connected(Struct, frozen=True):
+    """The connection stands, or an old one is reused; the request is about to be sent."""
+
+
+class Head(Struct, frozen=True):
+    status: int
+    headers: httpx.Headers
+
+
+class Failed(Struct, frozen=True):
+    error: Exception
+
+
+class End(Struct, frozen=True):
+    """The body was read to its end."""
+
+
+Item = Connected | Head | bytes | Failed | End
+
+
+class Wire:
+    """An HTTP client that has one exchange under way at a time, and the socket it is on."""
+
+    def __init__(self, http: httpx.Client, waiter: Waiter) -> None:
+        self.http = http
+        self.open_socket: socket.socket | None = None
+        self._waiter = waiter
+        self._current: Exchange | None = None
+
+    def start(self, request: httpx.Request) -> Exchange:
+        if self._current is not None:
+            self._current.abort()
+        self._current = Exchange(self, request, self._waiter)
+        return self._current
+
+    def close(self) -> None:
+        if self._current is not None:
+            self._current.abort()
+
+
+class Exchange:
+    """Starts at once. `next_item` gives Connected, Head, body chunks (decoded) and End, or Failed at any point.
+
+    Raises ShortageError where the machine has no thread left.
+    """
+
+    def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
+        self._wire = wire
+        self._request = request
+        self._waiter = waiter
+        self._mailbox: Mailbox = waiter.mailbox()
+        self._read_ahead = threading.Semaphore(READ_AHEAD_CHUNKS)
+        self._unwanted = threading.Event()
+        self._aborted = threading.Event()
+        self._has_ended = threading.Event()
+        request.extensions["trace"] = self._trace
+        self._thread = start_thread(self._fetch, name="ralph-exchange")
+
+    def next_item(self, until_s: float | None, waiting_for: str) -> Any:
+        """The next `Item`, or `TIMED_OUT`."""
+        item = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
+        if isinstance(item, bytes):
+            self._read_ahead.release()
+        return item
+
+    def leave(self) -> None:
+        """The answer is complete: the thread reads on to the body's end, so that the connection can be reused.
+
+        Whatever still comes, errors included, is dropped. The next exchange ends a thread that is not done.
+        """
+        self._unwanted.set()
+        self._mailbox.close()
+        self._read_ahead.release()
+
+    def abort(self) -> None:
+        """End the thread wherever it is.
+
+        A name lookup and an unfinished connect cannot be ended: their threads are left behind, harmless. The
+        request's own connect timeout ends the latter.
+        """
+        self._aborted.set()
+        self.leave()
+        # A body that was read to its end leaves a connection that the next request can use.
+        if self._thread.is_alive() and not self._has_ended.is_set() and self._wire.open_socket is not None:
+            _shut_down(self._wire.open_socket)
+
+    def _fetch(self) -> None:
+        try:
+            response = self._wire.http.send(self._request, stream=True)
+            try:
+                self._mailbox.put(Head(response.status_code, response.headers))
+                self._read_body(response)
+            finally:
+                response.close()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the main thread decides
+            self._mailbox.put(Failed(error))
+
+    def _read_body(self, response: httpx.Response) -> None:
+        """To its end, unless the exchange is aborted or more follows a complete answer than can be called a rest."""
+        rest_bytes = 0
+        for chunk in decoded_body(response):
+            if self._unwanted.is_set():
+                rest_bytes += len(chunk)
+                # A socket that was shut down still gives what a server goes on to send.
+                if self._aborted.is_set() or rest_bytes > MOST_REST_BYTES:
+                    return
+            else:
+                self._read_ahead.acquire()
+                self._mailbox.put(chunk)
+        if _holds_more_than_its_answer(response) and self._wire.open_socket is not None:
+            _shut_down(self._wire.open_socket)
+        self._has_ended.set()
+        self._mailbox.put(End())
+
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """The trace hook of httpcore, called in the thread: the only way to the socket before there is an answer."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            own = info["return_value"].get_extra_info("socket")
+            if event.endswith("connect_tcp.complete"):
+                _keep_honest(own)
+            if not self._aborted.is_set():
+                self._wire.open_socket = own
+            if self._aborted.is_set():  # before, or between the two lines above
+                _shut_down(own)
+        elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
+            # A tunnel asked of a proxy is no connection yet: TLS with the server comes after it.
+            self._mailbox.put(Connected())
+
+
+def _holds_more_than_its_answer(response: httpx.Response) -> bool:
+    """Whether bytes came behind the answer's end: on this connection they would pass for the next answer.
+
+    Only the HTTP library's own state knows. Where that cannot be looked at, the connection is not used again.
+    """
+    stream: Any = response.stream
+    try:
+        while not hasattr(stream, "_connection"):
+            stream = stream._httpcore_stream if hasattr(stream, "_httpcore_stream") else stream._stream  # noqa: SLF001 - as said
+        trailing: bytes = stream._connection._h11_state.trailing_data[0]  # noqa: SLF001 - as said
+    except AttributeError:
+        return True
+    return bool(trailing)
+
+
+def _keep_honest(sock: socket.socket) -> None:
+    """Set here, because the HTTP library sets no options on a connection to a proxy."""
+    for name, level, value in _SOCKET_OPTIONS:
+        if hasattr(socket, name):
+            sock.setsockopt(level, getattr(socket, name), value)
+
+
+def _shut_down(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the other side has closed it already
+        # Its close then resets the connection: a server in the middle of sending hears of it at once, where
+        # after an ordinary close it could wait a minute for room that never comes.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        # The plain socket's method: an SSLSocket's own would pull TLS from under the reading thread.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,0 +1,112 @@
+"""Translate what httpx raises into the five errors. The only place that knows both vocabularies.
+
+`httpx.ConnectError` covers refusal, DNS and TLS alike, so the chain of causes is what decides.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+import httpx
+
+from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
+from ralph.values.shortage import ShortageError, causes_of, shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+# The name does not exist, or has no address. Every other answer of a resolver is about the resolver.
+_NO_SUCH_HOST = frozenset(
+    {
+        socket.EAI_NONAME,
+        *(getattr(socket, name, socket.EAI_NONAME) for name in ("EAI_NODATA", "EAI_ADDRFAMILY")),
+    }
+)
+_PROXY_STATUS = re.compile(r"^(\d{3})\b")
+
+
+def error_before_answer(
+    error: Exception, host: str, redact: Callable[[str], str], *, has_answered: bool = False
+) -> AgentError:
+    """What a failure before the headers were read means. `redact` cleans the library's sentence.
+
+    `has_answered`: the host is there, whatever a resolver says now.
+    """
+    detail = redact(str(error))
+    if isinstance(error, httpx.ProxyError) and (refused := _PROXY_STATUS.match(str(error))):
+        # The library keeps a proxy's refusal of CONNECT in its message alone.
+        return HttpError(int(refused[1]), None, "", message=f"the proxy refused the connection: {detail}")
+    cause = network_cause(error)
+    if cause is NetworkCause.SHORTAGE:
+        return shortage_error(error)
+    if cause is NetworkCause.DNS_UNKNOWN_HOST and has_answered:
+        cause = NetworkCause.DNS_TEMPORARY
+    return Api(cause, detail, host)
+
+
+def shortage_error(error: BaseException) -> Api:
+    """The machine is short of something: no host has to do with it."""
+    return Api(NetworkCause.SHORTAGE, str(shortage_of(error) or ShortageError("memory")))
+
+
+def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> AgentError:
+    """What a failure after a 2xx status line means: the answer was cut, or cannot be decoded at all."""
+    detail = redact(str(error)) or type(error).__name__
+    if isinstance(error, httpx.DecodingError):
+        return StreamParse(f"the answer's content-encoding is broken: {detail}")
+    return StreamTransient(f"the connection broke inside the answer: {detail}")
+
+
+def network_cause(error: BaseException) -> NetworkCause:
+    """Pure: the cause by the classes and codes in the error's chain, never by its text."""
+    if isinstance(error, httpx.TimeoutException):
+        return NetworkCause.TIMEOUT
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+        return NetworkCause.BAD_URL
+    for cause in causes_of(error):
+        found = _os_cause(cause)
+        if found is not None:
+            return found
+    if shortage_of(error) is not None:
+        return NetworkCause.SHORTAGE
+    if isinstance(error, httpx.LocalProtocolError):
+        return NetworkCause.UNSENDABLE
+    if isinstance(error, httpx.RemoteProtocolError):
+        return NetworkCause.PROTOCOL_GARBAGE
+    if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
+        return NetworkCause.RESET
+    return NetworkCause.OTHER
+
+
+def _os_cause(cause: BaseException) -> NetworkCause | None:
+    match cause:
+        case ssl.SSLCertVerificationError():
+            return NetworkCause.CERTIFICATE
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
+            return NetworkCause.RESET
+        case ssl.SSLError():  # an alert of the other side, or no TLS at all
+            return NetworkCause.TLS
+        case socket.gaierror() if cause.errno == socket.EAI_MEMORY:
+            return NetworkCause.SHORTAGE
+        case socket.gaierror():
+            is_unknown = cause.errno in _NO_SUCH_HOST
+            return NetworkCause.DNS_UNKNOWN_HOST if is_unknown else NetworkCause.DNS_TEMPORARY
+        case UnicodeError() if not isinstance(cause, UnicodeDecodeError):  # a name that no host can have
+            return NetworkCause.BAD_URL
+        case PermissionError():
+            return NetworkCause.NOT_PERMITTED
+        case TimeoutError():
+            return NetworkCause.TIMEOUT
+        case ConnectionRefusedError():
+            return NetworkCause.REFUSED
+        case ConnectionError():
+            return NetworkCause.RESET
+        case OSError() if cause.errno in _UNREACHABLE:
+            return NetworkCause.UNREACHABLE
+        case _:
+            return None

@@ -1,0 +1,244 @@
+"""Receive one answer: wait for its parts with a clock on each wait, and parse them into a message.
+
+Everything that can come instead of a whole answer leaves as one of the five errors. It never retries.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+import httpx_sse
+from msgspec.structs import replace
+
+from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
+from ralph.api.error_answers import http_error, not_a_stream, request_id_of
+from ralph.api.error_body import stream_error
+from ralph.api.exchange import Connected, End, Exchange, Failed, Head
+from ralph.api.network_causes import error_before_answer, error_inside_answer
+from ralph.api.stream import StreamAssembler, answer_from_message
+from ralph.api.stream_bytes import StreamBytes
+from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
+from ralph.values.ports import TIMED_OUT, Interrupted
+from ralph.values.strict_json import strict_json
+from ralph.values.usage import tokens_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ralph.values.answer import Answer
+    from ralph.values.ports import Clock, Events
+
+ERROR_BODY_BYTES = 64 * 1024
+# A whole message sent as JSON has the same text in fewer bytes.
+JSON_BODY_BYTES = 8 * 1024 * 1024
+# A single event larger than this is no event: it would be held in memory whole.
+EVENT_BYTES = 8 * 1024 * 1024
+# All of an answer: the longest that models give is a third of it, in deltas of a word each.
+ANSWER_BYTES = 64 * 1024 * 1024
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+class Reception:
+    """The receiving side of one request: state that dies with it."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        clocks: ResponseClocks,
+        clock: Clock,
+        *,
+        events: Events,
+        redact: Callable[[str], str],
+        host: str,
+        answered: set[str],
+    ) -> None:
+        """`answered`: the hosts that have answered before in this session; it grows by this one when it does."""
+        self.exchange = exchange
+        self._clocks = clocks
+        self._clock = clock
+        self._events = events
+        self._redact = redact
+        self._host = host
+        self._answered = answered
+        self._catch_up = CatchUp()
+        self._bytes = StreamBytes()
+        self._bytes_since_event = 0
+        self._answer_bytes = 0
+
+    def receive(self) -> Answer:
+        head = self._head()
+        if not 200 <= head.status < 300:
+            raise self._http_error(head)
+        request_id = request_id_of(head.headers)
+        # Some gateways send it twice, joined by a comma.
+        content_type = re.split("[;,]", head.headers.get("content-type", ""))[0].strip()
+        if content_type.lower() == "text/event-stream":
+            return self._stream_answer(request_id)
+        return self._answer_of_other_type(content_type, request_id)
+
+    def _http_error(self, head: Head) -> HttpError:
+        """The status is known: whoever is stopped while the body comes still hears of it."""
+        try:
+            body = self._error_body()
+        except Interrupted as stop:
+            raise stop from http_error(head.status, head.headers, b"", self._clock.utc_now(), self._redact)
+        return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
+
+    def _head(self) -> Head:
+        """Wait for the status line. What fails up to there is `Api`: there was no answer at all."""
+        while True:
+            deadline = self._clocks.next_deadline()
+            item = self._next(deadline, f"an answer from {self._host}")
+            if item is TIMED_OUT and deadline is not None:
+                self._fire(deadline)
+                raise Api(
+                    NetworkCause.TIMEOUT,
+                    f"nothing within {deadline.after_s:g}s ({deadline.clock})",
+                    self._host,
+                )
+            if isinstance(item, Failed):
+                has_answered = self._host in self._answered
+                error = error_before_answer(item.error, self._host, self._redact, has_answered=has_answered)
+                raise error from item.error
+            if isinstance(item, Head):
+                self._answered.add(self._host)
+                return item
+            if isinstance(item, Connected):
+                self._clocks.connected(self._clock.now_s())
+
+    def _stream_answer(self, request_id: str | None) -> Answer:
+        assembler = StreamAssembler()
+        # A response of our own around the chunks lets httpx-sse parse them here, on the main thread.
+        response = httpx.Response(
+            200, headers={"content-type": "text/event-stream; charset=utf-8"}, stream=_Chunks(self._chunks())
+        )
+        try:
+            for sse in httpx_sse.EventSource(response).iter_sse():
+                self._bytes_since_event = 0
+                if sse.data.strip() in {"", "[DONE]"}:
+                    continue  # OpenAI ends every stream with [DONE]; here only message_stop makes an answer whole
+                event = self._event(sse.data)
+                if event.get("type") != "ping":
+                    self._clocks.got_progress(self._clock.now_s())
+                assembler.feed(event, has_invalid_utf8=self._bytes.has_invalid_utf8 and "\ufffd" in sse.data)
+                self._events.emit(StreamReceived(event))
+                if assembler.is_complete:
+                    break
+            answer = assembler.answer(request_id)
+        except (AgentError, Interrupted) as error:
+            if assembler.message_id is not None:
+                self._events.emit(ResponseDiscarded(assembler.message_id))
+            # Its output is billed as far as it got; most servers count that at the end only.
+            counted = tokens_of(assembler.usage)
+            error.tokens = replace(counted, output=max(counted.output, assembler.streamed_tokens))
+            raise _redacted(error, self._redact) from error.__cause__
+        return answer
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The body's bytes as they come, each wait bounded by the clocks, made fit for the parser."""
+        while True:
+            item = self._next_of_body("the answer to go on")
+            if item is None:
+                return
+            self._answer_bytes += len(item)
+            if self._answer_bytes > ANSWER_BYTES:
+                raise StreamParse(f"the answer is larger than {ANSWER_BYTES >> 20} MiB")
+            self._bytes_since_event += len(item)
+            if self._bytes_since_event > EVENT_BYTES:
+                raise StreamParse(f"one stream event is larger than {EVENT_BYTES >> 20} MiB")
+            yield self._bytes.clean(item)
+
+    def _next_of_body(self, waiting_for: str, limit: Deadline | None = None) -> bytes | None:
+        """The next chunk, None at the body's end. A clock that fires and a broken connection are transient."""
+        deadline = limit or self._clocks.next_deadline()
+        item = self._next(deadline, waiting_for)
+        if item is TIMED_OUT and deadline is not None:
+            self._fire(deadline)
+            raise StreamTransient(f"the answer stalled: {deadline.clock} for {deadline.after_s:g}s")
+        if isinstance(item, Failed):
+            raise error_inside_answer(item.error, self._redact) from item.error
+        if isinstance(item, End):
+            return None
+        self._clocks.got_bytes(self._clock.now_s())
+        chunk: bytes = item
+        return chunk
+
+    def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
+        """The next `Item`, or `TIMED_OUT` once the deadline has passed and what was there by then was read."""
+        if deadline is None:
+            return self.exchange.next_item(None, waiting_for)
+        while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
+            item = self.exchange.next_item(until_s, waiting_for)
+            if item is not TIMED_OUT or not CatchUp.woke_late(deadline, self._clock.now_s()):
+                return item
+        return TIMED_OUT
+
+    def _fire(self, deadline: Deadline) -> None:
+        self._events.emit(ClockFired(deadline.clock, deadline.after_s))
+
+    def _event(self, data: str) -> dict[str, Any]:
+        try:
+            event = strict_json(data)
+        except (ValueError, RecursionError) as error:
+            raise Json(str(error), self._excerpt(data)) from error
+        if not isinstance(event, dict) or not isinstance(event.get("type", ""), str):
+            raise StreamParse(f"a stream event that is no object with a type: {self._excerpt(data)}")
+        return event
+
+    def _excerpt(self, data: str) -> str:
+        """Its beginning, redacted before it is cut: half a key would not be recognised."""
+        return self._redact(data[:4096])[:200]
+
+    def _error_body(self) -> bytes:
+        """The first bytes of an error's body. The status has been seen: what fails here changes nothing."""
+        limit = self._clocks.error_body(self._clock.now_s())
+        body = b""
+        while len(body) < ERROR_BODY_BYTES:
+            item = self._next(limit, "the body of an error")
+            if not isinstance(item, bytes):
+                break
+            body += item
+        return body[:ERROR_BODY_BYTES]
+
+    def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
+        """A 2xx that is no event stream: an error object, a whole message, nothing, or something else."""
+        body = bytearray()
+        while chunk := self._next_of_body("the body of the answer"):
+            body += chunk
+            if len(body) > JSON_BODY_BYTES:
+                break
+        if not body.strip():
+            raise StreamTransient("the answer was empty")
+        text = body.decode("utf-8", "replace")
+        try:
+            value = strict_json(text)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict) and value.get("error"):
+            raise _redacted(stream_error(value), self._redact)
+        if isinstance(value, dict) and value.get("type") == "message":
+            self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))
+            try:
+                has_invalid_utf8 = "\ufffd" in text and b"\xef\xbf\xbd" not in body
+                return answer_from_message(value, request_id, has_invalid_utf8=has_invalid_utf8)
+            except AgentError as error:
+                raise _redacted(error, self._redact) from error.__cause__
+        raise not_a_stream(self._host, content_type, bytes(body[:ERROR_BODY_BYTES]), self._redact)
+
+
+class _Chunks(httpx.SyncByteStream):
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._iterator = chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._iterator
+
+
+def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
+    if isinstance(error, StreamParse | StreamTransient):
+        error.message = redact(error.message)
+    return error

@@ -1,0 +1,102 @@
+"""A `Client` for several targets: a connection of its own for each endpoint and key, made when it is first asked.
+
+Refuses nothing itself: an endpoint that cannot even be tried is an `Api` error, and another target may be asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.api.client import Endpoint, MessagesApi
+from ralph.api.http_client import build_http_client
+from ralph.api.network_causes import shortage_error
+from ralph.values.credentials import NO_HEADERS, Secret
+from ralph.values.endpoint import DEFAULT_BASE_URL, is_loopback
+from ralph.values.errors import Api, NetworkCause
+from ralph.values.shortage import shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ralph.api.clocks import ClockLimits
+    from ralph.conversation.messages import RequestBody
+    from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.target import Target
+    from ralph.values.answer import Answer
+    from ralph.values.ports import Clock, Events, Waiter
+
+
+class Connecting(Struct, frozen=True):
+    """What all connections share. `redact` cleans every text that leaves them inside an error."""
+
+    ca_file: str | None
+    limits: ClockLimits
+    waiter: Waiter
+    clock: Clock
+    events: Events
+    redact: Callable[[str], str]
+
+
+class TargetClients:
+    def __init__(self, connecting: Connecting) -> None:
+        self._connecting = connecting
+        self._clients: dict[Endpoint, MessagesApi] = {}
+        self._answered = {_host_of(DEFAULT_BASE_URL)}
+        """Hosts that exist, whatever a resolver says for a while."""
+
+    def know_answered(self, base_urls: Iterable[str]) -> None:
+        """They have answered in this session before, to another process."""
+        self._answered.update(map(_host_of, base_urls))
+
+    def prepare(self, target: Target, key: int = 0) -> MessagesApi:
+        """Raises OSError for a CA file, ValueError for an endpoint or a proxy that cannot be used.
+
+        The certificates that everybody trusts are a file too: an OSError may be a shortage of descriptors.
+        """
+        credentials = target.credentials[key : key + 1]
+        own = tuple((credential.header, credential.value.plain) for credential in credentials)
+        endpoint = Endpoint(target.base_url, Secret((*own, *target.headers.plain)))
+        if endpoint not in self._clients:
+            self._clients[endpoint] = self._connected(endpoint)
+        return self._clients[endpoint]
+
+    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+        try:
+            client = self.prepare(target, key)
+        except (OSError, ValueError, MemoryError) as error:
+            if shortage_of(error) is not None:
+                raise shortage_error(error) from error
+            detail = self._connecting.redact(str(error))
+            raise Api(NetworkCause.BAD_URL, detail, target.base_url) from error
+        return client.send_message(body)
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        try:
+            client = self.prepare(target, key)
+        except (OSError, ValueError):
+            return None
+        return client.describe_model(target.model)
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def _connected(self, endpoint: Endpoint) -> MessagesApi:
+        shared = self._connecting
+        loopback = is_loopback(endpoint.base_url)
+        return MessagesApi(
+            endpoint,
+            build_http_client(endpoint.base_url, shared.ca_file, is_loopback=loopback),
+            limits=shared.limits,
+            waiter=shared.waiter,
+            clock=shared.clock,
+            events=shared.events,
+            redact=shared.redact,
+            answered=self._answered,
+        )
+
+
+def _host_of(base_url: str) -> str:
+    return Endpoint(base_url, NO_HEADERS).host

@@ -1,0 +1,1 @@
+"""The command line in typer's terms. The only place that knows typer."""

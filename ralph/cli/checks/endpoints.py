@@ -1,0 +1,191 @@
+"""Whether endpoints can be reached: name lookup, TCP, TLS, by the way that requests would take.
+
+Refuses to send anything: no request, no key, and of a proxy only that it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.api.http_client import route_to, trusting
+from ralph.api.network_causes import network_cause
+from ralph.machine.starting import PATIENCE_S, patiently, start_thread
+from ralph.values.endpoint import is_loopback
+from ralph.values.errors import NetworkCause
+from ralph.values.finding import Finding, fail, ok, short
+from ralph.values.ports import TIMED_OUT
+from ralph.values.shortage import ShortageError, shortage_of
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator, Sequence
+
+    import httpx
+
+    from ralph.api.http_client import Route
+    from ralph.values.ports import Clock, Mailbox, Waiter
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_ADVICE = {
+    NetworkCause.TIMEOUT: "check network, firewall and HTTPS_PROXY; clocks.connect_s gives it more time",
+    NetworkCause.REFUSED: "nothing listens there: start the server, or correct host and port",
+    NetworkCause.RESET: "the other side hung up: check host, port, and whether it speaks TLS",
+    NetworkCause.UNREACHABLE: "check the network; a proxy is named by HTTPS_PROXY",
+    NetworkCause.DNS_TEMPORARY: "check the network and the name server; a proxy is named by HTTPS_PROXY",
+    NetworkCause.DNS_UNKNOWN_HOST: "check the host's name, and whether this machine is online",
+    NetworkCause.NOT_PERMITTED: "look at firewalls, the rules of a container, a sandbox",
+    NetworkCause.CERTIFICATE: "name the authority's PEM file by model.ca_file or SSL_CERT_FILE; check host and date",
+}
+# The thread's own end comes after the waiter's: then it is always the same clock that is named.
+_LATER_S = 1.0
+_OTHER_ADVICE = (
+    "check host and port, and that https:// is said to a server that speaks TLS and http:// to others"
+)
+
+
+class Hop(Struct, frozen=True):
+    """Whom a connection is made to first: the endpoint, or the proxy before it."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    is_proxy: bool
+
+    @property
+    def where(self) -> str:
+        return f"the proxy {self.host}:{self.port}" if self.is_proxy else f"{self.host}:{self.port}"
+
+
+def look_at_endpoints(
+    base_urls: Sequence[str],
+    ca_file: str | None,
+    connect_s: float,
+    waiter: Waiter,
+    clock: Clock,
+    *,
+    patience_s: float = PATIENCE_S,
+) -> Iterator[Finding]:
+    """All at once, each within `connect_s` (> 0). In the order given.
+
+    `patience_s`: how long a thread is waited for, for all of them together.
+    """
+    patient_until_s = clock.now_s() + patience_s
+    looks = []
+    for base_url in base_urls:
+        look = _look_from(base_url, ca_file, connect_s, waiter)
+        if isinstance(look, _Look):
+            look = _started(look, waiter, clock, patient_until_s - clock.now_s())
+        looks.append(look)
+    until_s = clock.now_s() + connect_s
+    for look in looks:
+        yield look if isinstance(look, Finding) else look.finding(until_s)
+
+
+def _started(look: _Look, waiter: Waiter, clock: Clock, within_s: float) -> Finding | _Look:
+    try:
+        patiently(look.start, waiter, clock, within_s)
+    except ShortageError as error:
+        return short(look.subject, error)
+    return look
+
+
+def _look_from(base_url: str, ca_file: str | None, connect_s: float, waiter: Waiter) -> Finding | _Look:
+    try:
+        hop = _first_hop(route_to(base_url, ca_file, is_loopback=is_loopback(base_url)))
+    except OSError as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            return short(_subject(base_url), shortage)
+        reason = error.strerror or str(error)
+        return fail(
+            _subject(base_url),
+            f"the CA file {ca_file} cannot be used: {reason}",
+            "correct model.ca_file or SSL_CERT_FILE",
+        )
+    except ValueError as error:
+        return fail(_subject(base_url), str(error), "correct the base URL, or HTTPS_PROXY and NO_PROXY")
+    return _Look(base_url, hop, connect_s, waiter)
+
+
+class _Look:
+    """One connection, made in a thread that nobody has to wait for."""
+
+    def __init__(self, base_url: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
+        self._hop = hop
+        self._connect_s = connect_s
+        self._waiter = waiter
+        self._mailbox: Mailbox = waiter.mailbox()
+        self._stage = "name lookup"
+        self.subject = _subject(base_url)
+
+    def start(self) -> None:
+        """Raises ShortageError, and may then be tried again."""
+        start_thread(self._connect, name="endpoint-check")
+
+    def finding(self, until_s: float) -> Finding:
+        outcome = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=self._hop.where)
+        hop, subject = self._hop, self.subject
+        if outcome is TIMED_OUT:
+            outcome = TimeoutError(f"nothing came within {self._connect_s:g} s")
+        if isinstance(outcome, Exception):
+            cause = network_cause(outcome)
+            shortage = shortage_of(outcome)
+            if cause is NetworkCause.SHORTAGE and shortage is not None:
+                return short(subject, shortage)
+            text = f"{hop.where}: {cause.value} at {self._stage} ({outcome})"
+            return fail(subject, text, _ADVICE.get(cause, _OTHER_ADVICE))
+        if hop.is_proxy:
+            return ok(
+                subject, f"goes through {hop.where}, which can be reached; what is behind it was not tried"
+            )
+        return ok(
+            subject, f"can be reached ({'TCP and TLS' if hop.tls else 'TCP, no TLS'}); nothing was sent"
+        )
+
+    def _connect(self) -> None:
+        """In the thread. The socket's own timeout ends what the waiter no longer waits for, but a name lookup."""
+        hop = self._hop
+        try:
+            addresses = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
+            self._stage = "TCP"
+            with contextlib.closing(self._open_one_of(addresses)) as plain:
+                if hop.tls is not None:
+                    self._stage = "TLS"
+                    hop.tls.wrap_socket(plain, server_hostname=hop.host).close()
+            self._mailbox.put(True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+            self._mailbox.put(error)
+
+    def _open_one_of(self, addresses: Sequence[tuple[Any, ...]]) -> socket.socket:
+        failure: OSError = OSError("the name has no address")
+        for family, kind, protocol, _, address in addresses:
+            opened = socket.socket(family, kind, protocol)
+            opened.settimeout(self._connect_s + _LATER_S)
+            try:
+                opened.connect(address)
+            except OSError as error:
+                opened.close()
+                failure = error
+            else:
+                return opened
+        raise failure
+
+
+def _first_hop(route: Route) -> Hop:
+    if route.proxy is None:
+        return _hop(route.url, route.tls if route.url.scheme == "https" else None, is_proxy=False)
+    url = route.proxy.url
+    # As the HTTP library does it: `ca_file` is for endpoints.
+    return _hop(url, trusting(None) if url.scheme == "https" else None, is_proxy=True)
+
+
+def _hop(url: httpx.URL, tls: ssl.SSLContext | None, *, is_proxy: bool) -> Hop:
+    return Hop(url.raw_host.decode("ascii"), url.port or _DEFAULT_PORTS[url.scheme], tls, is_proxy)
+
+
+def _subject(base_url: str) -> str:
+    return f"endpoint {base_url}"

@@ -1,0 +1,126 @@
+"""The machine: interpreter, system, programs, which protections it gives, and whether it has room for a run.
+
+No program is started.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import TYPE_CHECKING
+
+from ralph.machine.atomic_write import HELD_DIRECTORY
+from ralph.machine.own_process import is_memory_private
+from ralph.machine.own_programs import lies_in, own_program
+from ralph.machine.repository import repository_top
+from ralph.machine.starting import patiently, start_thread
+from ralph.tools.files.beneath import open_by_kernel
+from ralph.values.finding import Finding, ok, short, warn
+from ralph.values.shortage import ShortageError, shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from ralph.values.ports import Clock, Waiter
+
+_DESCRIPTORS = 16
+"""About as many has a run open at a time."""
+
+# Program, and what is different without it.
+_PROGRAMS = (
+    ("bash", "commands are run by /bin/sh", "install bash: models write commands for it"),
+    ("git", "the agent cannot commit, and cannot look at what changed", "install git"),
+    ("rg", "Glob and Grep search by themselves, slower", "install ripgrep (optional)"),
+)
+
+
+def look_at_machine(
+    environment: Mapping[str, str], ralph_version: str, cwd: Path | None = None
+) -> Iterator[Finding]:
+    """`cwd`: the working directory; None: it is gone."""
+    yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
+    yield _system()
+    search_path = environment.get("PATH", os.defpath)
+    work = None if cwd is None else repository_top(cwd) or cwd
+    for program, without, advice in _PROGRAMS:
+        path = own_program(program, search_path, work)
+        yield ok(program, path) if path else warn(program, f"not found: {without}", advice)
+    yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
+    yield _memory()
+    yield _confinement()
+    yield warn(
+        "sandbox",
+        "none: commands run as you and can change whatever you can",
+        "use a container or an account of its own for tasks that you would not run yourself",
+    )
+
+
+def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:
+    """Whether there is a thread and a few descriptors; nothing where there is. A moment's shortage is waited for."""
+    held: list[int] = []
+    try:
+        patiently(lambda: start_thread(lambda: None, name="room"), waiter, clock)
+        held += [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_DESCRIPTORS)]
+    except OSError as error:
+        yield short("machine", shortage_of(error) or ShortageError("file descriptor"))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _system() -> Finding:
+    name = f"{platform.system()} {platform.release()} ({platform.machine()})"
+    if sys.platform == "linux":
+        return ok("system", name)
+    return warn(
+        "system",
+        f"{name}: ralph is tested on Linux, and what a killed ralph leaves running is ended there only",
+        "run it in a Linux container where that matters",
+    )
+
+
+def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Iterator[Finding]:
+    """What lets a checkout run programs of its own, as far as ralph cannot prevent it."""
+    if not all(entry.startswith(os.sep) for entry in search_path.split(os.pathsep)):
+        yield warn(
+            "PATH",
+            "has an empty or a relative entry: a command of the agent may run what lies where it works",
+            "take that entry out",
+        )
+    named = [entry or os.curdir for entry in python_path.split(os.pathsep) if python_path]
+    within = [entry for entry in named if cwd is not None and lies_in(entry, cwd)]
+    if within:
+        yield warn(
+            "PYTHONPATH",
+            f"names {', '.join(within)}, in the working directory: before ralph begins, Python runs a "
+            "sitecustomize.py that lies there",
+            "unset it for ralph",
+        )
+
+
+def _memory() -> Finding:
+    """That of this process stands for that of any ralph."""
+    if is_memory_private():
+        return ok(
+            "memory", "ralph leaves no core dump, and an ordinary user's commands cannot read its memory"
+        )
+    return warn(
+        "memory",
+        "this system does not keep commands from reading ralph's memory, the key included",
+        "run it on Linux where that matters",
+    )
+
+
+def _confinement() -> Finding:
+    """Of Write and Edit to the working directory: by the kernel, or by ralph's own walk."""
+    try:
+        held = os.open(os.sep, HELD_DIRECTORY)
+        try:
+            os.close(open_by_kernel(held, os.curdir))
+        finally:
+            os.close(held)
+    except (OSError, AttributeError):  # AttributeError: a system without that way in
+        return ok("file confinement", "openat2 is not available; ralph walks each path itself, part by part")
+    return ok("file confinement", "by the kernel (openat2)")

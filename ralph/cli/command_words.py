@@ -1,0 +1,101 @@
+"""Whether a first word was meant as a command: one of ralph's, mistyped, or one that other programs have.
+
+Pure. It refuses to guess about prompts: a sentence, and a word that no program has for a command, is one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NO_OTHER = "see `ralph --help`"
+_ELSEWHERE = {
+    "help": "`ralph --help`",
+    "version": "`ralph --version`",
+    "status": "`ralph loop --status` or `ralph sessions ls`",
+    "init": "`ralph loop init`",
+    "continue": "`ralph --continue`",
+    "resume": "`ralph --resume ID`",
+    "list": "`ralph sessions ls`",
+    "ls": "`ralph sessions ls`",
+    "config": "`ralph doctor`",
+    "settings": "`ralph doctor`",
+    "mock": "`ralph mock-api`",
+    **dict.fromkeys(("auth", "login", "logout", "setup-token"), "set ANTHROPIC_API_KEY"),
+    **dict.fromkeys(("agents", "mcp", "plugin", "plugins"), _NO_OTHER),
+    **dict.fromkeys(("completion", "exec", "fleet", "install", "report", "update", "upgrade"), _NO_OTHER),
+}
+"""Commands of programs like ralph (`claude` above all), and what there is here instead."""
+
+_IN_LOOP = {
+    "init": "`ralph loop init`",
+    "help": "`ralph loop --help`",
+    "status": "`ralph loop --status`",
+    "watch": "`ralph loop --status`",
+    "continue": "`ralph loop --continue`",
+    "resume": "`ralph loop --continue`",
+    "stop": "`touch .ralph/stop`",
+}
+"""What a lone word may mean behind `ralph loop`."""
+
+_SAYS_PROMPT = ("-p", "--print")
+_NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
+
+# In a shorter name another letter makes another word: `look` is no `loop`. In a longer one two slips are still a slip.
+_LETTER_MATTERS_BELOW = 5
+_TWO_SLIPS_FROM = 8
+
+
+def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
+    """What to say where the first argument is meant as a command and is none of `commands`; None: it is a prompt."""
+    word, *others = arguments
+    if not re.fullmatch(r"[A-Za-z][A-Za-z_-]*", word) or any(one.startswith(_SAYS_PROMPT) for one in others):
+        return None
+    lower = word.lower()
+    meant = _ELSEWHERE.get(lower)
+    if meant is not None and any(one.startswith(_NAMES_SESSION) for one in others):
+        return None  # `ralph continue -c`: the word is what its session is told
+    if lower == "help" and others and others[0] in commands:
+        meant = f"`ralph {others[0]} --help`"
+    if meant is None:
+        near = next((command for command in commands if _is_slip(lower, command)), None)
+        meant = None if near is None else f"`ralph {near}`"
+    if meant is None:
+        return None
+    instead = meant if meant.startswith(("see", "set")) else f"did you mean {meant}?"
+    return f"`{word}` is no command of ralph: {instead} (`ralph run {word}` runs it as a prompt)"
+
+
+def instead_of_in_loop(word: str) -> str | None:
+    """As `instead_of`, for a prompt behind `ralph loop`."""
+    lower = word.lower()
+    meant = next((_IN_LOOP[known] for known in _IN_LOOP if lower == known or _is_slip(lower, known)), None)
+    if meant is None:
+        return None
+    return f"`{word}` is no command of `ralph loop`: did you mean {meant}? (`ralph loop -` reads a prompt)"
+
+
+def _is_slip(word: str, command: str) -> bool:
+    most = 2 if len(command) >= _TWO_SLIPS_FROM else 1
+    if abs(len(word) - len(command)) > most:
+        return False
+    other_letter = 1 if len(command) >= _LETTER_MATTERS_BELOW else most + 1
+    return _slips(word, command, other_letter) <= most
+
+
+def _slips(word: str, meant: str, other_letter: int) -> int:
+    """Letters left out, added or swapped with their neighbour count one each (the optimal string alignment)."""
+    rows = [list(range(len(meant) + 1))]
+    for i, letter in enumerate(word, start=1):
+        row = [i]
+        for j, wanted in enumerate(meant, start=1):
+            change = 0 if letter == wanted else other_letter
+            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + change)
+            if i > 1 and j > 1 and (letter, word[i - 2]) == (meant[j - 2], wanted):
+                best = min(best, rows[-2][j - 2] + 1)
+            row.append(best)
+        rows.append(row)
+    return rows[-1][-1]

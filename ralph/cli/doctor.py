@@ -1,0 +1,218 @@
+"""`ralph doctor`: the merged settings and where each came from, then what works and what to do about the rest.
+
+It decides nothing for a run and shows no secret. One thing that is wrong does not keep it from the others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from ralph import __version__
+from ralph.cli.checks.machine import look_at_machine, look_at_room
+from ralph.cli.checks.places import look_at_sessions, look_at_working_directory
+from ralph.machine.clock import SystemClock
+from ralph.machine.starting import PATIENCE_S
+from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter
+from ralph.settings.claude_files import rules_not_honoured
+from ralph.settings.listing import setting_lines, target_lines
+from ralph.settings.merge import ClockSettings, Settings, SettingsError, load_settings
+from ralph.values.credentials import known_secrets
+from ralph.values.finding import Finding, Level, fail, ok, warn
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.redaction import Redactor
+from ralph.values.screen_text import in_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+
+_COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
+_LEVEL_WIDTH = max(len(level.value) for level in Level)
+
+
+class DoctorOptions(Struct, frozen=True):
+    """What the command line said. None: not given."""
+
+    directory: str | None = None
+    config_file: str | None = None
+    session_directory: Path | None = None
+    is_offline: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Flags under their settings' names (`model.name`)."""
+
+
+def doctor_command(options: DoctorOptions) -> int:
+    """The exit code: 0 unless something fails, 75 where the machine lacks something for now.
+
+    Raises UsageError for a directory that cannot be entered.
+    """
+    _end_at_once_when_asked()
+    environment = dict(os.environ)
+    cwd = _entered(options.directory)
+    settings, problem = _settings(options, environment, cwd)
+    page = _Page(Redactor(known_secrets(environment, settings.secrets if settings else ())))
+    if settings is not None:
+        _show_settings(page, settings)
+    page.write("Checks")
+    failed = []
+    for finding in _findings(options, environment, cwd, settings, problem):
+        if finding.level is Level.FAIL:
+            failed.append(finding)
+        page.show(finding)
+    if any(finding.is_for_later for finding in failed):  # the others may be so for want of the same
+        return Outcome.API_UNAVAILABLE.exit_code()
+    return Outcome.CONFIG.exit_code() if failed else 0
+
+
+class _Page:
+    """Standard output, line by line as it is known: a check may take its time."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._has_color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+    def show(self, finding: Finding) -> None:
+        level = f"{finding.level.value:<{_LEVEL_WIDTH}}"
+        if self._has_color:
+            level = f"\x1b[{_COLORS[finding.level]}m{level}\x1b[0m"
+        self._put(f"  {level}  {self._clean(finding.line)}")
+
+    def write(self, line: str) -> None:
+        self._put(self._clean(line))
+
+    def _put(self, line: str) -> None:
+        """A reader that left misses the lines, and the exit code stays true. Raises OSError for a full disk."""
+        with suppress(BrokenPipeError):
+            sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
+            sys.stdout.buffer.flush()
+
+    def _clean(self, line: str) -> str:
+        return self._redactor.redact_all(in_one_line(line))
+
+
+def _end_at_once_when_asked() -> None:
+    """Nothing here has to be put away, so no wait, not even for a reader that does not read, holds up the end.
+
+    A signal that the parent ignores (`nohup`) stays ignored.
+    """
+
+    def end(signal_number: int, _frame: FrameType | None) -> None:
+        os._exit(Outcome.INTERRUPTED.exit_code(signal_number))
+
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
+
+
+def _entered(directory: str | None) -> Path | None:
+    """The working directory; None: it is gone."""
+    if directory is not None:
+        try:
+            os.chdir(directory)
+        except OSError as error:
+            raise UsageError(f"cannot work in {directory}: {error.strerror}") from error
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+def _settings(
+    options: DoctorOptions, environment: Mapping[str, str], cwd: Path | None
+) -> tuple[Settings | None, Finding | None]:
+    """As far as they can be used, and what is wrong with them."""
+    if cwd is None:
+        return None, None
+    config_file = Path(options.config_file) if options.config_file is not None else None
+    try:
+        return load_settings(options.settings, environment, cwd, config_file), None
+    except SettingsError as error:
+        if error.from_flag:
+            raise UsageError(str(error)) from error
+        return error.so_far, fail("settings", str(error), "correct that; docs/settings.md lists all keys")
+
+
+def _show_settings(page: _Page, settings: Settings) -> None:
+    page.write("Settings")
+    for line in setting_lines(settings):
+        page.write(f"  {line}")
+    page.write("")
+    page.write("Targets")
+    for target in settings.targets:
+        for line in target_lines(target):
+            page.write(f"  {line}")
+    page.write("")
+
+
+def _findings(
+    options: DoctorOptions,
+    environment: Mapping[str, str],
+    cwd: Path | None,
+    settings: Settings | None,
+    problem: Finding | None,
+) -> Iterator[Finding]:
+    """The quick ones first."""
+    clock = SystemClock()
+    waiter = InboxWaiter(clock)
+    lacking = [*look_at_room(waiter, clock)]
+    yield from lacking
+    yield from look_at_machine(environment, __version__, cwd)
+    yield look_at_working_directory(cwd)
+    yield look_at_sessions(environment, options.session_directory)
+    not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None
+    if not_honoured is not None:
+        yield warn(
+            "rules of Claude Code",
+            not_honoured,
+            "take tools away by --disallowed-tools or [tools] disallowed",
+        )
+    if problem is not None:
+        yield problem
+    elif settings is not None:
+        yield _look_at_values(settings)
+    for remark in settings.remarks if settings else ():
+        yield warn("settings", remark.text, remark.advice)
+    if options.is_offline:
+        return
+    if settings is None:
+        yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
+    else:
+        patience_s = 0.0 if lacking else PATIENCE_S
+        yield from _endpoint_findings(settings, waiter, clock, patience_s)
+
+
+def _look_at_values(settings: Settings) -> Finding:
+    """What a run would find out when it first uses them."""
+    from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
+
+    ca_file = settings.model.ca_file
+    try:
+        if ca_file is not None:
+            trusting(str(ca_file))
+    except OSError as error:
+        reason = f"cannot use the CA file {ca_file}: {error.strerror or error}"
+        return fail("settings", reason, "correct model.ca_file or SSL_CERT_FILE")
+    return ok("settings", "all of them can be used")
+
+
+def _endpoint_findings(
+    settings: Settings, waiter: InboxWaiter, clock: SystemClock, patience_s: float
+) -> Iterator[Finding]:
+    from ralph.cli.checks.endpoints import look_at_endpoints  # noqa: PLC0415 - not for --offline
+
+    ca_file = settings.model.ca_file
+    yield from look_at_endpoints(
+        list(dict.fromkeys(target.base_url for target in settings.targets)),
+        str(ca_file) if ca_file is not None else None,
+        settings.clocks.connect_s or ClockSettings().connect_s,  # off for a run; here everything ends
+        waiter,
+        clock,
+        patience_s=patience_s,
+    )

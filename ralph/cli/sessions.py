@@ -1,0 +1,111 @@
+"""`ralph sessions` in typer's terms: its commands, their options and the help that teaches them."""
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ralph.cli.values import absolute
+
+if TYPE_CHECKING:
+    from ralph.sessions.command import Place
+
+
+class ListFormat(enum.StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class ExportFormat(enum.StrEnum):
+    MD = "md"
+    JSON = "json"
+
+
+SessionId = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ID]",
+        help="The session; its first characters do. Nothing: the last session of this directory.",
+        show_default=False,
+    ),
+]
+
+SessionDir = Annotated[
+    str | None,
+    typer.Option("--session-dir", metavar="DIR", help="Look there, not in your state directory."),
+]
+
+sessions = typer.Typer(
+    help=(
+        "Look at what earlier runs did.\n\n"
+        "Every run keeps a journal: what the model said, each call and its result, each retry, how it ended. "
+        "All three commands also work while a run is at it, and on a journal that is damaged.\n\n"
+        "ralph -c goes on with the last session of this directory, ralph --resume ID with any."
+    ),
+    rich_markup_mode=None,
+)
+
+
+@sessions.callback(invoke_without_command=True)
+def _help_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@sessions.command("ls", short_help="The sessions of this directory, the newest first.")
+def list_(
+    *,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Of every directory, each with its directory.")
+    ] = False,
+    session_dir: SessionDir = None,
+    format_: Annotated[
+        ListFormat, typer.Option("--format", help="A line each, or one JSON list.")
+    ] = ListFormat.TEXT,
+) -> int:
+    """List sessions: id, when something was last written, outcome, turns, cost, first words of the task.
+
+    Beside the outcomes of a run: running (a process is at it), killed (it has no end, and none is), damaged, empty,
+    newer format. A cost of ? is not known. A fork does not count what it was forked from.
+    """
+    from ralph.sessions.command import list_sessions  # noqa: PLC0415 - not needed for --help
+
+    return list_sessions(_place(session_dir), of_all=all_, is_json=format_ is ListFormat.JSON)
+
+
+@sessions.command(short_help="The story of one session.")
+def show(session_id: SessionId = None, *, session_dir: SessionDir = None) -> int:
+    """Tell one session's story: prompts, what the model said, calls, results in short, retries, outcomes.
+
+    Of a damaged journal (exit 74) everything up to the damage.
+    """
+    from ralph.sessions.command import show_session  # noqa: PLC0415 - not needed for --help
+
+    return show_session(_place(session_dir), session_id)
+
+
+@sessions.command(short_help="All of one session, as Markdown or JSON.")
+def export(
+    session_id: SessionId = None,
+    *,
+    format_: Annotated[
+        ExportFormat,
+        typer.Option("--format", help="md: a transcript to read. json: one object for programs."),
+    ] = ExportFormat.MD,
+    session_dir: SessionDir = None,
+) -> int:
+    """Write all of one session to standard output, nothing shortened.
+
+    The JSON object holds the messages as they were sent to the API, the runs, the events and the totals.
+    """
+    from ralph.sessions.command import export_session  # noqa: PLC0415 - not needed for --help
+
+    return export_session(_place(session_dir), session_id, is_json=format_ is ExportFormat.JSON)
+
+
+def _place(session_dir: str | None) -> "Place":
+    from ralph.sessions.command import Place  # noqa: PLC0415 - not needed for --help
+
+    directory = absolute(session_dir)
+    return Place(Path(directory) if directory else None)

@@ -1,0 +1,265 @@
+"""What the command line's words mean as values. Each refuses what cannot be meant, naming the option (exit 2)."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ralph.cli.options import OutputFormat
+from ralph.values.outcome import Outcome, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.run.options import ReportWish
+    from ralph.run.session import SessionOptions
+    from ralph.values.permission_mode import PermissionMode
+
+
+TOOL_FLAGS = ("tools.exact", "tools.allowed", "tools.disallowed")
+"""Settings whose flags are lists."""
+_MOST_TEXT_BYTES = 16 * 1024 * 1024
+"""Larger than any context window."""
+
+
+class CannotError(Exception):
+    """One line about what is no misuse: the world does not let it be done."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+def names(values: list[str] | None) -> tuple[str, ...] | None:
+    """Names separated by commas or spaces, in one value or several; None when the option was not given."""
+    from ralph.settings.checks import split_names  # noqa: PLC0415 - not needed for --help
+
+    return tuple(name for value in values for name in split_names(value)) if values else None
+
+
+def uuid_text(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no UUID", param_hint="--session-id") from None
+
+
+def text_or_file(
+    option: str, text: str | None, path: str | None, directory: str | None, *, takes_pipe: bool = True
+) -> str | None:
+    """`directory`: that of `--cd`. `takes_pipe`: False where the file will be read again."""
+    if text is not None and path is not None:
+        raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
+    if text is None and path is None:
+        return None
+    from ralph.prompt.named_file import read_named_file  # noqa: PLC0415 - few runs need it
+    from ralph.prompt.prompt_text import argument_text, prompt_text  # noqa: PLC0415 - the same
+
+    try:
+        if path is None:
+            return argument_text(text or "")
+        where, directories_of_run = str(absolute(path)), run_directories(directory)
+        return prompt_text(
+            read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe)
+        )
+    except ValueError as error:
+        hint, subject = (f"--{option}", "the text") if path is None else (f"--{option}-file", path)
+        raise typer.BadParameter(f"{subject} {error}", param_hint=hint) from None
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file"
+        ) from None
+
+
+def absolute(path: str | None) -> str | None:
+    """Files are named from where ralph was called, not from --cd. `-` stays standard input."""
+    if path is None or path == "-":
+        return path
+    try:
+        return str(Path.cwd() / path)
+    except FileNotFoundError:  # the working directory is gone; the run says so
+        return path
+
+
+def working_directory(directory: str | None) -> Path:
+    """Absolute and without links, so that it has one name. None: where ralph was called."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise CannotError(
+            Outcome.IO_ERROR, "the working directory is gone; change to one that exists"
+        ) from None
+    if directory is not None:
+        (directory,) = directories("--cd", [directory])
+    return (here / (directory or "")).resolve()
+
+
+def whole(option: str, number: int | None) -> int | None:
+    """At least 1."""
+    if number is not None and number < 1:
+        raise UsageError(f"{option} must be a whole number of at least 1, not {number}")
+    return number
+
+
+def duration(option: str, text: str | None) -> float | None:
+    """Seconds, more than 0."""
+    from ralph.settings import checks as setting_checks  # noqa: PLC0415 - not needed for --help
+
+    try:
+        return None if text is None else setting_checks.duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
+def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
+    if is_asked and output_format != OutputFormat.STREAM_JSON:
+        raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
+
+
+def permission_mode(text: str | None) -> PermissionMode | None:
+    from ralph.values import permission_mode as modes  # noqa: PLC0415 - not needed for --help
+
+    try:
+        return None if text is None else modes.permission_mode(text)
+    except ValueError as error:
+        raise UsageError(f"--permission-mode {error}") from None
+
+
+def directories(option: str, words: list[str] | None) -> tuple[str, ...]:
+    """Absolute; each has to be there. A word that is none may hold several, as names of tools do."""
+    paths = [path for word in words or () for path in _directories_in(word)]
+    for path in paths:
+        if not path:  # which `Path` takes for the current directory
+            raise typer.BadParameter("is empty", param_hint=option)
+        if not Path(path).is_dir():
+            problem = "is no directory" if Path(path).exists() else "does not exist"
+            raise typer.BadParameter(f"{path} {problem}", param_hint=option)
+    return tuple(str(absolute(path)) for path in paths)
+
+
+def _directories_in(word: str) -> list[str]:
+    """A comma or a space may as well be part of a name: what is there as a whole is one."""
+    if Path(word).is_dir():
+        return [word]
+    for parts in (word.split(","), word.split()):
+        if len(parts) > 1 and all(Path(part).is_dir() for part in parts if part):
+            return [part for part in parts if part]
+    return [word]
+
+
+def run_directories(directory: str | None) -> tuple[str, ...]:
+    """Where ralph was called and where it works (`--cd`): a link there could have come with a repository. Absolute."""
+    here = str(absolute(""))
+    return (here, str(absolute(directory or "")))
+
+
+def writable_file(option: str, path: str | None, directory: str | None) -> str | None:
+    from ralph.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
+
+    if path == "-":
+        raise typer.BadParameter("must be a file: standard output belongs to the result", param_hint=option)
+    where = absolute(path)
+    problem = result_file_problem(where, run_directories(directory)) if where is not None else None
+    if problem is not None:
+        raise typer.BadParameter(problem, param_hint=option)
+    return where
+
+
+def report_wish(
+    schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
+) -> ReportWish | None:
+    """None: no final report is required. `directory`, `takes_pipe`: as for `text_or_file`."""
+    from ralph.run.options import ReportWish  # noqa: PLC0415 - not needed for --help
+
+    if schema is None:
+        return ReportWish() if is_required else None
+    if not schema.strip():
+        raise typer.BadParameter("is empty: give a schema as text, or its file", param_hint="--json-schema")
+    from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
+
+    try:
+        return ReportWish(read_schema(schema, Path.cwd(), directory, takes_pipe=takes_pipe))
+    except FileNotFoundError:
+        raise typer.BadParameter("the working directory is gone", param_hint="--json-schema") from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--json-schema") from None
+
+
+def session_options(
+    *,
+    goes_on: bool,
+    resume: str | None,
+    forks: bool,
+    session_id: str | None,
+    directory: str | None,
+    is_kept: bool,
+) -> SessionOptions:
+    """What belongs together, and only that."""
+    from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
+
+    is_old = goes_on or resume is not None
+    if goes_on and resume is not None:
+        raise typer.BadParameter("give one of them", param_hint="--continue, --resume")
+    if resume is not None and not resume.strip():
+        raise typer.BadParameter("needs the beginning of a session's id", param_hint="--resume")
+    if forks and not is_old:
+        raise typer.BadParameter("needs --continue or --resume", param_hint="--fork-session")
+    if session_id is not None and is_old and not forks:
+        raise typer.BadParameter(
+            "an old session has its id; with --fork-session it is the copy's", param_hint="--session-id"
+        )
+    if is_old and not is_kept:
+        raise typer.BadParameter("a session that goes on is kept", param_hint="--no-session-persistence")
+    return SessionOptions(session_id, goes_on, resume, forks, Path(directory) if directory else None, is_kept)
+
+
+def setting_flags(
+    *,
+    model: str | None,
+    fallback_model: list[str] | None,
+    base_url: str | None,
+    effort: str | None,
+    max_tokens: int | None,
+    retry: str | None,
+    max_turns: int | None,
+    max_budget_usd: float | None,
+    max_time: str | None,
+    tools: list[str] | None,
+    allowed_tools: list[str] | None,
+    disallowed_tools: list[str] | None,
+    pass_env: list[str] | None,
+) -> dict[str, object]:
+    """Options under the names of their settings; None: not given."""
+    return {
+        "model.name": model,
+        "model.fallback": ",".join(fallback_model) if fallback_model else None,
+        "model.base_url": base_url,
+        "model.effort": str(effort) if effort else None,
+        "model.max_tokens": max_tokens,
+        "retry.policy": str(retry) if retry else None,
+        "limits.max_turns": max_turns,
+        "limits.max_budget_usd": max_budget_usd,
+        "limits.max_time_s": max_time,
+        "tools.exact": names(tools),
+        "tools.allowed": names(allowed_tools),
+        "tools.disallowed": names(disallowed_tools),
+        "tools.pass_env": names(pass_env),
+    }
+
+
+def check_settings(flags: Mapping[str, object]) -> None:
+    """What the run says of them when it reads its settings, said now. `flags` as `setting_flags` gives them."""
+    from ralph.settings.keys import BY_NAME  # noqa: PLC0415 - not needed for --help
+
+    for name, value in flags.items():
+        if value is None:
+            continue
+        try:
+            BY_NAME[name].check(value)
+        except ValueError as error:
+            raise UsageError(f"{BY_NAME[name].flag} {error}") from None

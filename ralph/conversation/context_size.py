@@ -1,0 +1,125 @@
+"""How many tokens the next request holds, as an upper estimate: what a server counted, and what came since. Pure.
+
+It knows no tokenizer and guesses at none: where nothing was counted, bytes decide.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ralph.values.tool_calls import Block
+
+# Text and code have 3 to 4 bytes a token, JSON and figures 2 to 3: at 2 the estimate stays an upper one.
+BYTES_PER_TOKEN = 2
+IMAGE_TOKENS = 4_784
+"""The most that an image of any size costs (section 1.3 of the Messages API reference, the newer models' cap)."""
+
+# What is left holds an answer of the default length in 200,000 tokens, and the summary call at the end of a context.
+THRESHOLD_PERCENT = 80
+
+
+def tokens_of_bytes(count: int) -> int:
+    return -(-count // BYTES_PER_TOKEN)
+
+
+def content_size(content: Iterable[Block], sent_bytes: int) -> int:
+    """Estimated tokens of blocks that have `sent_bytes` as JSON; of an image it is not its data that counts."""
+    images = list(_images(content))
+    return tokens_of_bytes(sent_bytes - sum(map(_data_bytes, images))) + IMAGE_TOKENS * len(images)
+
+
+def threshold(window: int) -> int:
+    """Tokens up to which a context is left alone."""
+    return window * THRESHOLD_PERCENT // 100
+
+
+def is_over(estimate: int, window: int | None) -> bool:
+    """Whether it is time to compact. `window`: None: not known, then only the server can tell."""
+    return window is not None and estimate > threshold(window)
+
+
+class SizeCount(Struct, frozen=True):
+    """What one server said of one request."""
+
+    counted: int
+    """Tokens; since the answer, also what the answer holds beyond its bytes."""
+    size: int
+    """The request's estimated size then."""
+
+    def grown_to(self, size_now: int) -> int:
+        return self.counted + max(0, size_now - self.size)
+
+    def in_proportion(self, size: int) -> int:
+        """Another request, of the same kind of text."""
+        return -(-size * self.counted // max(1, self.size))
+
+
+class ContextMeter(Struct, frozen=True):
+    """What was counted last, by model. Immutable; sizes are those of what the model itself is sent."""
+
+    counts: Mapping[str, SizeCount] = field(default_factory=dict)
+    """In the order of counting, the newest last."""
+    before: SizeCount | None = None
+    """The last count of the context before this one: how many tokens its bytes were. None: there was none."""
+
+    def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
+        """A server that counts nothing (0) has not counted."""
+        if prompt_tokens <= 0:
+            return self
+        others = {name: count for name, count in self.counts.items() if name != model}
+        return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
+
+    def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
+        """The answer to what was just counted goes into the context: hidden thinking is in its tokens alone."""
+        last = self.counts.get(model)
+        hidden = output_tokens - answer_size
+        if last is None or hidden <= 0:
+            return self
+        return ContextMeter({**self.counts, model: SizeCount(last.counted + hidden, last.size)}, self.before)
+
+    def afresh(self) -> ContextMeter:
+        """For the context that follows: nothing of it has been counted, but how this one's bytes were is known."""
+        return ContextMeter(before=self._newest or self.before)
+
+    @property
+    def _newest(self) -> SizeCount | None:
+        return next(reversed(list(self.counts.values())), None)
+
+    def at_most(self, model: str, size_now: int) -> int:
+        """What money depends on: only this model's own count makes it less than the bytes say."""
+        own = self.counts.get(model)
+        # Less than was counted is another context, of which nothing is known but its bytes.
+        return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
+
+    def estimate(self, model: str, size_now: int) -> int:
+        """The same, but what has not been counted yet is believed to be much as what was."""
+        if model in self.counts:
+            return self.at_most(model, size_now)
+        if self._newest is not None:
+            return min(size_now, _by_another_tokenizer(self._newest.grown_to(size_now)))
+        return size_now if self.before is None else min(size_now, self.before.in_proportion(size_now))
+
+
+def _by_another_tokenizer(tokens: int) -> int:
+    """Half as much again: tokenizers differ by 30 % (section 1.6 of the reference), unknown ones maybe by more."""
+    return (3 * tokens + 1) // 2
+
+
+def _images(content: Iterable[Block]) -> Iterator[Block]:
+    for block in content:
+        inside = block.get("content")
+        if block.get("type") == "image":
+            yield block
+        elif block.get("type") == "tool_result" and isinstance(inside, list):
+            yield from _images(inside)
+
+
+def _data_bytes(image: Block) -> int:
+    source = image.get("source")
+    data = source.get("data") if isinstance(source, dict) else None
+    return len(data) if isinstance(data, str) else 0

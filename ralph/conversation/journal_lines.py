@@ -1,0 +1,113 @@
+"""A journal's lines: JSON with a number and a checksum, written whole or not at all. Pure: bytes in, records out.
+
+What is torn at the end is told apart from what is damaged: a write that was cut short leaves the beginning of a
+line, anything else was changed by somebody. NUL bytes are what a power cut or a snapshot leaves of data that was written
+and announced: damage, at the end too. Damage is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.conversation.messages import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = 3
+"""Raised when an older ralph could not read what a newer one writes."""
+
+_CHECKSUM = b',"crc":"'
+_CHECKSUM_TAIL = b'"}'
+
+
+_NUL = b"\0"
+"""JSON has no such byte: it is written as an escape."""
+_HOLDS_NULS = (
+    "holds NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
+    "have run that it does not tell of"
+)
+
+
+class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
+    """A line that is not as it was written. `line` counts from 1."""
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(f"line {line} {why}")
+        self.line = line
+
+
+class Record(Struct, frozen=True):
+    """One line. `seq` counts from 0 without a gap; `kind` is one of `conversation/session.py`'s."""
+
+    seq: int
+    kind: str
+    fields: Mapping[str, Any]
+
+
+class Reading(Struct, frozen=True):
+    records: tuple[Record, ...]
+    torn: bytes = b""
+    """The beginning of a line at the end, to be cut off; empty: the journal ends with a whole line."""
+    lacks_break: bool = False
+    """The last record is whole but for its line break, which is to be written."""
+
+
+def line_of(record: Record) -> bytes:
+    """The line with its line break."""
+    body = to_json({"seq": record.seq, "kind": record.kind, **record.fields})[:-1]
+    return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
+
+
+def read_lines(data: bytes) -> Reading:
+    """Every record, in order. Raises JournalDamage for the first line that is not as it was written."""
+    *lines, tail = data.split(b"\n")
+    lacks_break = _is_whole(tail)
+    if lacks_break:
+        lines, tail = [*lines, tail], b""
+    records = tuple(_read(line, seq) for seq, line in enumerate(lines))
+    if _NUL in tail:
+        raise JournalDamage(len(lines) + 1, _HOLDS_NULS)
+    if _is_whole(tail[:-1]):  # and one byte more, where no write would have ended
+        raise JournalDamage(len(lines) + 1, "has something else for its line break")
+    return Reading(records, tail, lacks_break)
+
+
+def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
+    """The records up to the first line that is not as it was written, and what is wrong with that one.
+
+    For people who look, never for going on: a torn end is what a journal has while it is written, and is no damage.
+    """
+    *lines, tail = data.split(b"\n")
+    if _NUL in tail or _is_whole(tail) or _is_whole(tail[:-1]):
+        lines.append(tail)
+    records: list[Record] = []
+    for seq, line in enumerate(lines):
+        try:
+            records.append(_read(line, seq))
+        except JournalDamage as damage:
+            return tuple(records), damage
+    return tuple(records), None
+
+
+def _read(line: bytes, seq: int) -> Record:
+    if not _is_whole(line):
+        raise JournalDamage(seq + 1, _HOLDS_NULS if _NUL in line else "does not match its checksum")
+    try:
+        fields = json.loads(line)
+        del fields["crc"]
+        number, kind = fields.pop("seq"), fields.pop("kind")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise JournalDamage(seq + 1, "is no record") from None
+    if number != seq:
+        raise JournalDamage(seq + 1, "is out of order")
+    return Record(seq, kind, fields)
+
+
+def _is_whole(line: bytes) -> bool:
+    body, mark, checksum = line.rpartition(_CHECKSUM)
+    return bool(mark) and checksum == b"%08x%s" % (zlib.crc32(body), _CHECKSUM_TAIL)

@@ -1,0 +1,333 @@
+"""The conversation: append-only messages whose bytes are made once, and the repair after a final failure.
+
+Nothing that was committed is ever edited: the prompt cache and the signatures of thinking blocks are bound to
+the exact bytes. Source of the invariants: section 4 of the Messages API reference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.conversation.context_size import content_size, tokens_of_bytes
+from ralph.values.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
+from ralph.values.tool_calls import ToolOutput, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from anthropic.types import TextBlockParam, ToolParam
+
+    from ralph.values.tool_calls import Block, ToolDefinition
+
+Role = Literal["user", "assistant"]
+
+_OPENS_MESSAGES = b',"messages":['
+THINKING = frozenset({"thinking", "redacted_thinking"})
+_CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
+# A quotation mark inside a string is escaped: the first one of this form is the field.
+_MAX_TOKENS = re.compile(rb'"max_tokens":(\d+)')
+# Every message's bytes end with its last block, its content list and itself.
+_MESSAGE_TAIL = b"}]}"
+
+# Copying this much for a request costs nothing to speak of; each piece is one more system call.
+_PIECE_BYTES = 128 * 1024
+# Never packed: the two newest user messages carry cache markers, and ten pauses may put answers between them.
+_ALWAYS_LOOSE = 14
+
+NOT_RUN = "This call was not run: the run ended first. Check the state of things before you repeat it."
+
+
+class Author(NamedTuple):
+    """Who wrote an assistant message."""
+
+    model: str
+    endpoint: str | None = None
+    """The base URL; None: not known."""
+
+
+class Message(Struct, frozen=True, dict=True, weakref=True):
+    """One committed message. `body` is its JSON on the wire, made once."""
+
+    role: Role
+    content: tuple[Block, ...]
+    body: bytes
+    author: Author | None = None
+    """Of an assistant message; None: not known."""
+
+    @cached_property
+    def size(self) -> int:
+        """Estimated tokens, at least as many as it has."""
+        return content_size(self.content, len(self.body))
+
+    @property
+    def tool_use_ids(self) -> tuple[str, ...]:
+        return tuple(block["id"] for block in self.content if block.get("type") == "tool_use")
+
+    @property
+    def thinks(self) -> bool:
+        return any(block.get("type") in THINKING for block in self.content)
+
+    @property
+    def tool_result_ids(self) -> tuple[str, ...]:
+        return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
+
+
+class RequestShape(Struct, frozen=True):
+    """The part of every request that stays the same, byte for byte, within a context and a model."""
+
+    model: str
+    system: str
+    tools: tuple[ToolDefinition, ...]
+    max_tokens: int | None = None
+    """None: the default, or the model's maximum where that is less."""
+    effort: str | None = None
+    thinking: str | None = None
+    """The type of thinking to ask for; "none": do not speak of it; None: what the model is known to need."""
+    endpoint: str | None = None
+    """The base URL it is sent to: thinking without a signature means nothing elsewhere. None: not known."""
+    recorded_head: bytes | None = None
+    """A resumed session's own head: it is sent again to the byte, whatever the other fields would make of it."""
+
+    @property
+    def author(self) -> Author:
+        """Of what is answered to it."""
+        return Author(self.model, self.endpoint)
+
+    @property
+    def longest_answer(self) -> int:
+        """The `max_tokens` that its head asks for."""
+        found = _MAX_TOKENS.search(self.head())
+        return int(found[1]) if found else DEFAULT_MAX_TOKENS
+
+    def with_wishes(
+        self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
+    ) -> RequestShape:
+        """A recorded head as it is wished for by now. What is left to defaults stays as it was, to the byte."""
+        recorded = json.loads(self.head() + b"}")
+        wished = dict(recorded)
+        facts = facts_of(self.model)
+        if max_tokens not in {None, DEFAULT_MAX_TOKENS}:
+            wished["max_tokens"] = max_tokens_for(self.model, max_tokens)
+        if thinking is not None:
+            wished["thinking"] = {"type": thinking}
+        if thinking == "none":
+            del wished["thinking"]
+        if effort is not None and (facts is None or facts.takes_effort):
+            wished["output_config"] = {"effort": effort}
+        head = self.head() if wished == recorded else to_json(wished)[:-1]
+        return replace(self, endpoint=endpoint, recorded_head=head)
+
+    def head(self) -> bytes:
+        """Everything up to the messages, without the closing brace."""
+        if self.recorded_head is not None:
+            return self.recorded_head
+        fields: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": max_tokens_for(self.model, self.max_tokens),
+            "stream": True,
+        }
+        facts = facts_of(self.model)
+        needs = "adaptive" if facts is not None and facts.needs_adaptive else "none"
+        if (thinking := self.thinking or needs) != "none":
+            fields["thinking"] = {"type": thinking}
+        if self.effort is not None and (facts is None or facts.takes_effort):
+            fields["output_config"] = {"effort": self.effort}
+        if self.tools:
+            tools: list[ToolParam] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+                for tool in self.tools
+            ]
+            fields["tools"] = tools
+        if self.system.strip():
+            system: TextBlockParam = {"type": "text", "text": self.system}
+            if is_claude(self.model):
+                system["cache_control"] = {"type": "ephemeral"}
+            fields["system"] = [system]
+        return to_json(fields)[:-1]
+
+
+RequestBody = tuple[bytes, ...]
+"""A request's JSON in pieces, to be sent one after the other. Joined, they are the body."""
+
+
+class Conversation(Struct, frozen=True):
+    """A request's fixed head and the messages so far. Immutable: `plus` gives the next one.
+
+    Old messages are packed into pieces that are sent as they are, so that request N copies only what is new,
+    however long the conversation has become.
+    """
+
+    head: bytes
+    marks_cache: bool
+    messages: tuple[Message, ...] = ()
+    thinkers: frozenset[Author] = frozenset()
+    """Whose thinking is in it."""
+    _packed: RequestBody = ()
+    """The bodies of the first `_packed_messages` messages, a comma behind each."""
+    _packed_messages: int = 0
+    _loose_bytes: int = 0
+    """Length of the bodies that are not packed."""
+    _messages_size: int = 0
+
+    @classmethod
+    def start(cls, shape: RequestShape) -> Conversation:
+        return cls(shape.head() + _OPENS_MESSAGES, is_claude(shape.model))
+
+    @property
+    def size(self) -> int:
+        """Estimated tokens of the next request, at least as many as it has. Costs nothing to ask."""
+        around = len(self.head) + len(self.messages) + len(b"]}")
+        if self.marks_cache:
+            around += 2 * len(_CACHE_MARKER)
+        return tokens_of_bytes(around) + self._messages_size
+
+    def plus(self, message: Message) -> Conversation:
+        if message.author is not None and message.author not in self.thinkers and message.thinks:
+            return replace(self, thinkers=self.thinkers | {message.author}).plus(message)
+        messages = (*self.messages, message)
+        messages_size = self._messages_size + message.size
+        loose_bytes = self._loose_bytes + len(message.body)
+        newest = messages[max(self._packed_messages, len(messages) - _ALWAYS_LOOSE) :]
+        newest_bytes = sum(len(new.body) for new in newest)
+        if loose_bytes - newest_bytes < _PIECE_BYTES:
+            return replace(self, messages=messages, _loose_bytes=loose_bytes, _messages_size=messages_size)
+        end = len(messages) - len(newest)
+        piece = b"".join(old.body + b"," for old in messages[self._packed_messages : end])
+        return replace(
+            self,
+            messages=messages,
+            _packed=(*self._packed, piece),
+            _packed_messages=end,
+            _loose_bytes=newest_bytes,
+            _messages_size=messages_size,
+        )
+
+    def under(self, shape: RequestShape) -> Conversation:
+        """The same messages behind another head."""
+        return replace(self, head=shape.head() + _OPENS_MESSAGES, marks_cache=is_claude(shape.model))
+
+    def emptied(self) -> Conversation:
+        """The same head before any message."""
+        return Conversation(self.head, self.marks_cache)
+
+    def is_under(self, shape: RequestShape) -> bool:
+        return self.head == shape.head() + _OPENS_MESSAGES
+
+    def amended(self, message: Message) -> Conversation:
+        """With `message` in the place of the last one, which nothing has answered yet."""
+        amended = self.emptied()
+        for kept in (*self.messages[:-1], message):
+            amended = amended.plus(kept)
+        return amended
+
+    def request_body(self, max_tokens: int | None = None) -> RequestBody:
+        """The body of the next request, from kept bytes. `max_tokens`: None: as the head says.
+
+        Cache markers stand on the last block of the newest user message and of the one before: together with
+        the one on `system` three of the four that the API allows. The older marker keeps a hit possible when
+        one turn adds more than the 20 blocks that the API looks back.
+        """
+        loose = self.messages[self._packed_messages :]
+        bodies = [message.body for message in loose]
+        if self.marks_cache:
+            users = [index for index, message in enumerate(loose) if message.role == "user"]
+            for index in users[-2:]:
+                bodies[index] = bodies[index].removesuffix(_MESSAGE_TAIL) + _CACHE_MARKER + _MESSAGE_TAIL
+        head = self.head
+        if max_tokens is not None:
+            head = _MAX_TOKENS.sub(b'"max_tokens":%d' % max_tokens, head, count=1)
+        return (head, *self._packed, b",".join(bodies) + b"]}")
+
+
+def text_blocks(text: str) -> list[Block]:
+    return [{"type": "text", "text": text}]
+
+
+def user_message(content: str | Iterable[Block]) -> Message:
+    return make_message("user", text_blocks(content) if isinstance(content, str) else content)
+
+
+def assistant_message(content: Iterable[Block], author: Author | None = None) -> Message | None:
+    """The answer as it goes back to the API; None when nothing of it can be sent (an empty answer)."""
+    message = make_message("assistant", content, author)
+    return message if message.content else None
+
+
+def recover_conversation(
+    conversation: Conversation, finished: Mapping[str, ToolResult] | None = None
+) -> Conversation:
+    """The conversation as it can be resumed after a final failure: every `tool_use` has its `tool_result`.
+
+    `finished` holds results of tools that ran but were not committed; what a tool really did is never
+    dropped. A call without a result is answered with an error that says it was not run. Messages that are
+    valid stay the same objects, byte for byte.
+    """
+    found = {
+        block["tool_use_id"]: block
+        for message in reversed(conversation.messages)
+        if message.role == "user"  # what a server put into an answer is no result of ours
+        for block in message.content
+        if block.get("type") == "tool_result"
+    }
+    done = found | {call_id: result.as_block() for call_id, result in (finished or {}).items()}
+    messages: list[Message] = []
+    waiting: tuple[str, ...] = ()
+    for message in conversation.messages:
+        if message.role == "assistant":
+            if waiting:
+                messages.append(_results_message(waiting, done))
+            messages.append(message)
+            waiting = message.tool_use_ids
+        else:
+            fixed = _with_exact_results(message, waiting, done)
+            if fixed.content:
+                messages.append(fixed)
+            waiting = ()
+    if waiting:
+        messages.append(_results_message(waiting, done))
+    if list(map(id, messages)) == list(map(id, conversation.messages)):
+        return conversation
+    recovered = conversation.emptied()
+    for message in messages:
+        recovered = recovered.plus(message)
+    return recovered
+
+
+def to_json(value: object) -> bytes:
+    """Compact JSON; a lone surrogate, which UTF-8 cannot hold and the API refuses, becomes "?"."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def make_message(role: Role, content: Iterable[Block], author: Author | None = None) -> Message:
+    """Text blocks without text are left out, as the API refuses them."""
+    kept = tuple(block for block in content if not _is_empty_text(block))
+    return Message(role, kept, to_json({"role": role, "content": kept}), author)
+
+
+def _is_empty_text(block: Block) -> bool:
+    return block.get("type") == "text" and not str(block.get("text", "")).strip()
+
+
+def _results_message(call_ids: Iterable[str], done: Mapping[str, Block]) -> Message:
+    return make_message("user", [_result_for(call_id, done) for call_id in call_ids])
+
+
+def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
+    return done.get(call_id) or ToolResult(call_id, ToolOutput(NOT_RUN, is_error=True)).as_block()
+
+
+def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
+    """The message with one result for each call asked, first, and none for a call that was not."""
+    first = message.content[: len(asked)]
+    if sorted(message.tool_result_ids) == sorted(asked) and all(
+        block.get("type") == "tool_result" for block in first
+    ):
+        return message
+    rest = [block for block in message.content if block.get("type") != "tool_result"]
+    return make_message("user", [*(_result_for(call_id, done) for call_id in asked), *rest])

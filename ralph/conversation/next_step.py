@@ -1,0 +1,180 @@
+"""What an answer means for the run: go on, and how, or end, and as what. Pure: state in, state out.
+
+The table is section 2.6 of the Messages API reference, from the point of view of somebody who runs unattended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.conversation.messages import THINKING
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.values.answer import Answer
+
+MOST_CONTINUATIONS = 3
+"""Answers in a row that `max_tokens` may cut before the run ends."""
+MOST_PAUSES = 10
+"""`pause_turn` answers in a row that are sent back as they are; the API's own server-tool limit is 10 too."""
+MOST_SYNTHETIC_RETRIES = 3
+"""Answers of one turn that are asked for again because they are no use."""
+
+FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls", "damaged")
+"""Why an answer is no use: it says nothing, it only thinks, it lacks the report that is required; or, with results
+that tell the model so, its report did not fit, or all its calls were refused in the final turn; or it came damaged,
+which is no word of the model's and is not told to it."""
+_SAYS_NOTHING = frozenset({"empty", "thinking_only"})
+
+_FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
+_PAUSES = frozenset({"pause_turn", "compaction"})
+"""The server stopped in the middle and goes on from its own answer. (`compaction` is a beta that ralph never asks for.)"""
+_STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
+
+
+class TurnState(Struct, frozen=True):
+    """What earlier answers of the same turn left behind."""
+
+    said: str = ""
+    """Text of answers that were cut or paused; the next answer goes on from it."""
+    continuations: int = 0
+    pauses: int = 0
+    failures: int = 0
+    """Answers that were no use and were asked for again. It belongs to the turn, also when that becomes the final one."""
+    has_spoken: bool = False
+    """One of those held more than nothing and thinking."""
+    was_damaged: bool = False
+    """One of those came damaged."""
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether one more answer that is no use is asked for again."""
+        return self.failures < MOST_SYNTHETIC_RETRIES
+
+    @property
+    def may_be_damaged(self) -> bool:
+        """Whether a damaged answer is asked for again: once a turn."""
+        return self.may_fail and not self.was_damaged
+
+    @property
+    def damaged(self) -> TurnState:
+        """Behind an answer that came damaged."""
+        return replace(self, failures=self.failures + 1, was_damaged=True)
+
+    @property
+    def renewed(self) -> TurnState:
+        """For the next turn, which has its own failures; calls that were cut count on."""
+        return replace(self, failures=0, has_spoken=False, was_damaged=False)
+
+
+class RunTools(Struct, frozen=True):
+    """The answer has calls; their results are the next message."""
+
+    notice: str | None = None
+
+
+class Continue(Struct, frozen=True):
+    """The answer was cut; ask the model to go on."""
+
+
+class Resend(Struct, frozen=True):
+    """The server paused; send the conversation as it is."""
+
+
+class AskAgain(Struct, frozen=True):
+    """The answer is no use: the model is asked again and told why. Without calls it is dropped."""
+
+    reason: str
+
+
+class MakeRoom(Struct, frozen=True):
+    """The context window was full before the answer was whole: it is dropped, and the context made smaller."""
+
+
+class GiveUp(Struct, frozen=True):
+    """The answer is no use, and neither were those before it in this turn."""
+
+    reason: str
+    error: str
+
+
+class End(Struct, frozen=True):
+    outcome: Outcome
+    result: str | None
+    """What the model said last; None when that is nothing."""
+    error: str | None = None
+    notice: str | None = None
+
+
+Step = RunTools | Continue | Resend | AskAgain | MakeRoom | GiveUp | End
+
+
+def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
+    """`needs_report`: text alone does not end the task. The state is of the turn that the next answer belongs to."""
+    said = state.said + answer.text
+
+    def end(outcome: Outcome, error: str | None, notice: str | None = None) -> tuple[TurnState, Step]:
+        return TurnState(), End(outcome, said.strip() or None, error, notice)
+
+    match answer.stop_reason:
+        case "refusal":
+            return end(Outcome.NO_PROGRESS, _refusal(answer))
+        case "model_context_window_exceeded":
+            return state, MakeRoom()
+        case "max_tokens" if state.continuations == MOST_CONTINUATIONS:
+            times = MOST_CONTINUATIONS + 1
+            return end(Outcome.LIMIT_REACHED, f"the answer reached max_tokens {times} times in a row")
+        case "max_tokens":
+            longer = replace(state, said=said, continuations=state.continuations + 1)
+            return (replace(longer, said=""), RunTools()) if answer.calls else (longer, Continue())
+        case stop if answer.calls:
+            fresh = replace(state, said="", continuations=0, pauses=0)
+            return fresh, RunTools(_odd_stop_with_calls(stop))
+        case stop if stop in _PAUSES and state.pauses == MOST_PAUSES:
+            return end(Outcome.NO_PROGRESS, f"the server paused {MOST_PAUSES + 1} times in a row")
+        case stop if stop in _PAUSES:
+            return replace(state, said=said, pauses=state.pauses + 1), Resend()
+        case _ if not said.strip():
+            return asked_again(state, _emptiness(answer))
+        case _ if needs_report:
+            return asked_again(state, "no_report")
+        case stop:
+            return end(Outcome.COMPLETED, None, _odd_stop(stop))
+
+
+def _odd_stop(stop: str) -> str | None:
+    if stop == "tool_use":
+        return "the model stopped for a tool but called none; taken as end_turn"
+    return None if stop in _FINAL_STOPS else f"unknown stop reason {stop!r}, taken as end_turn"
+
+
+def _odd_stop_with_calls(stop: str) -> str | None:
+    return None if stop in _STOPS_WITH_CALLS else f"unknown stop reason {stop!r}, taken as tool_use"
+
+
+def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | GiveUp]:
+    """A synthetic retry, or the end of them: the one place where an answer of no use is counted.
+
+    `reason`: one of `FAILURES`.
+    """
+    state = replace(state, has_spoken=state.has_spoken or reason not in _SAYS_NOTHING)
+    if state.may_fail:
+        return replace(state, failures=state.failures + 1), AskAgain(reason)
+    times = f"{state.failures + 1 - state.was_damaged} times in a row"
+    if state.has_spoken:
+        return state, GiveUp("no_report", f"the model gave no final report, {times}")
+    return state, GiveUp(reason, f"the model's last answer was empty, {times}")
+
+
+def _emptiness(answer: Answer) -> str:
+    thinks = any(block.get("type") in THINKING for block in answer.content)
+    return "thinking_only" if thinks else "empty"
+
+
+def _refusal(answer: Answer) -> str:
+    details = answer.message.get("stop_details")
+    explanation = details.get("explanation") if isinstance(details, dict) else None
+    return f"the model refused: {explanation}" if explanation else "the model refused to answer"

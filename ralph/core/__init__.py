@@ -1,1 +1,0 @@
-"""Decisions: values in, values out. No clock, dice, disk, network, environment or printing."""

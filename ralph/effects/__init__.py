@@ -1,1 +1,0 @@
-"""Everything that touches the world: sockets, processes, files, signals, terminals."""

@@ -1,0 +1,300 @@
+"""The checkout of an outer loop under git: what changed in it, its commits, its pushes.
+
+Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. What ralph and who
+started it write is no progress and in no commit of ours, unless somebody else has staged it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from contextlib import suppress
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.loop.git.file_digests import FileDigests, differing
+from ralph.loop.git.git import Git, GitSeams, failure
+from ralph.loop.git.look import counted, look, status_of
+from ralph.loop.git.own_paths import OwnPaths
+from ralph.loop.git.pins import (
+    Pins,
+    changed_names,
+    guarded_settings,
+    pins_of,
+    pins_text,
+    read_pins,
+    remote_settings,
+)
+from ralph.loop.git.push import Push, WritablePlaces, identity_of
+from ralph.loop.git.remote import local_path
+from ralph.loop.ports import CheckoutError
+from ralph.loop.values import Changes, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.loop.git.status import GitStatus, StatusEntry
+
+
+# What git leaves in its directory while it is in the middle of something.
+_UNDER_WAY = {
+    "MERGE_HEAD": "a merge",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+}
+_MOST_HOOKS = 200
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+class GitCheckout:
+    """A `Checkout`: the whole of it, also where the loop's directory is a part."""
+
+    def __init__(
+        self,
+        top: Path,
+        directory: Path,
+        *,
+        plan_file: str,
+        seams: GitSeams,
+        own_paths: tuple[Path, ...] = (),
+        writable: tuple[Path, ...] = (),
+    ) -> None:
+        """`top`: as `repository_top` says. `own_paths`: as `OwnPaths` takes them.
+
+        `writable`: where the agent may write besides the checkout.
+        """
+        self.top = top
+        self._seams = seams
+        self._directory = directory.resolve()
+        self._plan = os.path.normpath(self._directory / plan_file)
+        self._own = OwnPaths(top, self._directory, own_paths)
+        self._writable = tuple(Path(os.path.realpath(place)) for place in (top, self._directory, *writable))
+        self._pins: Pins | None = None
+
+    @cached_property
+    def git_directory(self) -> Path:
+        """Of this working tree: a linked one has its own. Raises CheckoutError and Interrupted."""
+        answer = self.git().read("rev-parse", "--absolute-git-dir")
+        return Path(os.fsdecode(answer.removesuffix(b"\n")))
+
+    @cached_property
+    def _common_directory(self) -> Path:
+        """What all working trees share, hooks among it. Raises CheckoutError and Interrupted."""
+        answer = self.git().read("rev-parse", "--git-common-dir")
+        return self.top / os.fsdecode(answer.removesuffix(b"\n"))
+
+    def git(self) -> Git:
+        """For one operation, by the settings as they are now. Raises CheckoutError and Interrupted."""
+        return Git(self.top, self._seams)
+
+    def snapshot(self) -> Snapshot:
+        digests = FileDigests(self._seams.waiter, self._seams.clock)
+        git = self.git()
+        seen = look(git, self._seams, digests, own=self._own)
+        guarded = guarded_settings(git.settings) | self._hooks(digests)
+        # Its content counts even where git ignores it.
+        seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
+        return Snapshot(seen.digest(), seen.head, seen.files, seen.branch, guarded)
+
+    def _hooks(self, digests: FileDigests) -> dict[str, str]:
+        """Digest by name. Of a directory that cannot be listed nothing is told."""
+        with suppress(OSError), os.scandir(self._common_directory / "hooks") as listing:
+            names = [
+                entry.name for entry in islice(listing, _MOST_HOOKS) if not entry.name.endswith(".sample")
+            ]
+            place = self._common_directory / "hooks"
+            return {f"hooks/{name}": digests.of_target(str(place / name)) for name in names}
+        return {}
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        """Where history was rewritten so that `before` is gone: no commits, and the files by their digests alone."""
+        files, commits = set(differing(before.files, after.files)), 0
+        if before.head != after.head:
+            git = self.git()
+            if _is_commit(git, before.head) and _is_commit(git, after.head):
+                committed = _committed_differences(git, before.head, after.head)
+                files |= {path for path in committed if not self._own.hold(path)}
+                commits = _commits_between(git, before.head, after.head)
+        guarded = differing(before.guarded, after.guarded)
+        return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
+
+    def commit(self, message: str) -> bool:
+        """Inner repositories that this one does not know stay out: their work is in a git of their own."""
+        git = self.git()
+        status = status_of(git)
+        self.refuse_unfinished(status)
+        self.refuse_detached(status)
+        entries = [entry for entry in counted(status.entries, self._own) if not entry.is_nested]
+        unstaged = [entry for entry in entries if entry.is_unstaged]
+        if not entries:
+            return False
+        if unstaged:
+            _refuse_unfiltered(git, unstaged)
+            _stage(git, unstaged)
+        if not self._is_anything_staged(git, status.head):
+            return False
+        git.change(
+            *("commit", "--quiet", "--no-verify", "--no-gpg-sign", "--no-status", "--cleanup=whitespace"),
+            f"--message={message}",
+        )
+        return True
+
+    def push(self) -> int:
+        git = self.git()
+        status = status_of(git)
+        return self.push_of(git, status).push() if status.head else 0
+
+    def unpushed(self) -> int | None:
+        git = self.git()
+        status = status_of(git)
+        try:
+            push = self.push_of(git, status)
+        except CheckoutError:  # nowhere to push to
+            return None
+        return push.unpushed() if status.head else 0
+
+    def push_of(self, git: Git, status: GitStatus) -> Push:
+        """By the pins, which are taken by the first call. Raises CheckoutError and Interrupted."""
+        pins = self._pins = self._pins or self._pinned_now(git, status)
+        places = WritablePlaces(self._writable, pins.places)
+        return Push(git, self._seams, remote_settings(git.settings, pins), status, places)
+
+    def pins_text(self) -> str:
+        """For `restore_pins`. Raises CheckoutError and Interrupted."""
+        git = self.git()
+        self._pins = self._pins or self._pinned_now(git, status_of(git))
+        return pins_text(self._pins, secrets.token_hex(16))
+
+    def restore_pins(self, text: str) -> list[str]:
+        """Notices for people. Raises BrokenPinsError, CheckoutError and Interrupted."""
+        now = pins_of(self.git().settings)
+        self._pins, has_lost = read_pins(text, now)
+        changed = changed_names(self._pins, now)
+        if not changed and not has_lost:
+            return []
+        notice = (
+            f"git's configuration here says something else than when the loop began ({shown(changed)}): "
+            "pushes keep to what it was"
+        )
+        lost = "; what held a credential then is not known any more: put it back, or begin a new loop"
+        return [notice + (lost if has_lost else "")]
+
+    def _pinned_now(self, git: Git, status: GitStatus) -> Pins:
+        """With the remotes on this machine that are there by now."""
+        pins = pins_of(git.settings)
+        everywhere = WritablePlaces((), frozenset())
+        try:
+            push = Push(git, self._seams, remote_settings(git.settings, pins), status, everywhere)
+            paths = [path for url in push.urls() if (path := local_path(url)) is not None]
+        except CheckoutError:  # nowhere to push to, as will be told
+            return pins
+        found = (identity_of(self.top, path) for path in paths)
+        return replace(pins, places=frozenset(one for one in found if one is not None))
+
+    def tracks(self, path: Path) -> bool:
+        """Whether a file is part of what git keeps here. Raises CheckoutError and Interrupted."""
+        inside = os.path.relpath(os.path.realpath(path), self.top)
+        return not inside.startswith("../") and bool(
+            self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")
+        )
+
+    def refuse_unfinished(self, status: GitStatus) -> None:
+        """Raises CheckoutError in the middle of a merge, or with conflicts."""
+        unmerged = [entry.path for entry in status.entries if entry.is_unmerged]
+        if unmerged:
+            raise CheckoutError(
+                f"{shown(unmerged)} {'has' if len(unmerged) == 1 else 'have'} conflicts; resolve them and commit first"
+            )
+        for name, what in _UNDER_WAY.items():
+            if os.path.lexists(self.git_directory / name):
+                raise CheckoutError(f"{what} is in progress; finish or abort it first")
+
+    def refuse_detached(self, status: GitStatus) -> None:
+        """Raises CheckoutError."""
+        if status.branch is None:
+            raise CheckoutError(
+                "HEAD is detached: commits would be on no branch; "
+                "git switch -c NAME makes one of what is here, git switch BRANCH goes back to another"
+            )
+
+    def uncommitted(self, status: GitStatus) -> list[str]:
+        """What the next commit would take."""
+        return [entry.path for entry in counted(status.entries, self._own) if not entry.is_nested]
+
+    def _is_anything_staged(self, git: Git, head: str) -> bool:
+        but_ours = ("--", *(f":(top,exclude,literal){path}" for path in self._own.paths), ":(top)")
+        if not head:
+            return bool(git.read("ls-files", "-z", *but_ours))
+        diff = ("diff-index", "--cached", "--quiet", "--no-ext-diff", "--ignore-submodules=dirty")
+        answer = git.answer(*diff, head, *but_ours)
+        if answer.status > 1:
+            raise failure(self.top, "diff-index", answer)
+        return answer.status == 1
+
+
+def shown(paths: Sequence[str], most: int = 3) -> str:
+    """A few names for people, quoted where they hold more than plain text."""
+    names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
+    return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
+
+
+def _stage(git: Git, entries: Sequence[StatusEntry]) -> None:
+    """Not `git add`, which looks into submodules. What is known goes first: a directory may stand where a file was."""
+    in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
+    git.change("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=_listed(in_order))
+
+
+def _refuse_unfiltered(git: Git, entries: Sequence[StatusEntry]) -> None:
+    """Without its filter a file that is kept encrypted would be committed readable."""
+    dropped = git.settings.dropped_filters
+    if not dropped:
+        return
+    output = git.read("check-attr", "-z", "--stdin", "filter", given=_listed(entries))
+    fields = output.decode("utf-8", "surrogateescape").split("\0")
+    for path, value in zip(fields[0::3], fields[2::3], strict=False):
+        if value in dropped:
+            raise CheckoutError(
+                f"{shown([path])} goes through the filter {value!r}, a program that only the repository's own "
+                "configuration names, which an agent can write; define it in your own: git config --global"
+            )
+
+
+def _listed(entries: Sequence[StatusEntry]) -> bytes:
+    return b"".join(os.fsencode(entry.path) + b"\0" for entry in entries)
+
+
+def _is_commit(git: Git, head: str) -> bool:
+    """One that is here; "" stands for the time before the first. A record on disk may say anything: no option of git."""
+    if not head:
+        return True
+    if not _COMMIT_ID.fullmatch(head):
+        return False
+    return git.answer("cat-file", "-e", f"{head}^{{commit}}").status == 0
+
+
+def _committed_differences(git: Git, before: str, after: str) -> set[str]:
+    """Between two commits, either of which may not be there ("")."""
+    if before and after:
+        plainly = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+        output = git.read("diff-tree", "-r", "-z", "--name-only", *plainly, before, after)
+    else:
+        output = git.read("ls-tree", "-r", "-z", "--name-only", "--full-tree", before or after)
+    return set(_paths(output))
+
+
+def _paths(output: bytes) -> Iterator[str]:
+    return (os.fsdecode(path) for path in output.split(b"\0") if path)
+
+
+def _commits_between(git: Git, before: str, after: str) -> int:
+    """Those that can be reached now and could not before."""
+    if not after:
+        return 0
+    return int(git.read("rev-list", "--count", after, *([f"^{before}"] if before else [])))

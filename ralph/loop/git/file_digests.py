@@ -1,0 +1,116 @@
+"""Tells by a short text whether a file is what it was. Follows no link, opens nothing but regular files, never waits.
+
+The time of a change alone makes no difference, but for files that are too big to be read each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ralph.values.ports import Clock, Waiter
+
+MOST_READ_BYTES = 64 * 1024 * 1024
+"""Of a bigger file size and time count, not the content."""
+MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
+"""Of all files in one look: that takes seconds, and a night has many looks."""
+ABSENT = "absent"
+
+_CHUNK_BYTES = 1024 * 1024
+_LOOKS_UP_EVERY = 100
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class TooMuchToReadError(Exception):
+    """The files hold more than is read in one look."""
+
+
+class FileDigests:
+    """One look at many files. A signal is heard in between."""
+
+    def __init__(
+        self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
+    ) -> None:
+        """`is_by_time`: of every file size and time count. `most_bytes`: that are read of all, then TooMuchToReadError."""
+        self._is_by_time = is_by_time
+        self._left_bytes = most_bytes
+        self._waiter = waiter
+        self._clock = clock
+        self._nobody = waiter.mailbox()
+        self._count = 0
+
+    def of(self, path: str) -> str:
+        """`ABSENT` also for one that vanishes meanwhile. Raises Interrupted."""
+        self._count += 1
+        if self._count % _LOOKS_UP_EVERY == 0:
+            self.look_up()
+        try:
+            status = os.lstat(path)
+            mode = f"{status.st_mode:o}"
+            if stat.S_ISLNK(status.st_mode):
+                return f"{mode} {_hashed(os.fsencode(os.readlink(path)))}"  # noqa: PTH115 - 20,000 of them
+            if not stat.S_ISREG(status.st_mode):
+                return mode
+            if self._is_by_time or status.st_size > MOST_READ_BYTES:
+                return of_unread(status)
+        except (FileNotFoundError, NotADirectoryError):
+            return ABSENT
+        except OSError as error:
+            return f"unreadable: {error.errno}"
+        try:
+            return f"{mode} {self._of_content(path)}"
+        except (FileNotFoundError, NotADirectoryError):
+            return ABSENT
+        except OSError:
+            return f"unreadable: {of_unread(status)}"
+
+    def of_target(self, path: str) -> str:
+        """What a link leads to counts as well."""
+        return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114
+
+    def _of_content(self, path: str) -> str:
+        hashed = hashlib.sha256()
+        descriptor = os.open(path, _FLAGS)
+        try:
+            left = MOST_READ_BYTES  # it may grow while it is read
+            while left > 0 and (chunk := os.read(descriptor, _CHUNK_BYTES)):
+                hashed.update(chunk)
+                left -= len(chunk)
+                self._left_bytes -= len(chunk)
+                if self._left_bytes < 0:
+                    raise TooMuchToReadError
+                if len(chunk) == _CHUNK_BYTES:
+                    self.look_up()
+        finally:
+            os.close(descriptor)
+        return hashed.hexdigest()
+
+    def look_up(self) -> None:
+        """Raises Interrupted."""
+        self._waiter.wait(
+            self._nobody, until_s=self._clock.now_s(), waiting_for="a look at the changed files"
+        )
+
+
+def of_unread(status: os.stat_result) -> str:
+    """By kind, size and time alone."""
+    return f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def differing(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> Iterator[str]:
+    """Paths whose digest is another, or that one of the two alone has; none where one was not kept."""
+    if before is None or after is None:
+        return
+    for path in {*before, *after}:
+        if before.get(path) != after.get(path):
+            yield path

@@ -1,0 +1,269 @@
+"""Runs git on one checkout: supervised, with a time limit, and without a program that the repository itself names.
+
+Refuses to know what the calls are for. Which programs may run is `git_settings.py`'s part.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.loop.git.git_settings import GitSettings, settings_before_any, settings_from
+from ralph.loop.ports import CheckoutError
+from ralph.machine.launcher import TRY_AGAIN
+from ralph.machine.own_programs import own_program, trusted_directories
+from ralph.machine.processes import SupervisedCommand, environment_for_commands
+from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.machine.terminal_text import readable_text
+from ralph.values.redaction import MARK, Redactor
+from ralph.values.shortage import ShortageError, shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ralph.values.ports import Clock, Waiter
+
+LOCAL_LIMIT_S = 300.0  # a cold cache, a slow disk: a look must not be what ends a night
+
+_GRACE_S = 2.0
+_MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
+_MOST_ERROR_BYTES = 64 * 1024
+_MOST_COMPLAINT_CHARS = 500
+
+# They would lead git to another checkout, index or meaning of a path than that of the directory: `git rev-parse
+# --local-env-vars`, and those of paths.
+_NOT_OURS = frozenset(
+    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
+    | {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_NAMESPACE",
+        "GIT_SHALLOW_FILE",
+        "GIT_GRAFT_FILE",
+        "GIT_CONFIG",
+    }
+    | {"GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"}
+    | {"GIT_EXTERNAL_DIFF", "GIT_IMPLICIT_WORK_TREE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS"}
+)
+_NOISE = re.compile(
+    r"hint:|warning:|To |Please make sure you have the correct access|and the repository exists\.|Done$"
+)
+# What git says of it ends with strerror(3) in the C locale: nothing else tells.
+_SHORTAGE = re.compile(
+    rb": (?:(?P<process>Resource temporarily unavailable)|(?P<memory>Cannot allocate memory)|Too many open files)$",
+    re.MULTILINE,
+)
+_COMPLAINT = re.compile(r"fatal:|error:")
+_LINES_OF_A_COMPLAINT = 3
+_USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
+
+
+class GitSeams(Struct, frozen=True):
+    """What every call needs of the process."""
+
+    environment: Mapping[str, str]
+    """Without credentials."""
+    waiter: Waiter
+    clock: Clock
+
+
+class GitAnswer(Struct, frozen=True):
+    status: int
+    output: bytes
+    errors: bytes = b""
+
+    def complaint(self) -> str:
+        """Git's own last meaningful lines as one, without credentials."""
+        lines = [line.strip() for line in readable_text(self.errors)[0].replace("\t", " ").splitlines()]
+        telling = [line for line in lines if line and not _NOISE.match(line)]
+        refused = [
+            line for line in telling if line.startswith("! ")
+        ]  # what `push --porcelain` says, on its output
+        telling = [line for line in telling if line not in refused]
+        ends = [number for number, line in enumerate(telling, start=1) if _COMPLAINT.match(line)]
+        last = telling[: ends[-1]] if ends else telling
+        return (
+            _without_credentials("; ".join([*refused, *last[-_LINES_OF_A_COMPLAINT:]]))
+            or f"it ended with {self.status}"
+        )
+
+
+class GitProgram:
+    """Calls of git in one directory, each followed to its end. Who calls says by which settings and environment."""
+
+    def __init__(self, directory: Path, seams: GitSeams) -> None:
+        self._directory = directory
+        self._seams = seams
+
+    def call(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        name: str,
+        given: bytes | None = None,
+        limit_s: float = LOCAL_LIMIT_S,
+        is_merged: bool = False,
+    ) -> GitAnswer:
+        """`name`: of the command, for people. Output that is read must not have a warning in the middle: unless it is
+        merged, standard error has a file of its own. Raises CheckoutError, where it does not end, Interrupted, and
+        ShortageError where this machine has nothing left to run it with.
+        """
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
+            source.write(given or b"")
+            source.seek(0)
+            output = _Output()
+            program = own_program("git", environment["PATH"], self._directory)
+            if program is None:
+                raise CheckoutError(
+                    "this is a git checkout, but there is no git program on PATH outside of it; install git"
+                )
+            try:
+                process = SupervisedCommand(
+                    [program, "--no-pager", *arguments],
+                    cwd=self._directory,
+                    environment=environment,
+                    grace_s=_GRACE_S,
+                    input_from=None if given is None else source.fileno(),
+                    errors_to=None if is_merged else errors.fileno(),
+                )
+                running = RunningCommand(
+                    process, output, waiter=self._seams.waiter, clock=self._seams.clock, grace_s=_GRACE_S
+                )
+                ending = running.run(limit_s, f"git {name}")
+            except NotFollowedError as error:
+                raise ShortageError("thread") from error
+            except OSError as error:
+                if shortage_of(error) is not None:
+                    raise
+                raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
+            errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
+            said = output.data() if is_merged else errors.read()
+        _refuse_other_ends(name, ending, limit_s)
+        _refuse_shortage(ending.status, b"" if is_merged else said)
+        return GitAnswer(ending.status, output.data(), said)
+
+
+class Git:
+    """Calls on the checkout whose top, the directory with `.git` in it, is `top`; none that speaks with a remote.
+
+    The settings are those at its making: it is for one operation, between two iterations.
+    """
+
+    def __init__(self, top: Path, seams: GitSeams) -> None:
+        """Raises CheckoutError and Interrupted."""
+        self.top = top
+        self._program = GitProgram(top, seams)
+        self._environment = _environment(top, seams.environment)
+        self.settings: GitSettings = settings_before_any()
+        self.settings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
+
+    def read(self, *arguments: str, given: bytes | None = None) -> bytes:
+        """The output of a call that changes nothing. Raises CheckoutError when it fails, and Interrupted."""
+        answer = self.answer(*arguments, given=given)
+        self._refuse_failure(arguments[0], answer)
+        return answer.output
+
+    def change(self, *arguments: str, given: bytes | None = None) -> None:
+        """A call that writes into this repository. Raises CheckoutError when it fails, and Interrupted."""
+        self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
+
+    def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
+        """Of a call that changes nothing and may fail. Raises CheckoutError, where it does not end, and Interrupted."""
+        return self._call(arguments, self._environment | {"GIT_OPTIONAL_LOCKS": "0"}, given)
+
+    def _call(
+        self, arguments: tuple[str, ...], environment: Mapping[str, str], given: bytes | None
+    ) -> GitAnswer:
+        whole = [*self.settings.arguments, *arguments]
+        return self._program.call(whole, environment, name=arguments[0], given=given)
+
+    def _refuse_failure(self, command: str, answer: GitAnswer) -> None:
+        if answer.status:
+            raise failure(self.top, command, answer)
+
+
+class _Output:
+    """A `Capture` that keeps all, up to more than any call of ours should print."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> bool:
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        return self._size <= _MOST_OUTPUT_BYTES
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def data(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
+    """What to do stands in it where that is known."""
+    complaint = answer.complaint()
+    if "dubious ownership" in complaint:
+        return CheckoutError(
+            f"{top} belongs to somebody else, and git refuses to work in it; "
+            f"if you trust it: git config --global --add safe.directory '{top}'"
+        )
+    return CheckoutError(f"git {command}: {complaint}")
+
+
+def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
+    """Of any call of ours about the checkout `top`. `base`: without credentials."""
+    ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
+    search_path = trusted_directories(ours.get("PATH", os.defpath), top)
+    return environment_for_commands(ours) | {
+        # Git looks its helpers, ssh and a shell up there.
+        "PATH": os.pathsep.join(search_path),
+        # A missing object is an error and no reason to ask a remote: that would run its `uploadpack`.
+        "GIT_NO_LAZY_FETCH": "1",
+        # Its messages are read here.
+        "LC_ALL": "C",
+    }
+
+
+def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
+    return environment_for_git(base, top) | {
+        # Not what `core.worktree` says, and no repository further above when this one is damaged.
+        "GIT_WORK_TREE": str(top),
+        "GIT_CEILING_DIRECTORIES": str(top.parent),
+        # Of `core.gitProxy` the first one counts: no later one replaces it.
+        "GIT_PROXY_COMMAND": base.get("GIT_PROXY_COMMAND", ""),
+    }
+
+
+def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
+    if not ending.is_all_gone:
+        raise CheckoutError(f"git {command} started something that cannot be stopped")
+    match ending.how:
+        case Ended.TIMED_OUT:
+            raise CheckoutError(f"git {command} took longer than {limit_s:g} s and was stopped")
+        case Ended.TOO_MUCH_OUTPUT:
+            raise CheckoutError(
+                f"git {command} printed more than {_MOST_OUTPUT_BYTES:,} bytes and was stopped"
+            )
+        case Ended.WITHOUT_SUPERVISOR:
+            raise CheckoutError(f"git {command} was killed")
+
+
+def _refuse_shortage(status: int, said: bytes) -> None:
+    """`said`: by git itself; what a remote says is nothing that is waited for here. Raises ShortageError."""
+    found = _SHORTAGE.search(said) if status else None
+    if status == TRY_AGAIN:
+        raise ShortageError("process")
+    if found is not None:
+        raise ShortageError(found.lastgroup or "file descriptor")
+
+
+def _without_credentials(text: str) -> str:
+    masked = Redactor().redact_all(_USER_IN_URL.sub(rf"\1{MARK}@", text))
+    return masked if len(masked) <= _MOST_COMPLAINT_CHARS else masked[:_MOST_COMPLAINT_CHARS] + "..."

@@ -1,0 +1,184 @@
+"""Which programs git's configuration may name for our own calls: those of the user, none of the repository's own file.
+
+`.git/config` lies among the files that an agent writes, and many of its settings are commands. Those of the user's and
+the system's files and of the environment count as ever; one that the repository sets is set back to what they say, or
+to nothing. Pure: it reads what `git config --list` printed and refuses to run anything.
+
+This is for calls that stay on this machine, and goes by a list of what git runs. Calls that speak with a remote read no
+configuration of the repository at all: `git_pins.py` has what they follow instead. What stays, as no option takes it
+away: helpers that the user's own configuration names (git-lfs) read settings of their own, some of them in the
+repository; before git 2.39.4 an object that is missing may be fetched by `remote.*.uploadpack`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.loop.ports import CheckoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+# In force whoever set what: none of it is wanted by a call of ours.
+_ALWAYS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.pager=cat",
+    "commit.gpgSign=false",
+    "log.showSignature=false",
+    "submodule.recurse=false",
+    # It would fetch first, with the program of `remote.*.uploadpack`.
+    "push.negotiate=false",
+    # Both leave a process behind that tidies up.
+    "gc.auto=0",
+    "maintenance.auto=false",
+)
+# A program each; where the user names none, what stands here is put in the place of the repository's.
+_PROGRAMS = {
+    "core.sshcommand": "ssh",
+    "core.alternaterefscommand": "true",
+}
+# The name between the dots may be empty: `[filter ""]`, chosen by `filter=` in `.gitattributes`.
+_FILTER = re.compile(r"filter\.(?P<name>.*)\.(?P<key>clean|smudge|process|required)", re.DOTALL)
+_CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)
+_HOOK = re.compile(r"(?P<hook>hook\..*)\.command", re.DOTALL)
+_LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
+# What `git lfs install --local` writes: the program is the user's own, from PATH.
+_GIT_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
+_NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
+_OF_THE_REPOSITORY = frozenset({"local", "worktree"})
+
+
+class Setting(Struct, frozen=True):
+    scope: str
+    """`system`, `global`, `local`, `worktree` or `command`."""
+    name: str
+    """Section and key in lower case, as git prints them."""
+    value: str
+
+    @property
+    def is_of_repository(self) -> bool:
+        """It stands where an agent can write it."""
+        return self.scope in _OF_THE_REPOSITORY
+
+
+class GitSettings(Struct, frozen=True):
+    values: dict[str, str]
+    """The last value of each, whoever set it. For what is no program."""
+    arguments: tuple[str, ...]
+    """What goes before the command of every call."""
+    left_out: tuple[str, ...] = ()
+    """Names of the repository's settings that our calls do not follow though a push or a commit may miss them."""
+    dropped_filters: frozenset[str] = frozenset()
+    """Filters that only the repository defines: what they would change must not be committed without them."""
+    entries: tuple[Setting, ...] = ()
+    """All of them, in the order in which git reads them."""
+
+
+def settings_before_any() -> GitSettings:
+    """For the call that lists the configuration."""
+    return GitSettings({}, tuple(_options(_ALWAYS)))
+
+
+def settings_from(listing: bytes) -> GitSettings:
+    """`listing`: of `git config --list --show-scope -z`. Raises CheckoutError."""
+    settings = list(_read(listing))
+    theirs = [setting for setting in settings if setting.is_of_repository]
+    trusted = [setting for setting in settings if not setting.is_of_repository]
+    known = {setting.name: setting.value for setting in trusted}
+    filters = _filters_to_replace(theirs)
+    dropped = frozenset(name for name, keys in filters.items() if not _is_defined(name, keys, known))
+    pairs = [
+        *(_pair("protocol.ext.allow", known.get("protocol.ext.allow", "never")),),
+        *_replaced_programs(theirs, known),
+        *_replaced_helpers(theirs, trusted),
+        *_replaced_filters(filters, dropped, known),
+    ]
+    return GitSettings(
+        {setting.name: setting.value for setting in settings},
+        tuple(_options([*_ALWAYS, *pairs])),
+        tuple(dict.fromkeys(_missed(theirs, filters))),
+        dropped,
+        tuple(settings),
+    )
+
+
+def _read(listing: bytes) -> Iterator[Setting]:
+    parts = listing.decode("utf-8", "surrogateescape").split("\0")
+    for scope, setting in zip(parts[0::2], parts[1::2], strict=False):
+        name, has_value, value = setting.partition("\n")
+        yield Setting(scope, name, value if has_value else "true")
+
+
+def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iterator[str]:
+    for name in dict.fromkeys(setting.name for setting in theirs):
+        if name in _PROGRAMS:
+            yield _pair(name, known.get(name, _PROGRAMS[name]))
+        elif hook := _HOOK.fullmatch(name):
+            yield _pair(f"{hook['hook']}.enabled", "false")
+        elif _LFS_EXTENSION.fullmatch(name):
+            yield _pair(name, known.get(name, ""))
+
+
+def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
+    """They add up, for all addresses together, and an empty one takes away all before it: gitcredentials(7)."""
+    if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
+        return []
+    kept = [setting for setting in trusted if _CREDENTIAL_HELPER.fullmatch(setting.name)]
+    return ["credential.helper=", *(_pair(setting.name, setting.value) for setting in kept)]
+
+
+def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
+    """By their names, the keys that the repository sets."""
+    found: dict[str, set[str]] = {}
+    for setting in theirs:
+        match = _FILTER.fullmatch(setting.name)
+        if match and not (match["name"] == "lfs" and _GIT_LFS.fullmatch(setting.value)):
+            found.setdefault(match["name"], set()).add(match["key"])
+    return found
+
+
+def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
+    """By the user. An empty `process`, in the place of the repository's, would keep a `clean` from running."""
+    if "process" in keys:
+        return bool(known.get(f"filter.{name}.process"))
+    return any(known.get(f"filter.{name}.{key}") for key in ("clean", "process"))
+
+
+def _replaced_filters(
+    filters: dict[str, set[str]], dropped: frozenset[str], known: dict[str, str]
+) -> Iterator[str]:
+    for name, keys in filters.items():
+        if name in dropped:
+            yield from (_pair(f"filter.{name}.{key}", nothing) for key, nothing in _NO_FILTER.items())
+        else:
+            yield from (_user_pair(f"filter.{name}", key, known) for key in sorted(keys))
+
+
+def _user_pair(section: str, key: str, known: dict[str, str]) -> str:
+    return _pair(f"{section}.{key}", known.get(f"{section}.{key}", _NO_FILTER[key]))
+
+
+def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str]:
+    for setting in theirs:
+        match = _FILTER.fullmatch(setting.name)
+        is_program = setting.name == "core.sshcommand" or _CREDENTIAL_HELPER.fullmatch(setting.name)
+        if is_program or (match and match["name"] in filters):
+            yield setting.name
+
+
+def _pair(name: str, value: str) -> str:
+    """Raises CheckoutError: after `-c`, a name ends at its first equals sign."""
+    if "=" in name:
+        raise CheckoutError(
+            f"git's configuration names a program by {name!r}, which ralph cannot set aside; rename it"
+        )
+    return f"{name}={value}"
+
+
+def _options(pairs: Sequence[str]) -> Iterator[str]:
+    for pair in pairs:
+        yield from ("-c", pair)

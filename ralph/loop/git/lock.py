@@ -1,0 +1,162 @@
+"""One loop per checkout: a lock that the system lets go of with its last holder, and a file that says who has it.
+
+Refuses to follow a link that somebody put in the place of the file, or to write into a file that has another name.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from ralph.loop.git.checkout import GitCheckout
+from ralph.loop.ports import CheckoutError
+from ralph.machine.regular_file import read_regular_file
+from ralph.machine.repository import repository_top
+from ralph.sessions.looking import is_locked
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from ralph.loop.git.plain_directory import PlainDirectory
+
+_NAME_IN_GIT = "ralph-loop.lock"
+_NAME_OF_OURS = "lock"
+_MOST_BYTES = 16_384
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# flock(2) and what network file systems answer in its place.
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+class CheckoutLock:
+    """Held until every process that has the descriptor has closed it: an orphaned iteration still holds it."""
+
+    def __init__(
+        self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
+    ) -> None:
+        """`place`: of the lock outside of git, a directory of the user's. Raises CheckoutError: another loop has it,
+        which is named, or its file cannot be used.
+        """
+        self.notice: str | None = None
+        """What people should know; None: nothing."""
+        self.path, self.descriptor = _opened(checkout, place)
+        """For `pass_fds` of a process that shall hold it too."""
+        try:
+            self._take()
+            written = {
+                "pid": os.getpid(),
+                "directory": str(directory),
+                "started_at": f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}",
+            }
+            os.ftruncate(self.descriptor, 0)
+            os.pwrite(self.descriptor, json.dumps(written).encode() + b"\n", 0)
+        except OSError as error:
+            self.close()
+            raise CheckoutError(f"the loop's lock {self.path} cannot be written: {error.strerror}") from None
+        except CheckoutError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """The file stays: without a holder it is no obstacle, and removing it would let two loops in."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckoutError(_refusal(_holder(self.descriptor), self.path)) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            self.notice = f"the file system of {self.path} knows no locks: nothing keeps a second loop out"
+
+
+def holder_of(directory: Path, place: Path) -> int | None:
+    """The process of the loop that works on the checkout of this directory; None: none does, as far as it can be told.
+
+    `place`: as for the lock. Calls no git.
+    """
+    top = repository_top(directory)
+    path = place / _NAME_OF_OURS if top is None else _git_directory(top) / _NAME_IN_GIT
+    try:
+        if not is_locked(path):
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # there was never a loop
+        return None
+    try:
+        pid = _holder(descriptor).get("pid")
+    finally:
+        os.close(descriptor)
+    return pid if isinstance(pid, int) else None
+
+
+def _git_directory(top: Path) -> Path:
+    """A linked working tree has a file that names its own (gitrepository-layout(5))."""
+    place = top / ".git"
+    try:
+        named = os.fsdecode(read_regular_file(place, _MOST_BYTES))
+    except OSError:
+        return place
+    return top / named.removeprefix("gitdir:").strip()
+
+
+def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
+    """In git's directory, which a linked working tree has of its own; outside of git in ralph's."""
+    name = _NAME_OF_OURS
+    if isinstance(checkout, GitCheckout):
+        place, name = checkout.git_directory, _NAME_IN_GIT
+    try:
+        held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(name, _FLAGS, 0o600, dir_fd=held)
+        finally:
+            os.close(held)
+    except OSError as error:
+        is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
+        why = "it is a link, or no directory leads there; remove it" if is_link else error.strerror
+        raise CheckoutError(f"the loop's lock {place / name} cannot be opened: {why}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(descriptor)
+        raise CheckoutError(f"the loop's lock {place / name} is not a file of its own; remove it")
+    return place / name, descriptor
+
+
+def _holder(descriptor: int) -> dict[str, Any]:
+    """Empty: it has not said yet who it is."""
+    try:
+        holder = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+    except (OSError, ValueError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _refusal(holder: dict[str, Any], path: Path) -> str:
+    pid = holder.get("pid")
+    if not isinstance(pid, int):
+        return f"another loop works on this checkout (it holds {path}); wait for it, or stop it"
+    since = f"since {holder.get('started_at')} in {holder.get('directory')}"
+    if _is_there(pid):
+        return f"another loop works on this checkout: process {pid}, {since}; wait for it, or stop it"
+    return (
+        f"the loop of process {pid}, {since}, has ended, but something it started still works on this checkout "
+        f"and holds {path}; wait for it, or stop it"
+    )
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,82 @@
+"""Looks at a checkout, and at the submodules and other repositories inside it, for all that progress is told by.
+
+Git is never sent into an inner repository: it would follow that one's own configuration. Each is looked at by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from ralph.loop.git.git import Git, GitSeams
+from ralph.loop.git.status import STATUS_ARGUMENTS, GitStatus, StatusEntry, status_from
+from ralph.loop.ports import CheckoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from ralph.loop.git.file_digests import FileDigests
+    from ralph.loop.git.own_paths import OwnPaths
+
+_GITLINK = b"160000 "
+
+
+class Seen(Struct, frozen=True):
+    """One repository and what is inside it."""
+
+    head: str
+    branch: str | None = None
+    """None: detached."""
+    lines: list[str] = field(default_factory=list)
+    """All that differs where progress is made, the files apart."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Digest by path, from the top of the outermost one."""
+
+    def digest(self) -> str:
+        said = [*self.lines, *(f"{path}\0{digest}" for path, digest in sorted(self.files.items()))]
+        whole = "\0\0".join(said).encode("utf-8", "surrogateescape")
+        return hashlib.sha256(whole).hexdigest()
+
+
+def status_of(git: Git) -> GitStatus:
+    return status_from(git.read(*STATUS_ARGUMENTS))
+
+
+def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
+    """`own` does not count. `prefix`: where it is in the outermost one. Raises CheckoutError, Interrupted."""
+    status = status_of(git)
+    entries = list(counted(status.entries, own, prefix))
+    seen = Seen(status.head, status.branch, [f"{prefix}\0{status.head}\0{status.branch}"])
+    for entry in entries:
+        seen.lines.append(prefix + entry.record.decode("utf-8", "surrogateescape"))
+        if not entry.is_nested:
+            seen.files[prefix + entry.path] = digests.of(os.path.join(git.top, entry.path))  # noqa: PTH118
+    for path in _inner_repositories(git, entries):
+        inner = _look_inside(git.top / path, seams, digests, own=own, prefix=f"{prefix}{path}/")
+        seen.lines.extend(inner.lines)
+        seen.files.update(inner.files)
+    return seen
+
+
+def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> Iterator[StatusEntry]:
+    return (entry for entry in entries if not own.hold(prefix + entry.path))
+
+
+def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str) -> Seen:
+    """One that git cannot work in does not end the loop: that it is so is what can be told of it."""
+    try:
+        return look(Git(top, seams), seams, digests, own=own, prefix=prefix)
+    except CheckoutError as error:
+        return Seen("", lines=[f"{prefix}\0{error}"])
+
+
+def _inner_repositories(git: Git, entries: Iterable[StatusEntry]) -> Iterator[str]:
+    """Those with a `.git`: others have no state of their own."""
+    listed = git.read("ls-files", "--stage", "-z").split(b"\0")
+    links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]
+    nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]
+    return (path for path in dict.fromkeys([*links, *nested]) if os.path.lexists(git.top / path / ".git"))

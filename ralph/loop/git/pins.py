@@ -1,0 +1,210 @@
+"""What a push follows of a repository's configuration: what stood there when the loop began, and no program in it.
+
+An agent can write `.git/config`, and one line there sends the work, or the user's token, elsewhere. So the settings that
+say where a push goes and how are taken once, by an allow list: what is not on it does not exist for a push. Those of the
+user's and the system's files and of the environment count as they are now. Pure: it runs nothing and reads no file.
+
+The record of the pins holds no credential. What may have one is kept as a digest, and is known again for as long as the
+repository still says it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.values.redaction import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ralph.loop.git.git_settings import GitSettings, Setting
+
+# git-config(1). Left out on purpose: programs (`core.sshCommand`, `core.gitProxy`, `core.askPass`, credential helpers,
+# `remote.*.receivepack`, `.vcs`), `protocol.*`, which may only be widened by the user, and `http.cookieFile` with
+# `http.saveCookies`, which writes any file.
+_HTTP = (
+    "curloptresolve|delegation|emptyauth|extraheader|followredirects|lowspeedlimit|lowspeedtime|maxrequests|minsessions"
+    "|noepsv|pinnedpubkey|postbuffer|proxy|proxyauthmethod|proxysslcainfo|proxysslcert|proxysslcertpasswordprotected"
+    "|proxysslkey|schannelcheckrevoke|schannelusesslcainfo|sslbackend|sslcainfo|sslcapath|sslcert"
+    "|sslcertpasswordprotected|sslcerttype|sslcipherlist|sslkey|sslkeytype|ssltry|sslverify|sslversion|useragent|version"
+)
+_PINNED = re.compile(
+    r"remote\.(?:pushdefault|.+\.(?:url|pushurl|fetch|proxy|proxyauthmethod))"
+    r"|url\..+\.(?:insteadof|pushinsteadof)"
+    rf"|http\.(?:.+\.)?(?:{_HTTP})"
+    r"|credential\.(?:.+\.)?(?:username|usehttppath)"
+    r"|branch\..+\.(?:remote|pushremote|merge)"
+    r"|push\.(?:default|pushoption)|ssh\.variant",
+    re.DOTALL,
+)
+_HAS_CREDENTIALS = re.compile(r"http\.|.*://[^/]*@", re.DOTALL)
+_REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
+# What an agent sets in its ordinary work, and no call of git runs or sends anything by.
+_OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
+
+_SHORT = 8
+"""Of a digest that tells of a change, and from which no password can be found out."""
+
+
+class BrokenPinsError(ValueError):
+    """A sentence without a subject: "is damaged: ..."."""
+
+
+class PinnedSetting(Struct, frozen=True):
+    name: str
+    value: str
+
+
+class Pins(Struct, frozen=True):
+    settings: tuple[PinnedSetting, ...]
+    """In the order in which git reads them."""
+    places: frozenset[str] = frozenset()
+    """Identities of the remotes on this machine that were there."""
+
+
+class RemoteSettings(Struct, frozen=True):
+    """All that a call that speaks with a remote is told."""
+
+    entries: tuple[PinnedSetting, ...]
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The last value of each."""
+        return {entry.name: entry.value for entry in self.entries}
+
+    @property
+    def remotes(self) -> list[str]:
+        found = (_REMOTE_URL.fullmatch(entry.name) for entry in self.entries)
+        return list(dict.fromkeys(match["remote"] for match in found if match))
+
+    def all_of(self, name: str) -> list[str]:
+        return [entry.value for entry in self.entries if entry.name == name]
+
+    def push_urls(self, remote: str) -> list[str]:
+        """Where git pushes to, by its rules for `insteadOf` and `pushInsteadOf`. A name that is no remote is an address."""
+        if remote not in self.remotes:
+            return [
+                self._rewritten(remote, "pushinsteadof") or self._rewritten(remote, "insteadof") or remote
+            ]
+        urls, pushed = self.all_of(f"remote.{remote}.url"), self.all_of(f"remote.{remote}.pushurl")
+        if pushed:
+            return [self._rewritten(url, "insteadof") or url for url in pushed]
+        rewritten = [found for url in urls if (found := self._rewritten(url, "pushinsteadof")) is not None]
+        return rewritten or [self._rewritten(url, "insteadof") or url for url in urls]
+
+    def _rewritten(self, url: str, key: str) -> str | None:
+        """By the longest beginning that fits, of two the one whose replacement was named first; None: none fits."""
+        by_base: dict[str, list[str]] = {}
+        for entry in self.entries:
+            if entry.name.startswith("url.") and entry.name.endswith(f".{key}"):
+                by_base.setdefault(entry.name[len("url.") : -len(f".{key}")], []).append(entry.value)
+        fitting = [
+            (base, one) for base, beginnings in by_base.items() for one in beginnings if url.startswith(one)
+        ]
+        if not fitting:
+            return None
+        base, beginning = max(fitting, key=lambda found: len(found[1]))
+        return base + url.removeprefix(beginning)
+
+    def with_only_url(self, remote: str, url: str) -> RemoteSettings:
+        """That address alone for this remote, and nothing that would make another one of it."""
+        dropped = {f"remote.{remote}.url", f"remote.{remote}.pushurl"}
+        kept = (
+            entry for entry in self.entries if entry.name not in dropped and not entry.name.startswith("url.")
+        )
+        return RemoteSettings((*kept, PinnedSetting(f"remote.{remote}.url", url)))
+
+
+def pins_of(settings: GitSettings) -> Pins:
+    """As the repository's configuration stands now."""
+    return Pins(
+        tuple(
+            PinnedSetting(setting.name, setting.value)
+            for setting in settings.entries
+            if setting.is_of_repository and _PINNED.fullmatch(setting.name)
+        )
+    )
+
+
+def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
+    """Where the repository's own would stand there are the pins: over the user's files, below the command line."""
+    trusted = [setting for setting in settings.entries if not setting.is_of_repository]
+    return RemoteSettings(
+        (
+            *_plain(setting for setting in trusted if setting.scope != "command"),
+            *pins.settings,
+            *_plain(setting for setting in trusted if setting.scope == "command"),
+        )
+    )
+
+
+def _plain(settings: Iterable[Setting]) -> Iterator[PinnedSetting]:
+    return (PinnedSetting(setting.name, setting.value) for setting in settings)
+
+
+def changed_names(before: Pins, now: Pins) -> list[str]:
+    """Of settings that say something else, once each, sorted."""
+    then, today = Counter(before.settings), Counter(now.settings)
+    return sorted({setting.name for setting in (then - today) + (today - then)})
+
+
+def guarded_settings(settings: GitSettings) -> dict[str, str]:
+    """Digest by name of what the repository sets and git may follow or run; what an agent sets each day is left out."""
+    values: dict[str, list[str]] = {}
+    for setting in settings.entries:
+        if setting.is_of_repository and not _OF_NO_CONCERN.fullmatch(setting.name):
+            values.setdefault(setting.name, []).append(setting.value)
+    return {name: _digest("", name, "\0".join(each))[:_SHORT] for name, each in values.items()}
+
+
+# --- its record
+
+
+def pins_text(pins: Pins, salt: str) -> str:
+    """JSON without a credential. `salt`: new for each record, 32 hexadecimal digits."""
+    settings = [
+        {"digest": _digest(salt, setting.name, setting.value)}
+        if _may_hold_credentials(setting)
+        else {"name": setting.name, "value": setting.value}
+        for setting in pins.settings
+    ]
+    fields = {"salt": salt, "settings": settings, "places": sorted(pins.places)}
+    return json.dumps(fields, indent=2) + "\n"
+
+
+def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
+    """The pins as they were, and whether one is missing: it was kept as a digest, and the repository does not say it any more.
+
+    `now`: as the repository's configuration stands. Raises BrokenPinsError.
+    """
+    try:
+        fields = json.loads(text)
+        salt, kept = fields["salt"], fields["settings"]
+        known = {_digest(salt, setting.name, setting.value): setting for setting in now.settings}
+        found = [_restored(each, known) for each in kept]
+        places = frozenset(map(str, fields["places"]))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise BrokenPinsError(f"is damaged: {error}") from None
+    return Pins(tuple(each for each in found if each is not None), places), None in found
+
+
+def _restored(kept: Any, known: dict[str, PinnedSetting]) -> PinnedSetting | None:
+    if "digest" in kept:
+        return known.get(kept["digest"])
+    return PinnedSetting(str(kept["name"]), str(kept["value"]))
+
+
+def _may_hold_credentials(setting: PinnedSetting) -> bool:
+    both = (setting.name, setting.value)
+    return any(_HAS_CREDENTIALS.match(text) or Redactor().redact_all(text) != text for text in both)
+
+
+def _digest(salt: str, name: str, value: str) -> str:
+    said = f"{salt}\0{name}\0{value}".encode("utf-8", "surrogateescape")
+    return hashlib.sha256(said).hexdigest()

@@ -1,0 +1,142 @@
+"""The directory of an outer loop outside of git: progress by the content of its files. Refuses to commit and push.
+
+Whatever lies there, a look has bounds: of rules, of entries in a directory, of files that are told apart by name, and of
+bytes that are read. Where one is passed it is said once.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from ralph.loop.git.file_digests import (
+    ABSENT,
+    MOST_READ_OF_ALL_BYTES,
+    FileDigests,
+    TooMuchToReadError,
+    differing,
+    of_unread,
+)
+from ralph.loop.git.own_paths import OwnPaths
+from ralph.loop.ports import CheckoutError
+from ralph.loop.values import Changes, Snapshot
+from ralph.tools.search.ignore_rules import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ralph.values.ports import Clock, Waiter
+
+MOST_FILES_TOLD_APART = 200_000
+
+
+class PlainDirectory:
+    """A `Checkout` of the working directory, which is `directory`: what .gitignore files name does not count."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        plan_file: str,
+        waiter: Waiter,
+        clock: Clock,
+        own_paths: tuple[Path, ...] = (),
+        warn: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        """`own_paths`: as `OwnPaths` takes them. `warn`: tells people."""
+        self.top = directory
+        self._plan_file = os.path.normpath(plan_file)
+        self._own = OwnPaths(directory, directory, own_paths)
+        self._waiter = waiter
+        self._clock = clock
+        self._warn = warn
+        self._warned: set[str] = set()
+        self._is_by_time = False
+
+    def snapshot(self) -> Snapshot:
+        if not self._is_by_time:
+            try:
+                return self._look(FileDigests(self._waiter, self._clock, most_bytes=MOST_READ_OF_ALL_BYTES))
+            except TooMuchToReadError:
+                self._is_by_time = True  # from now on, as two looks are compared
+                self._warn_once(
+                    f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is told by "
+                    "size and time of each, not by content"
+                )
+        return self._look(FileDigests(self._waiter, self._clock, is_by_time=True))
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        return Changes(files=tuple(sorted(differing(before.files, after.files))))
+
+    def commit(self, message: str) -> bool:  # noqa: ARG002 - the port's
+        raise CheckoutError(f"cannot commit: {self.top} is in no git checkout")
+
+    def push(self) -> int:
+        raise CheckoutError(f"cannot push: {self.top} is in no git checkout")
+
+    def unpushed(self) -> int | None:
+        return None
+
+    def tracks(self, path: Path) -> bool:  # noqa: ARG002 - as a `GitCheckout` does
+        return False
+
+    def _look(self, digests: FileDigests) -> Snapshot:
+        """Raises CheckoutError, Interrupted and TooMuchToReadError."""
+        seen = _Seen()
+
+        def note(path: str, error: OSError) -> None:
+            """What cannot be listed is told by what it is; the loop's own directory must be listed."""
+            name = path.removeprefix("./")
+            if error.errno == errno.EFBIG:
+                self._warn_once(f"{name}: {error.strerror}")
+            elif path == ".":
+                raise error
+            if not self._own.hold(name):
+                seen.add(name, _of_unlisted(path, error))
+
+        try:
+            for path in walk(None, note, digests.look_up):
+                if not self._own.hold(path):
+                    seen.add(path, digests.of(path))
+        except OSError as error:
+            raise CheckoutError(
+                f"the loop's directory {self.top} cannot be listed: {error.strerror}"
+            ) from None
+        seen.add(self._plan_file, digests.of_target(self._plan_file))
+        return Snapshot(seen.digest(), files=seen.files)
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._warn(text)
+
+
+class _Seen:
+    """Files in the order of the walk, which is the same for the same tree."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] | None = {}
+        """Digest by path; None: they are too many."""
+        self._hashed = hashlib.sha256()
+
+    def add(self, path: str, digest: str) -> None:
+        if digest == ABSENT:
+            return
+        self._hashed.update(f"{path}\0{digest}\0\0".encode("utf-8", "surrogateescape"))
+        if self.files is not None:
+            self.files[path] = digest
+            if len(self.files) > MOST_FILES_TOLD_APART:
+                self.files = None
+
+    def digest(self) -> str:
+        return self._hashed.hexdigest()
+
+
+def _of_unlisted(path: str, error: OSError) -> str:
+    try:
+        return f"unreadable: {error.errno} {of_unread(os.lstat(path))}"
+    except OSError:
+        return f"unreadable: {error.errno}"

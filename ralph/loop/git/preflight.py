@@ -1,0 +1,101 @@
+"""Finds the checkout of a loop's directory, and what would stop commits and pushes, before anything is spent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.loop.git.checkout import GitCheckout, shown
+from ralph.loop.git.look import status_of
+from ralph.loop.git.plain_directory import PlainDirectory
+from ralph.loop.ports import CheckoutError
+from ralph.machine.repository import repository_top
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ralph.loop.git.git import Git, GitSeams
+    from ralph.loop.git.push import Push
+
+
+def open_checkout(
+    directory: Path,
+    plan_file: str,
+    seams: GitSeams,
+    *,
+    own_paths: tuple[Path, ...] = (),
+    writable: tuple[Path, ...] = (),
+    warn: Callable[[str], None] = lambda _text: None,
+) -> GitCheckout | PlainDirectory:
+    """That `directory`, the working directory, is in. Whether git works in it is found out by its first call.
+
+    `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is. `writable`: absolute, where
+    the agent may write besides the directory. `warn`: tells people what is not looked at.
+    """
+    top = repository_top(directory)
+    if top is None:
+        waiter, clock = seams.waiter, seams.clock
+        return PlainDirectory(
+            directory, plan_file=plan_file, waiter=waiter, clock=clock, own_paths=own_paths, warn=warn
+        )
+    return GitCheckout(
+        top, directory, plan_file=plan_file, seams=seams, own_paths=own_paths, writable=writable
+    )
+
+
+def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
+    """Notices for people. Raises CheckoutError, one line with what to do, and Interrupted."""
+    if isinstance(checkout, PlainDirectory):
+        if commits or pushes:
+            option = "--commit" if commits else "--push"
+            raise CheckoutError(
+                f"{checkout.top} is in no git checkout; run git init there, or leave out {option}"
+            )
+        return []
+    git = checkout.git()
+    status = status_of(git)
+    checkout.refuse_unfinished(status)
+    checkout.refuse_detached(status)
+    notices = [*_about_identity(git, commits=commits), *(_about_settings(git) if commits or pushes else [])]
+    if pushes:
+        _refuse_useless_remote(checkout.push_of(git, status))
+    uncommitted = checkout.uncommitted(status)
+    if commits and uncommitted:
+        verb = "is" if len(uncommitted) == 1 else "are"
+        notices.append(
+            f"{shown(uncommitted)} {verb} uncommitted already: the loop's first commit will hold that too"
+        )
+    return notices
+
+
+def _about_identity(git: Git, *, commits: bool) -> list[str]:
+    """A notice where nobody is named who commits. Raises CheckoutError where the loop itself is to commit."""
+    if not any(git.answer("var", who).status for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")):
+        return []
+    # Git's own complaint is a page of advice; these two commands are what it comes to.
+    advice = "git config user.name NAME && git config user.email ADDRESS"
+    if commits:
+        raise CheckoutError(f"git does not know who commits here: {advice}, or leave out --commit")
+    return [f"git does not know who commits here, so commits of the agent would fail: {advice}"]
+
+
+def _about_settings(git: Git) -> list[str]:
+    if not git.settings.left_out:
+        return []
+    names = ", ".join(git.settings.left_out)
+    sentence = (
+        f"ralph's own git calls do not follow {names} of the repository's configuration, as an agent can write it; "
+        "set it by git config --global where it is needed"
+    )
+    return [sentence]
+
+
+def _refuse_useless_remote(push: Push) -> None:
+    try:
+        push.try_out()
+    except CheckoutError as error:
+        target = push.target
+        advice = f"try: git push --dry-run {target.remote} {target.branch}:{target.remote_ref}"
+        raise CheckoutError(
+            f"remote {target.remote} does not take branch {target.branch}: {error}; {advice}"
+        ) from None

@@ -1,0 +1,203 @@
+"""Pushes the branch of a checkout: where to, and what came of it. Writes no configuration, and forces nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.loop.git.git import failure
+from ralph.loop.git.remote import RemoteGit, Source, local_path
+from ralph.loop.ports import CheckoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ralph.loop.git.git import Git, GitAnswer, GitSeams
+    from ralph.loop.git.pins import RemoteSettings
+    from ralph.loop.git.status import GitStatus
+
+# `<flag>\t<from>:<to>\t<summary>`, the summary of a plain push being "<old>..<new>"; a remote's own words begin with
+# "remote: ".
+_PUSHED = re.compile(
+    rb"^(?P<flag>[ *=])\t\S+:\S+\t(?:(?P<old>[0-9a-f]+)\.\.(?P<new>[0-9a-f]+)$)?", re.MULTILINE
+)
+_REMOTE_REFS = "refs/remotes/"
+
+
+class PushTarget(Struct, frozen=True):
+    remote: str
+    branch: str
+    """Of this checkout, without `refs/heads/`."""
+    remote_branch: str
+
+    @property
+    def remote_ref(self) -> str:
+        return f"refs/heads/{self.remote_branch}"
+
+
+class WritablePlaces(Struct, frozen=True):
+    """What an agent may write to, and which remotes were there before it could."""
+
+    directories: Sequence[Path]
+    known: frozenset[str]
+    """Identities."""
+
+
+def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
+    """The branch's configured one, else the only remote, else `origin`. Raises CheckoutError, with what to do.
+
+    `branch`: None where HEAD is detached.
+    """
+    if branch is None:
+        raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
+    values, remotes = settings.values, settings.remotes
+    configured = (
+        values.get(f"branch.{branch}.pushremote")
+        or values.get("remote.pushdefault")
+        or values.get(f"branch.{branch}.remote")
+    )
+    if configured and configured != ".":  # a dot: it follows another branch of this repository
+        return PushTarget(configured, branch, _remote_branch(settings, branch, configured))
+    if not remotes:
+        raise CheckoutError("there is no remote to push to; git remote add origin URL")
+    if len(remotes) > 1 and "origin" not in remotes:
+        raise CheckoutError(
+            f"branch {branch} has no remote, and of {', '.join(remotes)} none is named origin; "
+            f"git config branch.{branch}.remote NAME"
+        )
+    return PushTarget(remotes[0] if len(remotes) == 1 else "origin", branch, branch)
+
+
+class Push:
+    """Of what is checked out, by settings that were pinned."""
+
+    def __init__(
+        self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
+    ) -> None:
+        """Raises CheckoutError: there is nowhere to push to."""
+        self.target = target_of(settings, status.branch)
+        self._git = git
+        self._head = status.head
+        self._settings = settings
+        self._places = places
+        self._remote_git = RemoteGit(
+            git.top, seams, settings, _source_of(git, self.target.branch, status.head)
+        )
+
+    def urls(self) -> list[str]:
+        """Raises CheckoutError for one that must not be pushed to."""
+        found = self._settings.push_urls(self.target.remote)
+        for url in found:
+            _refuse_new_place(self._git.top, url, self._places)
+        return found
+
+    def push(self) -> int:
+        """How many commits the remote did not have. Raises CheckoutError and Interrupted."""
+        before = self._missing()
+        answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
+        for answer in answers:  # each address has had its turn
+            if answer.status:
+                raise failure(self._git.top, "push", answer)
+        self._note_what_the_remote_has()
+        return max((_count(self._git, answer, before) for answer in answers), default=0)
+
+    def try_out(self) -> None:
+        """Speak with the remote without changing it. Raises CheckoutError and Interrupted."""
+        self._remote_git.refuse_old()
+        for url in self.urls():
+            if self._head:
+                answer = self._pushed(url, is_tried_out=True)
+            else:
+                answer = self._remote_git.list_refs(self.target.remote, url)
+            if answer.status:
+                raise failure(self._git.top, "push" if self._head else "ls-remote", answer)
+
+    def unpushed(self) -> int | None:
+        """By what was last heard of the remote; None: nothing is kept of it."""
+        return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
+
+    def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:
+        target = self.target
+        return self._remote_git.push(target.remote, url, target.remote_ref, is_tried_out=is_tried_out)
+
+    def _missing(self) -> int:
+        return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
+
+    def _note_what_the_remote_has(self) -> None:
+        """As a push from the checkout itself would."""
+        fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
+        for ref in tracking_refs(fetched, self.target.remote_ref):
+            self._git.change("update-ref", ref, self._head)
+
+
+def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
+    """Where a checkout keeps what it last heard of a remote's ref, by `remote.*.fetch`."""
+    found = []
+    for refspec in refspecs:
+        source, _, kept = refspec.removeprefix("+").partition(":")
+        before, star, after = source.partition("*")
+        name = remote_ref.removeprefix(before).removesuffix(after) if star else ""
+        if f"{before}{name}{after}" == remote_ref and kept.startswith(_REMOTE_REFS):
+            found.append(kept.replace("*", name, 1))
+    return found
+
+
+def identity_of(top: Path, path: str) -> str | None:
+    """Of a repository on this machine; another one in its place has another. None: nothing is there."""
+    try:
+        status = (top / path).stat()
+    except OSError:
+        return None
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
+    """What an agent has made is no remote: programs that it names there would run as the user."""
+    path = local_path(url)
+    if path is None or identity_of(top, path) in {None, *places.known}:
+        return
+    real = Path(os.path.realpath(top / path))
+    if any(real.is_relative_to(directory) for directory in places.directories):
+        raise CheckoutError(
+            f"{path} lies where the agent may write, and was not there when the loop began: it is no remote to push to"
+        )
+
+
+def _source_of(git: Git, branch: str, head: str) -> Source:
+    """Raises CheckoutError and Interrupted."""
+    asked = ("--show-object-format", "--git-path", "objects", "--git-path", "shallow")
+    lines = os.fsdecode(git.read("rev-parse", *asked)).splitlines()
+    if len(lines) != 3:
+        raise CheckoutError("git does not tell where its objects are: their path has a line break")
+    form, objects, shallow_file = lines
+    ref = f"refs/heads/{branch}"
+    if os.path.normpath(ref) != ref:
+        raise CheckoutError(f"{branch!r} is no name of a branch")
+    return Source(ref, head, str(git.top / objects), str(git.top / shallow_file), form)
+
+
+def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
+    """Its own name, unless the user asked for the upstream's: a branch cut from `main` must not land there."""
+    values = settings.values
+    merge = values.get(f"branch.{branch}.merge", "")
+    is_upstream = values.get("push.default") in {"upstream", "tracking"}
+    if is_upstream and remote == values.get(f"branch.{branch}.remote") and merge.startswith("refs/heads/"):
+        return merge.removeprefix("refs/heads/")
+    return branch
+
+
+def _count(git: Git, answer: GitAnswer, before: int) -> int:
+    said = _PUSHED.search(answer.output)
+    if said is None or said["flag"] == b"*":
+        return before
+    if said["flag"] == b"=" or said["old"] is None:
+        return 0
+    return _commits(git, f"{said['old'].decode()}..{said['new'].decode()}")
+
+
+def _commits(git: Git, *what: str) -> int:
+    return int(git.read("rev-list", "--count", *what))

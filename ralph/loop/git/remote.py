@@ -1,0 +1,202 @@
+"""Git as it speaks with a remote: from an empty git directory, by settings that are all said, and by none that are found.
+
+A push needs of the checkout its objects alone. So it is made from a directory of its own, without hooks, remotes and
+settings; what it follows comes through the environment (`GIT_CONFIG_COUNT`), the user's own files included, as their
+conditions (`includeIf`) speak of the checkout. What the repository's configuration says by now it never sees.
+
+A remote on this machine is a repository whose programs the push itself would start, as the user: its `git receive-pack`
+is given settings of ours, which go before its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from ralph.loop.git.git import GitAnswer, GitProgram, environment_for_git, failure
+from ralph.loop.git.git_settings import settings_before_any, settings_from
+from ralph.loop.ports import CheckoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.loop.git.git import GitSeams
+    from ralph.loop.git.pins import RemoteSettings
+
+REMOTE_LIMIT_S = 300.0
+
+_OLDEST = (2, 32)
+"""It was the first with GIT_CONFIG_GLOBAL; GIT_CONFIG_COUNT came with 2.31."""
+_VERSION = re.compile(rb"git version (\d+)\.(\d+)")
+# Our own call runs no hook (of which one would be git-lfs's), signs nothing, and goes into no submodule.
+_PUSH = (
+    *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
+)
+_PASSED_BY_ENVIRONMENT = re.compile(
+    r"GIT_CONFIG_(?:PARAMETERS|COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)"
+)
+_WHOSE_FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
+_CONFIGURATION = "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n[extensions]\n{extensions}"
+# What git tries in a path to a repository, in its order: urls, "GIT URLS", and enter_repo().
+_SUFFIXES = ("/.git", "", ".git/.git", ".git")
+# In force in a remote on this machine, whatever stands there.
+_IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
+
+
+class Source(Struct, frozen=True):
+    """What of a checkout a push reads."""
+
+    ref: str
+    """The branch, with `refs/heads/`."""
+    head: str
+    """Its commit; empty: there is none yet."""
+    objects: str
+    """Where all objects are. Absolute, like the next one."""
+    shallow_file: str
+    object_format: str
+    """`sha1` or `sha256`."""
+
+
+class RemoteGit:
+    """For one operation, between two iterations."""
+
+    def __init__(self, top: Path, seams: GitSeams, settings: RemoteSettings, source: Source) -> None:
+        """`top`: of the checkout; where a remote is a relative path, it starts there."""
+        self._top = top
+        self._program = GitProgram(top, seams)
+        self._base = environment_for_git(seams.environment, top)
+        self._settings = settings
+        self._source = source
+
+    def refuse_old(self) -> None:
+        """Raises CheckoutError for a git that would not take its settings from the environment alone."""
+        output = self._program.call(["version"], self._base, name="version").output
+        found = _VERSION.match(output)
+        if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
+            oldest = ".".join(map(str, _OLDEST))
+            raise CheckoutError(f"--push needs git {oldest} or newer, this is {output.decode().strip()}")
+
+    def push(self, remote: str, url: str, remote_ref: str, *, is_tried_out: bool) -> GitAnswer:
+        """The branch, to that address alone. Its output and what it said on standard error are both in each."""
+        options = ["--dry-run"] if is_tried_out else []
+        return self._reach(
+            remote, url, [*_PUSH, *options], "receive-pack", [f"{self._source.ref}:{remote_ref}"]
+        )
+
+    def list_refs(self, remote: str, url: str) -> GitAnswer:
+        return self._reach(remote, url, ["ls-remote"], "upload-pack", [])
+
+    def _reach(
+        self, remote: str, url: str, command: Sequence[str], service: str, rest: Sequence[str]
+    ) -> GitAnswer:
+        """`service`: what is started at the other end, by the name that every git has it under."""
+        started = f"git-{service}"
+        path = local_path(url)
+        if path is not None:
+            started = f"{self._whose_files()}git {' '.join(map(quote, self._for_theirs(path)))} {service}"
+        arguments = [*command, f"--{service}={started}", "--", remote, *rest]
+        with self._environment(self._settings.with_only_url(remote, url)) as environment:
+            return self._program.call(
+                arguments, environment, name=command[0], limit_s=REMOTE_LIMIT_S, is_merged=True
+            )
+
+    def _for_theirs(self, path: str) -> list[str]:
+        """Options by which a repository on this machine runs none of its programs. Raises CheckoutError, Interrupted."""
+        place = self._git_directory_of(path)
+        ours = [word for pair in _IN_THEIRS for word in ("-c", pair)]
+        if place is None:  # git will say so
+            return [*settings_before_any().arguments, *ours]
+        # From inside, as `git receive-pack` will: conditions (`includeIf`) can tell where they are asked from.
+        arguments = [
+            *("-C", place, *settings_before_any().arguments),
+            *("config", "--list", "--show-scope", "-z"),
+        ]
+        answer = self._program.call(arguments, self._base | {"GIT_DIR": "."}, name="config")
+        if answer.status:
+            raise failure(Path(place), "config", answer)
+        settings = settings_from(answer.output)
+        if settings.values.get("receive.denycurrentbranch", "").lower() == "updateinstead":
+            raise CheckoutError(
+                f"a push to {path} would update the files there (receive.denyCurrentBranch=updateInstead), by programs "
+                "that it names; push to a bare repository"
+            )
+        return [*settings.arguments, *ours]
+
+    def _git_directory_of(self, path: str) -> str | None:
+        """The one that git takes for this path, which git itself is asked: a `.git` that is none is passed over.
+
+        None: there is none. Raises CheckoutError and Interrupted.
+        """
+        for suffix in _SUFFIXES:
+            asked = ["rev-parse", "--resolve-git-dir", path + suffix]
+            arguments = [*settings_before_any().arguments, *asked]
+            if os.path.lexists(self._top / (path + suffix)):
+                answer = self._program.call(arguments, self._base, name="rev-parse")
+                if not answer.status:
+                    return os.fsdecode(answer.output.removesuffix(b"\n"))
+        return None
+
+    def _whose_files(self) -> str:
+        """For a shell: the user's own files count in a repository on this machine as they do in ours."""
+        theirs = {name: self._base[name] for name in _WHOSE_FILES if name in self._base}
+        return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(
+            f"{name}={quote(value)} " for name, value in theirs.items()
+        )
+
+    @contextmanager
+    def _environment(self, settings: RemoteSettings) -> Iterator[dict[str, str]]:
+        with tempfile.TemporaryDirectory(prefix="ralph-push-") as place:
+            _make_repository(Path(place), self._source)
+            kept = {
+                name: value
+                for name, value in self._base.items()
+                if not _PASSED_BY_ENVIRONMENT.fullmatch(name)
+            }
+            yield (
+                kept
+                | _by_environment(settings)
+                | {
+                    "GIT_CONFIG_GLOBAL": os.devnull,
+                    "GIT_CONFIG_NOSYSTEM": "1",
+                    "GIT_DIR": place,
+                    "GIT_OBJECT_DIRECTORY": self._source.objects,
+                    "GIT_SHALLOW_FILE": self._source.shallow_file,
+                }
+            )
+
+
+def local_path(url: str) -> str | None:
+    """Of a remote on this machine, as git tells it from others; None: it is elsewhere."""
+    if url.lower().startswith("file://"):
+        path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
+        return path[2:] if path.startswith("///") else path  # a host is a part of the path
+    before_colon, colon, _ = url.partition(":")
+    return None if colon and "/" not in before_colon else os.path.expanduser(url)  # noqa: PTH111 - `~user` stays
+
+
+def _by_environment(settings: RemoteSettings) -> dict[str, str]:
+    told = {"GIT_CONFIG_COUNT": str(len(settings.entries))}
+    for number, entry in enumerate(settings.entries):
+        told |= {f"GIT_CONFIG_KEY_{number}": entry.name, f"GIT_CONFIG_VALUE_{number}": entry.value}
+    return told
+
+
+def _make_repository(place: Path, source: Source) -> None:
+    """As little as git takes for one: gitrepository-layout(5). Its one branch is what is pushed."""
+    (place / "refs").mkdir()
+    (place / "HEAD").write_text("ref: refs/heads/none\n")
+    if source.head:
+        branch = place / source.ref
+        branch.parent.mkdir(parents=True, exist_ok=True)
+        branch.write_text(f"{source.head}\n")
+    is_plain = source.object_format == "sha1"
+    extensions = "" if is_plain else f"\tobjectFormat = {source.object_format}\n"
+    (place / "config").write_text(_CONFIGURATION.format(version=0 if is_plain else 1, extensions=extensions))

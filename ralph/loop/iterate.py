@@ -1,0 +1,234 @@
+"""`ralph loop`: the same task, a fresh context and a fresh process, again and again, until a fact says that it is over.
+
+It decides nothing itself (`loop/rules.py` does) and believes no text: exit codes, git and the check count. Each
+step is recorded before it is begun, so that a loop that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.loop.book import LoopBook
+from ralph.loop.iteration import Iteration, unseen_end
+from ralph.loop.patience import (
+    OutageLastsError,
+    Patience,
+    PatientCheck,
+    PatientCheckout,
+    PatientIterations,
+    PatientRecord,
+)
+from ralph.loop.ports import CheckoutError
+from ralph.loop.rules import (
+    check_limit_s,
+    end_after,
+    end_at_first_look,
+    end_before,
+    end_by_result,
+    idle_after,
+)
+from ralph.loop.state import MOST_FILES_KEPT, IterationRecord, LoopState, Phase, snapshot_before
+from ralph.loop.values import IterationResult, LoopEnd
+from ralph.values.outcome import Outcome
+from ralph.values.ports import Interrupted
+
+if TYPE_CHECKING:
+    from ralph.loop.ports import LoopWorld
+    from ralph.loop.values import CheckResult, Snapshot
+
+
+class OuterLoop:
+    def __init__(self, state: LoopState, world: LoopWorld) -> None:
+        record = PatientRecord(world.record)
+        self._book = LoopBook(state, record, world.people, world.clock)
+        self._patience = record.patience = Patience(self._book, world)
+        check = None if world.check is None else PatientCheck(world.check, self._patience)
+        self._world = replace(
+            world,
+            checkout=PatientCheckout(world.checkout, self._patience),
+            iterations=PatientIterations(world.iterations, self._patience),
+            check=check,
+        )
+
+    @property
+    def state(self) -> LoopState:
+        return self._book.state
+
+    def run(self) -> LoopEnd:
+        """To its end, which is recorded. Raises nothing for what it meets."""
+        try:
+            end = self._work()
+        except Interrupted as stop:
+            end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
+        except OutageLastsError as outage:
+            end = LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), str(outage))
+        except (CheckoutError, OSError) as error:
+            end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
+        self._patience.end()
+        self._record_end(end)
+        return end
+
+    def _work(self) -> LoopEnd:
+        self._book.save()  # the first check may take long: it can be looked at, and killed, like all that follows
+        end = self._look_first() or self._refused_input()
+        while end is None:
+            end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
+        return end
+
+    def _refused_input(self) -> LoopEnd | None:
+        """Looked at last: the check may have taken long."""
+        reason = self._world.late_input()
+        return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
+
+    def _iterate(self) -> LoopEnd | None:
+        iteration = Iteration(self._book, self._world, self._patience)
+        if self.state.current is None:
+            iteration.begin()
+        else:
+            iteration.take_up()
+        result = iteration.run()
+        if isinstance(result, LoopEnd):
+            return result
+        end = end_by_result(self._book.current.number, result)
+        if end is not None:
+            self._world.people.iteration_cut_off(self.state, result)
+            return end
+        self._finish(iteration.before, result)
+        has_stop_file = self._world.stop_file.is_there()
+        return end_after(self.state, iteration.granted, result.limit, has_stop_file=has_stop_file)
+
+    def _finish(self, before: Snapshot, result: IterationResult) -> None:
+        """What it came to is saved, checked and recorded."""
+        self._book.save_current(phase=Phase.SAVING)
+        after = self._world.checkout.snapshot()
+        changes = self._world.checkout.changes(before, after)
+        made_progress = before.digest != after.digest
+        if before.branch != after.branch:
+            self._world.people.branch_changed(self.state, before.branch, after.branch)
+        if changes.guarded:
+            self._world.people.git_changed(self.state, changes.guarded)
+        is_committed = self._commit(result.outcome)
+        self._push()
+        check = self._run_check()
+        current = self._book.current
+        record = IterationRecord(
+            number=current.number,
+            session_id=current.session_id,
+            outcome=result.outcome,
+            exit_code=result.exit_code,
+            turns=result.turns,
+            cost_usd=result.cost_usd,
+            duration_s=self._book.elapsed_s() - current.elapsed_s,
+            commits=changes.commits + is_committed,
+            files=changes.files[:MOST_FILES_KEPT],
+            file_count=len(changes.files),
+            made_progress=made_progress,
+            check=None if check is None else check.words,
+            has_loop_commit=is_committed,
+            reason=result.reason,
+            last_words=result.last_words,
+        )
+        self._book.save(
+            current=None,
+            iterations=(*self.state.iterations, record),
+            idle=idle_after(self.state, result.outcome, made_progress=made_progress),
+            last_check=check or self.state.last_check,
+        )
+        self._world.people.iteration_ended(self.state)
+
+    def _commit(self, outcome: Outcome) -> bool:
+        """What it left uncommitted. False: there was nothing to commit, or it could not be."""
+        if not self.state.plan.commits:
+            return False
+        current = self._book.current
+        message = (
+            f"ralph loop: iteration {current.number}\n\n"
+            f"What the iteration left uncommitted ({outcome.value}, session {current.session_id})."
+        )
+        try:
+            return self._world.checkout.commit(message)
+        except CheckoutError as error:
+            self._book.note(
+                f"iteration {current.number}: its work could not be committed, and stays as it is: {error}"
+            )
+            return False
+
+    def _push(self) -> None:
+        if not self.state.plan.pushes:
+            return
+        try:
+            pushed = self._world.checkout.push()
+        except CheckoutError as error:
+            problem = (
+                f"iteration {self._book.current.number}: push failed, the next iteration tries again: {error}"
+            )
+            self._world.people.warn(problem)
+            self._book.save(push_problem=problem)
+        else:
+            self._book.save(push_problem=None)
+            if pushed:
+                self._world.people.pushed(pushed)
+
+    # --- the check
+
+    def _look_first(self) -> LoopEnd | None:
+        """Whether there is anything to do, before anything is spent; also when a loop goes on."""
+        plan, state = self.state.plan, self.state
+        if state.current is not None and unseen_end(self._book, self._world) is not None:
+            return None  # it is counted first, and checked then
+        if plan.until is None:
+            was_begun = bool(state.iterations) or state.current is not None
+            is_over = was_begun and self._world.stop_file.is_there()
+            return LoopEnd(Outcome.COMPLETED, 0, "the stop file is there") if is_over else None
+        result = self._run_check()
+        if result is None:
+            return None
+        self._book.save(first_check=state.first_check or result, last_check=result)
+        self._world.people.checked_first(result)
+        return end_at_first_look(self.state, result)
+
+    def _run_check(self) -> CheckResult | None:
+        """None: there is no check."""
+        if self._world.check is None:
+            return None
+        if self.state.current is not None:
+            self._book.save_current(phase=Phase.CHECKING)
+        return self._world.check.run(check_limit_s(self.state, self._book.elapsed_s()))
+
+    # --- its end
+
+    def _record_end(self, end: LoopEnd) -> None:
+        unpushed = 0
+        try:
+            self._save_cut_off(end)
+            unpushed = (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
+        except Interrupted:
+            self._world.people.warn("stopped once more: git status tells what is not committed")
+        except (CheckoutError, OSError) as error:
+            self._world.people.warn(f"what the last iteration has done stays as it is: {_reason(error)}")
+        try:
+            self._book.save(ended=end, unpushed=unpushed)
+        except OSError as error:
+            self._world.people.warn(f"the end is not recorded: {_reason(error)}")
+
+    def _save_cut_off(self, end: LoopEnd) -> None:
+        """What an iteration that goes on later has done so far: nobody may come back to this machine."""
+        current, plan = self.state.current, self.state.plan
+        if current is None or not (plan.commits or plan.pushes):
+            return
+        if self._world.checkout.snapshot().digest == current.digest:
+            return
+        self._commit(end.outcome)
+        changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
+        self._book.save_current(commits=changes.commits)
+        if end.outcome is not Outcome.INTERRUPTED:  # who stops a loop does not wait for a remote
+            self._push()
+
+
+def _reason(error: CheckoutError | OSError) -> str:
+    """Without the number that Python puts before what the system says."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -1,0 +1,172 @@
+"""One iteration of the outer loop, to its result: begun or taken up, and through every setback on the way.
+
+It refuses to judge the result: what follows from it is `iterate.py`'s.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.loop.patience import LACKING
+from ralph.loop.prompt import iteration_prompt
+from ralph.loop.rules import Share, is_counted, outage_wait, share, wait_after_kill
+from ralph.loop.state import Phase, begun, snapshot_before
+from ralph.loop.values import IterationOrder, IterationResult, LoopEnd, Setback, Snapshot
+from ralph.retry.backoff import GiveUp
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.loop.book import LoopBook
+    from ralph.loop.patience import Patience
+    from ralph.loop.ports import LoopWorld
+    from ralph.loop.state import CurrentIteration
+    from ralph.retry.backoff import Wait
+
+
+class Iteration:
+    def __init__(self, book: LoopBook, world: LoopWorld, patience: Patience) -> None:
+        self._book = book
+        self._world = world
+        self._patience = patience
+        self._prompt: str | None = None
+        """None: its session is resumed."""
+        self.before = Snapshot("")
+        """The checkout as it was when the iteration began."""
+        self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
+        """What its last process might use."""
+
+    def begin(self) -> None:
+        """Recorded before its process starts. Raises CheckoutError, OSError and `Interrupted`."""
+        self.before = self._world.checkout.snapshot()
+        self._prompt = self._composed_prompt()
+        self._book.save(
+            current=begun(
+                len(self._book.state.iterations) + 1,
+                str(uuid.uuid4()),
+                self.before,
+                started_at=self._book.now(),
+                elapsed_s=self._book.elapsed_s(),
+            )
+        )
+
+    def take_up(self) -> None:
+        """The one that an earlier process of this loop has begun. Raises OSError and `Interrupted`."""
+        current = self._book.current
+        self.before = snapshot_before(current)
+        seen = self._world.iterations.seen(current.session_id)
+        if seen is not None and seen.written_at is not None:
+            self._book.count_unrecorded(seen.written_at)
+        if seen is not None and seen.ended is not None and seen.ended.outcome is Outcome.API_REJECTED:
+            seen = None  # what was refused once would be refused again
+        self._world.people.taken_up(self._book.state, is_anew=seen is None)
+        fresh = replace(current, outages=0, slept_s=0.0, kills=0, waits_until=None, phase=Phase.WORKING)
+        if seen is not None:
+            self._patience.sleep(self._rest_of_wait_s())
+            spent = self._with_earlier(IterationResult(0, Outcome.COMPLETED, seen.turns, seen.cost_usd))
+            fresh = replace(fresh, turns=spent.turns, cost_usd=spent.cost_usd)
+        else:
+            self._prompt = self._composed_prompt()
+            fresh = _with_another_session(fresh)
+        self._book.save(current=fresh)
+
+    def _rest_of_wait_s(self) -> float:
+        """Of one that was broken off. No more than it was then, whatever the wall clock has done since."""
+        state = self._book.state
+        if state.current is None or state.current.waits_until is None:
+            return 0.0
+        until = datetime.fromisoformat(state.current.waits_until)
+        was_s = (until - datetime.fromisoformat(self._book.taken_over_at)).total_seconds()
+        rest_s = (until - self._world.clock.utc_now()).total_seconds()
+        return min(was_s, rest_s, self._patience.left_s())
+
+    def run(self) -> IterationResult | LoopEnd:
+        """Until it ends by something else than a setback. Raises OSError and `Interrupted`."""
+        while True:
+            self.granted = share(self._book.state, self._world.own_limits, self._book.elapsed_s())
+            result = self._with_earlier(self._unseen_end() or self._world.iterations.run(self._order()))
+            self._book.save_current(turns=result.turns, cost_usd=result.cost_usd)
+            setback = result.has_to_wait_for
+            if setback is None:
+                return result
+            if setback is Setback.KILL and (ended := unseen_end(self._book, self._world)) is not None:
+                return self._with_earlier(ended)
+            wait, number = self._counted(result, setback)
+            if isinstance(wait, GiveUp):
+                return LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), wait.reason)
+            self._patience.wait(wait, setback, number)
+            self._take_up_again(wait)
+
+    def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
+        """What follows from one setback more, and how many of its kind there were in a row.
+
+        A kill does not make an outage shorter: both in turn must come to an end.
+        """
+        current, schedule, left_s = self._book.current, self._world.schedule, self._patience.left_s()
+        if setback is Setback.KILL:
+            self._book.save_current(kills=current.kills + 1)
+            number = current.kills + 1
+            reason = f"iteration {current.number} {result.reason}"
+            return wait_after_kill(number, reason, schedule, left_s), number
+        self._book.save_current(outages=current.outages + 1, kills=0)
+        number, away = current.outages + 1, LACKING if setback is Setback.SHORTAGE else "the API"
+        wish_s = result.retry_after_s
+        return outage_wait(number, current.slept_s, wish_s, schedule, left_s, away=away), number
+
+    def _take_up_again(self, wait: Wait) -> None:
+        """Its session is resumed; where there is none yet it begins afresh."""
+        current = self._book.current
+        is_begun = self._world.iterations.seen(current.session_id) is not None
+        fresh = replace(current, slept_s=current.slept_s + wait.seconds)
+        if is_begun:
+            self._prompt = None
+        else:
+            self._prompt = self._composed_prompt()
+            fresh = _with_another_session(fresh)
+        self._book.save(current=fresh)
+
+    def _with_earlier(self, result: IterationResult) -> IterationResult:
+        """What the iteration took, and not its last session alone."""
+        current = self._book.current
+        cost = None
+        if result.cost_usd is not None and current.earlier_cost_usd is not None:
+            cost = result.cost_usd + current.earlier_cost_usd
+        return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost)
+
+    def _composed_prompt(self) -> str:
+        """Raises OSError."""
+        if self._book.state.plan.until is None:
+            self._world.stop_file.make_room()
+        return iteration_prompt(self._book.state, self._world.read_prompt())
+
+    def _unseen_end(self) -> IterationResult | None:
+        return None if self._prompt is not None else unseen_end(self._book, self._world)
+
+    def _order(self) -> IterationOrder:
+        current, granted = self._book.current, self.granted
+        if self._prompt is not None:
+            self._world.people.begins(self._book.state, granted)
+        waiting_for = f"iteration {current.number}"
+        return IterationOrder(
+            current.session_id, self._prompt, granted.budget_usd, granted.time_s, waiting_for
+        )
+
+
+def _with_another_session(current: CurrentIteration) -> CurrentIteration:
+    """A journal without a message may have the old one's id. What that one took still counts."""
+    return replace(
+        current,
+        session_id=str(uuid.uuid4()),
+        earlier_turns=current.turns,
+        earlier_cost_usd=current.cost_usd,
+    )
+
+
+def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
+    """Of the current session, where it ended while nobody looked: the loop was killed in the moment after."""
+    seen = world.iterations.seen(book.current.session_id)
+    ended = seen.ended if seen is not None else None
+    return ended if ended is not None and is_counted(ended.outcome) else None

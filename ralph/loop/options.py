@@ -1,0 +1,26 @@
+"""What the command line said about an outer loop, as values."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from ralph.loop.values import LoopLimits, LoopPlan
+
+
+class PromptWish(Struct, frozen=True):
+    """What the command line said about the prompt; with neither it is on standard input."""
+
+    argument: str | None = None
+    file: str | None = None
+    """Absolute, or `-`."""
+
+
+class LoopOptions(Struct, frozen=True):
+    plan: LoopPlan
+    """With `goes_on` only its two directories were asked for: the rest stands in the record."""
+    goes_on: bool = False
+    """Go on with the loop that the record in the plan's directory tells of."""
+    limits_given: LoopLimits = field(default_factory=LoopLimits)
+    """With `goes_on`: these take the place of the record's, where they are given."""
+    prompt_wish: PromptWish | None = None
+    """Where to find the prompt; None: the plan has it."""

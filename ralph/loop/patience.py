@@ -1,0 +1,159 @@
+"""Waits of a loop for what is away and comes back: the API, memory, a process that this machine does not have just now.
+
+What is tried again starts processes (git, the check); what they say is nobody's business here.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from ralph.loop.rules import outage_wait
+from ralph.loop.state import Phase
+from ralph.loop.values import Setback
+from ralph.retry.backoff import GiveUp
+from ralph.values.shortage import shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.loop.book import LoopBook
+    from ralph.loop.ports import Check, Checkout, Iterations, LoopRecord, LoopWorld
+    from ralph.loop.state import LoopState
+    from ralph.loop.values import (
+        Changes,
+        CheckResult,
+        IterationOrder,
+        IterationResult,
+        SessionSeen,
+        Snapshot,
+    )
+    from ralph.retry.backoff import Wait
+
+T = TypeVar("T")
+LACKING = "what this machine lacks (a process, a thread, memory, a file descriptor)"
+
+
+class OutageLastsError(Exception):
+    """A sentence: what did not come back for as long as is waited."""
+
+
+class Patience:
+    def __init__(self, book: LoopBook, world: LoopWorld) -> None:
+        self._book = book
+        self._world = world
+        self._is_over = False
+
+    def end(self) -> None:
+        """From now on a shortage is an OSError like any other: the loop is at its end."""
+        self._is_over = True
+
+    def left_s(self) -> float:
+        """Of the loop's time."""
+        limit_s = self._book.state.plan.limits.max_time_s
+        return math.inf if limit_s is None else limit_s - self._book.elapsed_s()
+
+    def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:
+        """`number`: how many setbacks of that kind in a row. Raises OSError and `Interrupted`."""
+        until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
+        self._world.people.waits(self._book.state, wait, until, setback, number)
+        current = self._book.state.current if is_recorded else None
+        if current is not None:
+            self._book.save_current(phase=Phase.WAITING, waits_until=until.isoformat())
+        self.sleep(wait.seconds, setback)
+        if current is not None:
+            self._book.save_current(phase=current.phase, waits_until=None)
+
+    def sleep(self, seconds: float, setback: Setback = Setback.OUTAGE) -> None:
+        """Raises `Interrupted`."""
+        if seconds > 0:
+            awaited = "the API" if setback is Setback.OUTAGE else "this machine"
+            self._world.waiter.sleep(seconds, waiting_for=awaited)
+
+    def keep_trying(self, act: Callable[[], T], *, is_recorded: bool = True) -> T:
+        """Raises what it raises, but a shortage; OutageLastsError where that lasts. `is_recorded`: the waits are."""
+        number, slept_s = 0, 0.0
+        while True:
+            try:
+                return act()
+            except (OSError, MemoryError) as error:
+                if self._is_over or shortage_of(error) is None:
+                    raise
+            number += 1
+            wait = outage_wait(number, slept_s, None, self._world.schedule, self.left_s(), away=LACKING)
+            if isinstance(wait, GiveUp):
+                raise OutageLastsError(wait.reason)
+            self.wait(wait, Setback.SHORTAGE, number, is_recorded=is_recorded)
+            slept_s += wait.seconds
+
+
+class PatientRecord:
+    """A `LoopRecord`, written again where a descriptor or memory was missing: that ends no night either."""
+
+    def __init__(self, record: LoopRecord) -> None:
+        self._record = record
+        self.patience: Patience | None = None
+        """Set as soon as there is one: it waits with the book, which is kept here."""
+
+    def save(self, state: LoopState) -> None:
+        if self.patience is None:
+            self._record.save(state)
+        else:
+            self.patience.keep_trying(lambda: self._record.save(state), is_recorded=False)
+
+
+class PatientIterations:
+    """`Iterations` whose sessions are looked for until there is something to look with: a guess would begin work anew."""
+
+    def __init__(self, iterations: Iterations, patience: Patience) -> None:
+        self._iterations = iterations
+        self._patience = patience
+
+    def run(self, order: IterationOrder) -> IterationResult:
+        return self._iterations.run(order)
+
+    def seen(self, session_id: str) -> SessionSeen | None:
+        return self._patience.keep_trying(lambda: self._iterations.seen(session_id))
+
+
+class PatientCheckout:
+    """A `Checkout`: each call is made again where a process could not be started."""
+
+    def __init__(self, checkout: Checkout, patience: Patience) -> None:
+        self._checkout = checkout
+        self._patience = patience
+
+    def snapshot(self) -> Snapshot:
+        return self._patience.keep_trying(self._checkout.snapshot)
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        return self._patience.keep_trying(lambda: self._checkout.changes(before, after))
+
+    def commit(self, message: str) -> bool:
+        return self._patience.keep_trying(lambda: self._checkout.commit(message))
+
+    def push(self) -> int:
+        return self._patience.keep_trying(self._checkout.push)
+
+    def unpushed(self) -> int | None:
+        return self._patience.keep_trying(self._checkout.unpushed)
+
+
+class PatientCheck:
+    """A `Check`, which is no verdict before it could be run."""
+
+    def __init__(self, check: Check, patience: Patience) -> None:
+        self._check = check
+        self._patience = patience
+
+    def run(self, limit_s: float) -> CheckResult:
+        return self._patience.keep_trying(lambda: self._check.run(limit_s))
+
+
+if TYPE_CHECKING:
+
+    def _fits(
+        checkout: PatientCheckout, check: PatientCheck, record: PatientRecord, iterations: PatientIterations
+    ) -> tuple[Checkout, Check, LoopRecord, Iterations]:
+        return checkout, check, record, iterations

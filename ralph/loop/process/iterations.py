@@ -1,0 +1,213 @@
+"""Iterations as `ralph run` processes: one is started, followed to its end, and told as a value.
+
+It refuses to take the process's word for what its exit code does not say, and to leave anything of it running.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.loop.process import tether
+from ralph.loop.process.run_results import NoResultError, outcome_of, result_written
+from ralph.loop.process.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
+from ralph.loop.process.sessions_seen import session_seen
+from ralph.loop.record import write_private
+from ralph.loop.rules import is_counted
+from ralph.loop.values import IterationResult, Setback
+from ralph.machine.own_process import core_limit_at_start
+from ralph.machine.own_programs import own_python
+from ralph.machine.processes import OwnedProcess
+from ralph.settings.handover import handed_over
+from ralph.values.outcome import Outcome
+from ralph.values.shortage import ShortageError, shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ralph.loop.process.running_iteration import IterationEnding
+    from ralph.loop.values import IterationOrder, LoopPlan, SessionSeen
+    from ralph.settings.files import SettingsFile
+    from ralph.values.ports import Clock, Waiter
+
+PROMPT_FILE = "prompt.md"
+# By which people and services ask a run to stop: whoever sends them to it means it.
+_STOP_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+# The least that `ralph run` takes as a limit; less would be none at all.
+_LEAST_USD = 0.000001
+_LEAST_S = 0.001
+
+
+class RalphIterations:
+    """Use it on the main thread. On Linux an iteration ends with the loop even when that is killed (`tether.py`);
+    elsewhere it works on to its end.
+    """
+
+    def __init__(
+        self,
+        plan: LoopPlan,
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        waiter: Waiter,
+        clock: Clock,
+        settings: Sequence[SettingsFile],
+        lock: int | None = None,
+        program: tuple[str, ...] | None = None,
+        stops_within_s: float = STOPS_WITHIN_S,
+        overtime_s: float = OVERTIME_S,
+    ) -> None:
+        """`folder`: the loop's own, for the prompt. `settings`: the files that each iteration's settings come from, as they
+        were read. `lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`; None:
+        this ralph.
+        """
+        self._plan = plan
+        self._folder = folder
+        self._environment = environment
+        self._waiter = waiter
+        self._clock = clock
+        self._lock = lock
+        self._settings = settings
+        self._program = _this_ralph() if program is None else program
+        self._stops_within_s = stops_within_s
+        self._overtime_s = overtime_s
+
+    def run(self, order: IterationOrder) -> IterationResult:
+        """Raises OSError where no process can be started; never `Interrupted`."""
+        started_s = self._clock.now_s()
+        try:
+            result = self._ran(order)
+        except OSError as error:
+            shortage = shortage_of(error)
+            if shortage is None:
+                raise
+            result = self._not_started(order.session_id, shortage)
+        return replace(result, duration_s=self._clock.now_s() - started_s)
+
+    def _ran(self, order: IterationOrder) -> IterationResult:
+        # New for each: the result of an earlier process cannot be taken for this one's.
+        with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
+            result_file = Path(place, "result.json")
+            with handed_over(self._settings) as settings:
+                ending = self._followed(order, result_file, settings)
+            result = self._result(order, ending, result_file)
+        return replace(result, stopped_by=ending.stopped_by)
+
+    def seen(self, session_id: str) -> SessionSeen | None:
+        return session_seen(session_id, self._environment, self._plan.session_directory)
+
+    def _followed(self, order: IterationOrder, result_file: Path, settings: int) -> IterationEnding:
+        arguments = [*self._program, *self._arguments(order, result_file), "--settings-fd", str(settings)]
+        process = OwnedProcess(
+            [*(sys.executable, "-I", "-S", tether.__file__), str(os.getpid()), *arguments],
+            cwd=Path(self._plan.launch_directory),
+            environment=self._environment,
+            kept_descriptors=(settings,) if self._lock is None else (settings, self._lock),
+        )
+        running = RunningIteration(
+            process,
+            waiter=self._waiter,
+            clock=self._clock,
+            stops_within_s=self._stops_within_s,
+            overtime_s=self._overtime_s,
+        )
+        return running.run(order.time_s, order.waiting_for)
+
+    def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
+        """The plan's first: of an option that is given twice the last one counts."""
+        yield from ("run", "--iteration", *self._plan.run_arguments)
+        if self._plan.directory != self._plan.launch_directory:
+            yield from ("--cd", self._plan.directory)
+        if order.prompt is None:
+            yield from ("--resume", order.session_id)
+        else:
+            yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
+        yield from ("--result-file", str(result_file))
+        # Never with an exponent, which no limit is read with.
+        if order.budget_usd is not None:
+            yield from ("--max-budget-usd", f"{max(order.budget_usd, _LEAST_USD):.6f}")
+        if order.time_s is not None:
+            yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
+
+    def _write_prompt(self, prompt: str) -> str:
+        # Half of a surrogate pair, which no file can hold, becomes a question mark.
+        return str(write_private(self._folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
+
+    def _result(self, order: IterationOrder, ending: IterationEnding, result_file: Path) -> IterationResult:
+        try:
+            result = result_written(result_file, ending.exit_code)
+        except NoResultError as error:
+            result = self._result_without_words(order.session_id, ending.exit_code, str(error))
+        if ending.was_overdue and ending.stopped_by is None and result.outcome is Outcome.INTERRUPTED:
+            why = f"it went on for {self._overtime_s:g} s after its time limit, and was stopped"
+            timed_out = Outcome.TIMED_OUT
+            result = replace(result, exit_code=timed_out.exit_code(), outcome=timed_out, reason=why)
+        if _was_killed(ending):
+            why = f"was killed by {_signal_name(ending.exit_code - 128)}"
+            result = replace(result, setback=Setback.KILL, reason=why)
+        if not ending.is_all_gone:
+            left = "something it started could not be stopped and still runs"
+            result = replace(result, reason="; ".join(filter(None, (result.reason, left))))
+        return result
+
+    def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
+        """Or not followed, then it was stopped as soon as it had begun; or its result could not be read.
+
+        What it has done shows once there is something to look with: its session then tells of its end.
+        """
+        try:
+            seen = self.seen(session_id)
+        except OSError as error:
+            if shortage_of(error) is None:
+                raise
+            seen = None
+        turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
+        away = Outcome.API_UNAVAILABLE
+        reason = f"it could not be started or followed: {shortage}"
+        return IterationResult(
+            away.exit_code(), away, turns, cost_usd, reason=reason, setback=Setback.SHORTAGE
+        )
+
+    def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
+        """What it did and spent stands in its session, as far as it got."""
+        seen = self.seen(session_id)
+        turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
+        outcome = outcome_of(exit_code)
+        if outcome is Outcome.USAGE:  # the one end without a result
+            problem = "ralph run refused its options: its words stand above"
+        elif outcome is Outcome.INTERRUPTED:
+            problem = f"it was ended by {_signal_name(exit_code - 128)} and {problem.removeprefix('it ')}"
+        elif outcome is None or is_counted(outcome):
+            # No run of ralph ends so: what it did is not known, and the next one would do no better.
+            problem = f"it ended with exit {exit_code}, and {problem.removeprefix('it ')}"
+            outcome = Outcome.INTERNAL_ERROR
+            exit_code = outcome.exit_code()
+        # Every run that begins leaves a result, but where the machine has nothing left for it.
+        setback = Setback.SHORTAGE if outcome is Outcome.API_UNAVAILABLE else None
+        return IterationResult(
+            exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem, setback=setback
+        )
+
+
+def _was_killed(ending: IterationEnding) -> bool:
+    """By somebody else than the loop, and not by a signal that asks for a stop."""
+    is_by_us = ending.stopped_by is not None or ending.was_overdue
+    return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
+
+
+def _this_ralph() -> tuple[str, ...]:
+    """What an earlier iteration has written into the checkout cannot stand in for any part of it."""
+    return tuple(own_python(f"from ralph.__main__ import main; main({core_limit_at_start()})"))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of those in real time
+        return f"signal {number}"

@@ -1,0 +1,100 @@
+"""What an iteration is told before the user's prompt: facts that its fresh context cannot know. Pure.
+
+docs/loop.md shows these texts word for word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.loop.rules import MOST_IDLE, STOPPED_AT_A_LIMIT
+from ralph.loop.values import STOP_FILE
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.loop.state import IterationRecord, LoopState
+    from ralph.loop.values import CheckResult
+
+_ANOTHER_APPROACH = (
+    "Do not do the same again. Find out what kept them from it, and take another approach: a smaller step, another "
+    "part of the task, or the obstacle itself. If this iteration makes none either, the loop ends."
+)
+
+LONGEST_LAST_WORDS = 1500
+"""Characters of what the last iteration said."""
+
+
+def iteration_prompt(state: LoopState, prompt: str) -> str:
+    """The user's prompt below what the next iteration has to know."""
+    parts = [
+        _where_it_stands(state),
+        *_how_it_ends(state),
+        *_how_the_last_one_ended(state.last),
+        *_nudge(state.idle),
+    ]
+    return "\n\n".join(parts) + f"\n\n---\n\n{prompt}"
+
+
+def _where_it_stands(state: LoopState) -> str:
+    most = state.plan.limits.max_iterations
+    number = f"{len(state.iterations) + 1}" + (f" of {most}" if most is not None else "")
+    return (
+        f"[ralph loop {number}] The same task is given again and again, each time to a fresh context. "
+        "What earlier iterations did stands in the files and in git, nowhere else."
+    )
+
+
+def _how_it_ends(state: LoopState) -> list[str]:
+    plan, check = state.plan, state.last_check
+    if plan.until is None:
+        how = f"create the file {STOP_FILE} with one line that says why"
+        return [
+            f"Only when nothing of the task is left to do: {how}. It ends the loop; create it for nothing else."
+        ]
+    ends = f"The work is done when this command exits 0, and ralph runs it after each iteration: {plan.until}"
+    if check is None or check.passed:
+        return [ends]
+    when = "after the last iteration" if state.iterations else "before any work was done"
+    return [f"{ends}\n\nIt was run {when}: it {check.words}.{_shown(check)}"]
+
+
+def _shown(check: CheckResult) -> str:
+    if not check.tail.strip():
+        return " It printed nothing."
+    fence = "```"
+    while fence in check.tail:
+        fence += "`"
+    end = check.tail.strip("\n")
+    return f" The end of its output:\n\n{fence}\n{end}\n{fence}"
+
+
+def _how_the_last_one_ended(last: IterationRecord | None) -> list[str]:
+    if last is None or (last.outcome not in STOPPED_AT_A_LIMIT and last.outcome is not Outcome.TASK_FAILED):
+        return []
+    if last.outcome is Outcome.TASK_FAILED:
+        how = "The last iteration reported failure."
+    else:
+        why = f" ({last.reason})" if last.reason else ""
+        how = f"The last iteration was stopped before it was finished: {last.outcome.value}{why}."
+    changed = f" It changed: {names_of(last.files, last.file_count)}." if last.file_count else ""
+    words = last.last_words.strip()
+    if len(words) > LONGEST_LAST_WORDS:
+        words = "… " + words[-LONGEST_LAST_WORDS:]
+    return [
+        f"{how}{changed}"
+        + (f" Its last words:\n\n> {words.replace(chr(10), chr(10) + '> ')}" if words else "")
+    ]
+
+
+def _nudge(idle: int) -> list[str]:
+    if idle < MOST_IDLE:
+        return []
+    return [
+        f"The last {idle} iterations made no progress: nothing changed, or they went in circles. {_ANOTHER_APPROACH}"
+    ]
+
+
+def names_of(files: tuple[str, ...], count: int, most: int = MOST_IDLE) -> str:
+    """`a.py, b.py, c.py and 4 more`."""
+    shown = ", ".join(files[:most])
+    return shown if count <= most else f"{shown} and {count - most} more"

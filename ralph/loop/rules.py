@@ -1,0 +1,256 @@
+"""What the outer loop does next: when it ends, what an iteration may use, how long an outage is waited for.
+
+Pure. It goes by exit codes, snapshots and the check's exit code; what anybody says decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from ralph.loop.values import IterationResult, LoopEnd
+from ralph.retry.backoff import GiveUp, Wait
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.loop.state import LoopState
+    from ralph.loop.values import CheckResult, LoopLimits
+    from ralph.settings.tables import LoopSettings
+    from ralph.values.limits import LimitSettings
+
+MOST_IDLE = 3
+"""Iterations in a row without progress; the one after them is told to change its approach, and is the last."""
+
+SHORTEST_WAIT_S = 1.0
+"""Whatever a server names: less than this is no wait."""
+
+MOST_KILLS = 2
+"""In a row, from which an iteration is taken up again."""
+
+CHECK_GRACE_S = 10.0
+"""A check is given so much more than the last one took, though the loop's time is over: done is done."""
+
+ENDS_THE_LOOP = frozenset(
+    {
+        Outcome.USAGE,
+        Outcome.API_REJECTED,
+        Outcome.INTERNAL_ERROR,
+        Outcome.IO_ERROR,
+        Outcome.AUTH,
+        Outcome.CONFIG,
+        Outcome.INTERRUPTED,
+    }
+)
+"""What another iteration would meet again, and what a person asked for."""
+
+STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
+
+
+class Share(Struct, frozen=True):
+    """What one `ralph run` process may use. None: no limit."""
+
+    budget_usd: float | None
+    time_s: float | None
+    is_rest_of_budget: bool
+    """It is all that the loop has left; where it is spent the loop ends."""
+    is_rest_of_time: bool
+
+
+def is_counted(outcome: Outcome) -> bool:
+    """Whether a run that ended so was an iteration. An outage was none: its session goes on."""
+    return outcome not in ENDS_THE_LOOP and outcome is not Outcome.API_UNAVAILABLE
+
+
+def reserve_s(state: LoopState) -> float:
+    """Of the loop's time, what is kept back for the check after an iteration: as long as the last one took.
+
+    Never more than half of what is left.
+    """
+    return 0.0 if state.last_check is None else state.last_check.duration_s
+
+
+def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
+    """Looked at before each iteration; None: there is room for one."""
+    limits, spent = state.plan.limits, state.spent_usd
+    done = len(state.iterations)
+    if limits.max_iterations is not None and done >= limits.max_iterations:
+        return _iteration_limit(state)
+    if limits.max_time_s is not None and elapsed_s >= limits.max_time_s:
+        return _time_is_up(limits)
+    if limits.max_budget_usd is not None and (spent is None or spent >= limits.max_budget_usd):
+        return _budget_is_spent(limits)
+    return None
+
+
+def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
+    """What is left of the loop's limits, and no more than `own`, an iteration's limits by the settings."""
+    limits = state.plan.limits
+    left_usd = None if limits.max_budget_usd is None else limits.max_budget_usd - (state.spent_usd or 0.0)
+    left_s = None
+    if limits.max_time_s is not None:
+        rest_s = limits.max_time_s - elapsed_s
+        left_s = max(rest_s - min(reserve_s(state), rest_s / 2), 1.0)
+    # A resumed session has used some of its own already.
+    used_usd = (state.current.cost_usd or 0.0) if state.current is not None else 0.0
+    own_usd = None if own.max_budget_usd is None else own.max_budget_usd - used_usd
+    return Share(
+        _least(left_usd, own_usd),
+        _least(left_s, own.max_time_s),
+        left_usd is not None and (own_usd is None or left_usd <= own_usd),
+        left_s is not None and (own.max_time_s is None or left_s <= own.max_time_s),
+    )
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    known = [value for value in (one, other) if value is not None]
+    return min(known) if known else None
+
+
+def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
+    """None: the loop goes on after it."""
+    if result.stopped_by is not None:
+        return LoopEnd(
+            Outcome.INTERRUPTED,
+            128 + result.stopped_by,
+            f"stopped by {signal.Signals(result.stopped_by).name}",
+        )
+    if result.outcome not in ENDS_THE_LOOP:
+        return None
+    why = f": {result.reason}" if result.reason else ""
+    return LoopEnd(
+        result.outcome, result.exit_code, f"iteration {number} ended with exit {result.exit_code}{why}"
+    )
+
+
+def outage_wait(
+    number: int,
+    slept_s: float,
+    wish_s: float | None,
+    schedule: LoopSettings,
+    time_left_s: float = math.inf,
+    *,
+    away: str = "the API",
+) -> Wait | GiveUp:
+    """After the outage of this `number` in a row, from 1, and `slept_s` of waiting for those before it.
+
+    A time that the server named is waited; once that did not help, the schedule is the least.
+    """
+    scheduled_s = _scheduled_s(number, schedule)
+    wait = Wait(scheduled_s)
+    if wish_s is not None and (number == 1 or wish_s > scheduled_s):
+        wait = Wait(max(wish_s, SHORTEST_WAIT_S), from_server=True)
+    left_s = schedule.outage_budget_s - slept_s
+    if wait.seconds > left_s and wait.from_server:
+        asked = f"the server asks for {wait.seconds:.0f}s, and {left_s:.0f}s are left of the"
+        return GiveUp(f"{asked} {schedule.outage_budget_s:g}s that outages are waited for", is_early=True)
+    if wait.seconds > left_s:
+        return GiveUp(f"{away} did not come back in {schedule.outage_budget_s:g}s of waiting")
+    if wait.seconds >= time_left_s:
+        return GiveUp(
+            f"{away} should be tried again in {wait.seconds:.0f}s, and --max-time leaves {time_left_s:.0f}s",
+            is_early=True,
+        )
+    return wait
+
+
+def wait_after_kill(
+    number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
+) -> Wait | GiveUp:
+    """After the kill of this `number` in a row, from 1. What took the memory may be gone in a moment."""
+    if number > MOST_KILLS:
+        return GiveUp(f"{reason}, {number} times in a row")
+    wait = Wait(_scheduled_s(number, schedule))
+    if wait.seconds >= time_left_s:
+        return GiveUp(f"{reason}, and --max-time leaves no time for another try", is_early=True)
+    return wait
+
+
+def _scheduled_s(number: int, schedule: LoopSettings) -> float:
+    return schedule.outage_waits_s[min(number, len(schedule.outage_waits_s)) - 1]
+
+
+def check_limit_s(state: LoopState, elapsed_s: float) -> float:
+    """Seconds that the check may take now. Time that is over leaves it what it took last, and a little more."""
+    plan = state.plan
+    if plan.limits.max_time_s is None:
+        return plan.check_timeout_s
+    return min(
+        plan.check_timeout_s, max(plan.limits.max_time_s - elapsed_s, reserve_s(state) + CHECK_GRACE_S)
+    )
+
+
+def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
+    """After the check that comes before anything is begun, or resumed. None: there is something to do."""
+    was_begun = bool(state.iterations) or state.current is not None
+    if result.why_not_run is not None and not was_begun:
+        # A check that nobody can run would have every iteration paid for. Later it is the work that may have broken it.
+        last_line = next(reversed(result.tail.split("\n")), "").strip()
+        said = f": {last_line}" if last_line else ""
+        reason = f"the check cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"
+        return LoopEnd(Outcome.CONFIG, Outcome.CONFIG.exit_code(), reason)
+    if not result.passed or (state.plan.at_least_once and not was_begun):
+        return None
+    if was_begun:
+        return LoopEnd(Outcome.COMPLETED, 0, "the check passes")
+    return LoopEnd(
+        Outcome.COMPLETED,
+        0,
+        "the check passes already, so nothing was begun (--at-least-once begins all the same)",
+    )
+
+
+def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
+    """Iterations in a row without progress, this one included. A run that went in circles made none."""
+    return 0 if made_progress and outcome is not Outcome.NO_PROGRESS else state.idle + 1
+
+
+def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_file: bool) -> LoopEnd | None:
+    """After the iteration that was recorded last. `limit`: which one ended it, as in its result."""
+    last = state.last
+    assert last is not None  # noqa: S101 - it is asked after an iteration
+    if state.plan.until is not None:
+        if state.last_check is not None and last.check is not None and state.last_check.passed:
+            return LoopEnd(Outcome.COMPLETED, 0, "the check passes")
+    elif has_stop_file:
+        return LoopEnd(Outcome.COMPLETED, 0, "the stop file is there")
+    if granted.is_rest_of_budget and limit == "max_budget_usd":
+        return _budget_is_spent(state.plan.limits)
+    if granted.is_rest_of_time and last.outcome is Outcome.TIMED_OUT:
+        return _time_is_up(state.plan.limits)
+    if state.idle > MOST_IDLE:
+        reason = f"{state.idle} iterations in a row made no progress"
+        return LoopEnd(Outcome.NO_PROGRESS, Outcome.NO_PROGRESS.exit_code(), reason)
+    return None
+
+
+def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
+    """For `--continue`: limits that were said anew replace the old ones."""
+    old = state.plan.limits
+    limits = replace(
+        old,
+        **{name: value for name, value in asdict(given).items() if value is not None},
+    )
+    return replace(state, plan=replace(state.plan, limits=limits))
+
+
+def _iteration_limit(state: LoopState) -> LoopEnd:
+    count = state.plan.limits.max_iterations
+    reason = "1 iteration is done" if count == 1 else f"{count} iterations are done"
+    if state.plan.until is None:
+        return LoopEnd(Outcome.COMPLETED, 0, reason)
+    check = f", the check {state.last_check.words}" if state.last_check is not None else ""
+    return LoopEnd(Outcome.LIMIT_REACHED, Outcome.LIMIT_REACHED.exit_code(), reason + check)
+
+
+def _budget_is_spent(limits: LoopLimits) -> LoopEnd:
+    reason = f"the budget of ${limits.max_budget_usd:.2f} is spent"
+    return LoopEnd(Outcome.LIMIT_REACHED, Outcome.LIMIT_REACHED.exit_code(), reason)
+
+
+def _time_is_up(limits: LoopLimits) -> LoopEnd:
+    reason = f"--max-time ({limits.max_time_s:g}s) is over"
+    return LoopEnd(Outcome.TIMED_OUT, Outcome.TIMED_OUT.exit_code(), reason)

@@ -1,0 +1,59 @@
+"""The files that a loop begins with, written where nothing is there yet.
+
+Never changes, replaces or follows what is there, a dangling link included.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMES = ("PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh")
+
+_TEXTS = Path(__file__).parent / "starter"
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Starter(Struct, frozen=True):
+    name: str
+    kept_because: str | None = None
+    """Why it was not written; None: it was."""
+
+
+def write_starters(directory: Path) -> Iterator[Starter]:
+    """One after the other. Raises OSError that names the file; what it came before stays written."""
+    for name in NAMES:
+        try:
+            kept_because = _write_new(directory, name, (_TEXTS / name).read_bytes())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, name) from error
+        yield Starter(name, kept_because)
+
+
+def _write_new(directory: Path, name: str, text: bytes) -> str | None:
+    """Why not; None: it is written."""
+    path = directory / name
+    if path.parent != directory:
+        if path.parent.is_symlink():  # what it leads to is no part of this directory
+            return f"{path.parent.name} is a link"
+        with suppress(FileExistsError):
+            path.parent.mkdir()
+    try:
+        fd = os.open(path, _NEW_FILE, 0o777 if path.suffix == ".sh" else 0o666)
+    except FileExistsError:
+        return "it is there already"
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(text)
+    except OSError:
+        with suppress(OSError):  # a full disk: half a file would be kept the next time
+            path.unlink()
+        raise
+    return None

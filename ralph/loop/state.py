@@ -1,0 +1,207 @@
+"""The state of a loop as its record holds it: enough to resume after a kill, and to be looked at meanwhile.
+
+Pure: it is written and read by `loop/record.py`. Every change makes a new state.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, convert, to_builtins
+
+from ralph.loop.values import CheckResult, LoopEnd, LoopPlan, Snapshot
+from ralph.values.outcome import Outcome  # noqa: TC001 - the same
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = 1
+MOST_FILES_KEPT = 20
+"""Names of changed files in a record; their number is kept as well."""
+MOST_DIGESTS_KEPT = 1000
+"""Of a snapshot."""
+
+
+class Phase(enum.Enum):
+    WORKING = "working"
+    WAITING = "waiting"
+    """For the API."""
+    SAVING = "saving"
+    """Committing, pushing."""
+    CHECKING = "checking"
+
+
+class IterationRecord(Struct, frozen=True):
+    """One iteration that counts."""
+
+    number: int
+    """From 1."""
+    session_id: str
+    outcome: Outcome
+    exit_code: int
+    turns: int
+    cost_usd: float | None
+    duration_s: float
+    """Waits for the API and the check included."""
+    commits: int
+    """That of `--commit` included."""
+    files: tuple[str, ...]
+    """At most `MOST_FILES_KEPT`."""
+    file_count: int
+    made_progress: bool
+    check: str | None
+    """In a word or two; None: there is none, or it was not run."""
+    has_loop_commit: bool = False
+    """`--commit` committed what it had left."""
+    reason: str = ""
+    last_words: str = ""
+
+
+class FileDigest(Struct, frozen=True):
+    path: str
+    digest: str
+
+
+class CurrentIteration(Struct, frozen=True):
+    number: int
+    session_id: str
+    started_at: str
+    """ISO 8601, UTC."""
+    elapsed_s: float
+    """Of the loop, when it began."""
+    head: str
+    digest: str
+    """Of the checkout, when it began."""
+    files: tuple[FileDigest, ...] | None = None
+    """Likewise; None: they were too many."""
+    branch: str | None = None
+    """Likewise; None: on no branch, or no git."""
+    phase: Phase = Phase.WORKING
+    outages: int = 0
+    """Ends by exit 75 in a row."""
+    slept_s: float = 0.0
+    """What they were waited for."""
+    kills: int = 0
+    """Of it, by somebody else, in a row."""
+    waits_until: str | None = None
+    """ISO 8601, UTC; None: nothing is waited for."""
+    turns: int = 0
+    cost_usd: float | None = 0.0
+    """So far."""
+    earlier_turns: int = 0
+    earlier_cost_usd: float | None = 0.0
+    """Likewise of a session that was given up for this one."""
+    commits: int = 0
+    """Counted when it was cut off."""
+    guarded: tuple[FileDigest, ...] | None = None
+    """Of settings and hooks of git's, by name, when it began; None: there is no git, or they were too many."""
+
+
+class LoopState(Struct, frozen=True):
+    plan: LoopPlan
+    started_at: str
+    """ISO 8601, UTC."""
+    pid: int
+    """Of the process that works, or worked, on it."""
+    updated_at: str = ""
+    elapsed_s: float = 0.0
+    """Of all processes that worked on it, until `updated_at`."""
+    iterations: tuple[IterationRecord, ...] = ()
+    idle: int = 0
+    """Iterations in a row without progress."""
+    first_check: CheckResult | None = None
+    """Before any iteration: what had failed already."""
+    last_check: CheckResult | None = None
+    current: CurrentIteration | None = None
+    ended: LoopEnd | None = None
+    format: int = FORMAT
+    notes: tuple[str, ...] = ()
+    """What people must know in the end: a commit that could not be made."""
+    push_problem: str | None = None
+    """Why the last push failed; None: it did not."""
+    unpushed: int = 0
+    """Commits that the remote lacked in the end."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """For the end and the status."""
+        about_push = [self.push_problem] if self.push_problem is not None else []
+        about_push += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
+        return (*self.notes, *about_push)
+
+    @property
+    def spent_usd(self) -> float | None:
+        """None: the cost of one iteration is not known."""
+        costs = [record.cost_usd for record in self.iterations]
+        costs += [self.current.cost_usd] if self.current is not None else []
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
+
+    @property
+    def last(self) -> IterationRecord | None:
+        return self.iterations[-1] if self.iterations else None
+
+
+class NewerStateError(ValueError):
+    """A newer ralph wrote it: nothing is wrong with it, and nothing can be done with it."""
+
+
+def begun(
+    number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
+) -> CurrentIteration:
+    """An iteration, with what the checkout is like as it begins."""
+    return CurrentIteration(
+        number,
+        session_id,
+        started_at,
+        elapsed_s,
+        snapshot.head,
+        snapshot.digest,
+        files=_kept(snapshot.files),
+        branch=snapshot.branch,
+        guarded=_kept(snapshot.guarded),
+    )
+
+
+def snapshot_before(current: CurrentIteration) -> Snapshot:
+    """As far as it was kept."""
+    files, guarded = _by_path(current.files), _by_path(current.guarded)
+    return Snapshot(current.digest, current.head, files, current.branch, guarded)
+
+
+def _kept(digests: Mapping[str, str] | None) -> tuple[FileDigest, ...] | None:
+    if digests is None or len(digests) > MOST_DIGESTS_KEPT:
+        return None
+    return tuple(FileDigest(path, digest) for path, digest in digests.items())
+
+
+def _by_path(kept: tuple[FileDigest, ...] | None) -> dict[str, str] | None:
+    return None if kept is None else {one.path: one.digest for one in kept}
+
+
+def state_text(state: LoopState) -> str:
+    """One JSON object, indented, as people look at it."""
+    return json.dumps(state_fields(state), indent=2) + "\n"
+
+
+def state_fields(state: LoopState) -> dict[str, Any]:
+    """As JSON has it."""
+    fields: dict[str, Any] = to_builtins(state)
+    return fields
+
+
+def read_state(text: str) -> LoopState:
+    """Raises NewerStateError and ValueError, a sentence without a subject: "is damaged: ..."."""
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is damaged: {error}") from None
+    written = fields.get("format") if isinstance(fields, dict) else None
+    if isinstance(written, int) and written > FORMAT:
+        raise NewerStateError(f"has format {written}: a newer ralph wrote it")
+    try:
+        return convert(fields, LoopState)
+    except ValueError as error:
+        raise ValueError(f"is damaged: {error}") from None

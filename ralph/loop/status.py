@@ -1,0 +1,55 @@
+"""`ralph loop --status`: how the loop of a directory is doing, from another terminal. It follows and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ralph.loop.git.lock import holder_of
+from ralph.loop.record import RecordError
+from ralph.loop.state import state_fields
+from ralph.loop.store import LoopStore
+from ralph.loop.words import status_lines
+from ralph.machine.clock import SystemClock
+from ralph.output.shown_object import redacted
+from ralph.values.credentials import known_secrets
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.redaction import Redactor
+from ralph.values.screen_text import in_one_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def loop_status(directory: Path, *, is_json: bool = False) -> int:
+    """On standard output; the exit code. Raises UsageError where there is no loop."""
+    store = LoopStore.to_read(os.environ, directory)
+    try:
+        record = store.newest()
+        state = record.load()
+    except RecordError as error:
+        if error.outcome is Outcome.USAGE:
+            raise UsageError(str(error)) from None
+        with suppress(BrokenPipeError):
+            sys.stderr.write(f"ralph: {in_one_line(str(error))}\n")
+        return error.outcome.exit_code()
+    # Of a checkout that holds several directories one loop at a time works in one of them.
+    is_running = holder_of(directory, store.place) == state.pid
+    redactor = Redactor(known_secrets(os.environ))
+    if is_json:
+        told = {"is_running": is_running, "folder": str(record.folder), **state_fields(state)}
+        lines = [json.dumps(redacted(told, redactor.redact_all))]
+    else:
+        now = SystemClock().utc_now()
+        said = status_lines(state, record.folder, is_running=is_running, now=now)
+        # What a model, a file's name or a record says is one line here, whatever is in it.
+        lines = [redactor.redact_all(in_one_line(line)) for line in said]
+    with suppress(BrokenPipeError):  # a reader that left
+        for line in lines:
+            shown = line.encode("utf-8", "replace")  # names of files may be no text
+            sys.stdout.write(shown.decode() + "\n")
+        sys.stdout.flush()
+    return 0

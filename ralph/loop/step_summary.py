@@ -1,0 +1,30 @@
+"""Appends to the file that a CI system shows. Refuses whatever is no regular file: it would be waited for.
+
+Refuses a link of the repository that leads out of it, too: what a model said must not land in a file of the user's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from ralph.machine.planted_link import is_beneath, planted_link, repositories
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def append_text(path: str, text: str, directories: Sequence[str]) -> None:
+    """Raises OSError. `directories`: where the loop was called and where it works."""
+    tops = repositories(directories)
+    link = planted_link(os.path.abspath(path), tops)  # noqa: PTH100 - links are to be seen
+    if link is not None and not is_beneath(os.path.realpath(path), tops):
+        raise OSError(errno.EPERM, f"{link} is a link that leads out of its repository", path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
+        file.write(text.encode("utf-8", "replace"))  # names of files may be no text

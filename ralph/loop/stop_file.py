@@ -1,0 +1,81 @@
+"""`.ralph/stop`, by which the model says that nothing is left to do: all of a loop that lies in the checkout.
+
+Refuses to care what is in it. Agents remove `.ralph/` (`git clean -fdx`) and could replace it: it is made anew where it
+is gone, and whatever is no directory is refused, links included, so that nothing is written or removed elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ralph.loop.values import OWN_DIRECTORY, STOP_FILE
+from ralph.machine.atomic_write import HELD_DIRECTORY, replace_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_IGNORE_FILE = ".gitignore"
+_IGNORES_ALL = b"*\n"
+
+
+class StopFileBelow:
+    """The stop file of the loop's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._place = directory / OWN_DIRECTORY
+        self.path = directory / STOP_FILE
+
+    def is_there(self) -> bool:
+        """Of whatever kind: a link that leads nowhere was put there as well."""
+        return os.path.lexists(self.path)
+
+    def make_room(self) -> None:
+        """A directory that it can be created in, and that git ignores by itself. Raises OSError."""
+        with suppress(FileExistsError):
+            self._place.mkdir(mode=0o700)
+        with _held(self._place) as held, _named(self._place / _IGNORE_FILE):
+            _let_git_ignore(held)
+
+    def remove(self) -> None:
+        """One that an earlier loop ended by must not end this one. Follows no link. Raises OSError."""
+        with suppress(FileNotFoundError), _held(self._place) as held:
+            os.unlink(self.path.name, dir_fd=held)
+
+
+@contextmanager
+def _held(place: Path) -> Iterator[int]:
+    """Open, good for `dir_fd`. Raises OSError."""
+    try:
+        held = os.open(place, HELD_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            what = "is no directory (a link is none): move it out of the way"
+            raise NotADirectoryError(errno.ENOTDIR, what, str(place)) from None
+        raise
+    try:
+        yield held
+    finally:
+        os.close(held)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """A call relative to a held directory fails without saying where."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _let_git_ignore(held: int) -> None:
+    """One that people changed is theirs; an empty one is what a full disk or a kill left."""
+    with suppress(FileNotFoundError):
+        found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)
+        if stat.S_ISREG(found.st_mode) and found.st_size:
+            return
+    replace_at(held, _IGNORE_FILE, _IGNORES_ALL, None)

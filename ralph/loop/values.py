@@ -1,0 +1,203 @@
+"""What the outer loop deals in: its plan, what an iteration, a check and a checkout came to. Values alone."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
+from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+_CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
+"""A shell's exit codes (POSIX, "Exit Status for Commands")."""
+OWN_DIRECTORY = ".ralph"
+"""Below the loop's directory: the stop file's place. It never counts as work."""
+STOP_FILE = f"{OWN_DIRECTORY}/stop"
+"""The model creates it when nothing is left to do."""
+
+
+class LoopLimits(Struct, frozen=True):
+    """Over all iterations; None: no limit."""
+
+    max_iterations: int | None = None
+    max_budget_usd: float | None = None
+    max_time_s: float | None = None
+
+
+class LoopPlan(Struct, frozen=True):
+    """What the command line asked for. Recorded, so that `--continue` needs nothing said again."""
+
+    directory: str
+    """Where the work is. Absolute."""
+    launch_directory: str
+    """Where relative paths among `run_arguments` start. Absolute."""
+    prompt: str | None = None
+    """The task itself; None: it stands in `prompt_file`."""
+    prompt_file: str | None = None
+    """Absolute. Read anew for each iteration."""
+    run_arguments: tuple[str, ...] = ()
+    """Options of `ralph run`, passed on as they were typed."""
+    session_directory: str | None = None
+    """Where `run_arguments` say that sessions are, absolute; None: the user's state directory."""
+    config_file: str | None = None
+    """Where `run_arguments` name a settings file: absolute."""
+    settings_files: tuple[RecordedFile, ...] | None = None
+    """Settings files that an iteration could write to, and what they said before the first one: that counts to the end
+    of the loop. None: not recorded yet."""
+    metrics_file: str | None = None
+    """Where `run_arguments` want metrics: absolute."""
+    added_directories: tuple[str, ...] = ()
+    """Where `run_arguments` let the agent write besides `directory`. Absolute."""
+    pass_env: tuple[str, ...] = ()
+    """Variables that `run_arguments` let tools see: the check and git see them too."""
+    is_quiet: bool = False
+    """`run_arguments` hold `--quiet`."""
+    until: str | None = None
+    """The shell command that exits 0 once the work is done; None: none was named."""
+    check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
+    at_least_once: bool = False
+    commits: bool = False
+    pushes: bool = False
+    plan_file: str = DEFAULT_PLAN_FILE
+    """From `directory`."""
+    limits: LoopLimits = field(default_factory=LoopLimits)
+    own_paths: tuple[str, ...] = ()
+    """Where processes of this loop have written, or who started them, besides `OWN_DIRECTORY`. Absolute."""
+
+
+class Snapshot(Struct, frozen=True):
+    """A checkout at one moment. Two with the same digest show no progress between them."""
+
+    digest: str
+    """Of all that progress looks at: git HEAD, index, working tree and the plan file; outside git the files."""
+    head: str = ""
+    """The commit's id; empty: there is none yet, or no git."""
+    files: Mapping[str, str] | None = field(default_factory=dict)
+    """Digest by path: in git of what differs from HEAD and index or is untracked, else of every file. None: not kept."""
+    branch: str | None = None
+    """The name of git's; None: HEAD is detached, or no git."""
+    guarded: Mapping[str, str] | None = None
+    """Digest by name of what git follows or runs here: the repository's own settings, hooks. None: not kept."""
+
+
+class Changes(Struct, frozen=True):
+    """Between two snapshots."""
+
+    commits: int = 0
+    files: tuple[str, ...] = ()
+    """Whose content changed or that came or went, committed or not, sorted; committed ones alone where not more is known."""
+    guarded: tuple[str, ...] = ()
+    """Names of settings and hooks that came, went or changed, sorted."""
+
+
+class CheckResult(Struct, frozen=True):
+    """What one run of the `--until` command came to."""
+
+    exit_code: int | None
+    """None: it was stopped at its time limit, or could not be started."""
+    tail: str = ""
+    """The end of its output, at most 4 KB, as readable text without known credentials."""
+    problem: str | None = None
+    """Why there is no exit code, for people and the model: "timed out after 1800 s"."""
+    duration_s: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def why_not_run(self) -> str | None:
+        """What the shell says by the exit code where it could not run the command; None: it ran."""
+        return None if self.exit_code is None else _CANNOT_RUN.get(self.exit_code)
+
+    @property
+    def words(self) -> str:
+        """`passed`, `failed (exit 2)`, or the problem."""
+        if self.problem is not None:
+            return self.problem
+        if self.why_not_run is not None:
+            return f"failed (exit {self.exit_code}: {self.why_not_run})"
+        return "passed" if self.passed else f"failed (exit {self.exit_code})"
+
+
+class Setback(enum.Enum):
+    """Why an iteration, or a step of the loop, has to wait and is taken up again. None of them is an iteration."""
+
+    OUTAGE = enum.auto()
+    """It ended with exit 75."""
+    SHORTAGE = enum.auto()
+    """This machine had no process, thread, memory or open file left for it."""
+    KILL = enum.auto()
+    """Somebody else killed it: the system for its memory, a person."""
+
+
+class IterationOrder(Struct, frozen=True):
+    """One `ralph run` process to start."""
+
+    session_id: str
+    prompt: str | None
+    """The whole prompt; None: the session of that id is resumed."""
+    budget_usd: float | None = None
+    """What it may spend; None: the loop sets no limit."""
+    time_s: float | None = None
+    """Likewise: seconds it may take."""
+    waiting_for: str = "the iteration"
+
+
+class IterationResult(Struct, frozen=True):
+    """How one `ralph run` process ended."""
+
+    exit_code: int
+    """0-255; 128 + n when signal n killed it."""
+    outcome: Outcome
+    turns: int = 0
+    """Of the whole session, earlier processes included."""
+    cost_usd: float | None = 0.0
+    """Likewise. None: not known."""
+    last_words: str = ""
+    """Its last answer or report; empty: it said nothing."""
+    reason: str = ""
+    """Why it ended, in a sentence; empty: nothing to say."""
+    limit: str | None = None
+    """Of LIMIT_REACHED by turns or money: `max_turns` or `max_budget_usd`."""
+    retry_after_s: float | None = None
+    duration_s: float = 0.0
+    stopped_by: int | None = None
+    """The signal that the loop got, and passed on, while it ran."""
+    setback: Setback | None = None
+    """Why it could not come to an end of its own, where the exit code does not tell."""
+
+    @property
+    def has_to_wait_for(self) -> Setback | None:
+        """None: it came to an end of its own, or was stopped by who runs the loop."""
+        if self.stopped_by is not None:
+            return None
+        return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
+
+
+class SessionSeen(Struct, frozen=True):
+    """What the journal of an iteration's session tells of it."""
+
+    turns: int
+    cost_usd: float | None
+    """None: not known."""
+    ended: IterationResult | None = None
+    """How its last run ended; None: it was killed, or is at it."""
+    written_at: datetime | None = None
+    """When it last worked, aware; None: that is not known."""
+
+
+class LoopEnd(Struct, frozen=True):
+    """Why the loop is over."""
+
+    outcome: Outcome
+    exit_code: int
+    reason: str
+    """A sentence for people, without a full stop."""

@@ -1,0 +1,1 @@
+"""The machine: clock, waiter, processes, files as they are replaced, programs."""

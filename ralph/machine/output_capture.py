@@ -1,0 +1,175 @@
+"""Keeps the beginning and the end of an output of any size, and the whole of it in a file when it is long.
+
+Credentials are taken out before anything is kept, also when one arrives in two pieces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ralph.machine.terminal_text import readable_text
+from ralph.values.error_text import os_error_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.machine.spill_directory import SpillDirectory
+
+
+class StreamRedaction:
+    """Redacts a stream of chunks. Holds back as much as the beginning of a credential can be long.
+
+    It looks again at what it held back only once as much has come: a stream of single bytes costs what it costs whole.
+    """
+
+    def __init__(self, redact: Callable[[str], str], longest_bytes: int) -> None:
+        self._redact = redact
+        self._held_bytes = max(longest_bytes - 1, 0)
+        self._held = b""
+        self._new = bytearray()
+
+    def feed(self, chunk: bytes) -> bytes:
+        if not self._held_bytes:
+            return chunk
+        self._new += chunk
+        return self._passed_on(self._held_bytes) if len(self._new) >= self._held_bytes else b""
+
+    def end(self) -> bytes:
+        return self._passed_on(0)
+
+    def _passed_on(self, kept_bytes: int) -> bytes:
+        text = (self._held + self._new).decode("utf-8", "surrogateescape")
+        redacted = self._redact(text).encode("utf-8", "surrogateescape")
+        border = max(len(redacted) - kept_bytes, 0)
+        self._held = redacted[border:]
+        self._new.clear()
+        return redacted[:border]
+
+
+class OutputCapture:
+    """Fed by one thread, read by another after `close()`."""
+
+    def __init__(
+        self, *, max_bytes: int, spill_bytes: int, spill: SpillDirectory, redaction: StreamRedaction
+    ) -> None:
+        self._half_bytes = max(max_bytes // 2, 1)
+        self._spill_bytes = spill_bytes
+        self._spill = spill
+        self._redaction = redaction
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._total_bytes = 0
+        self._descriptor: int | None = None
+        self._where_the_whole_is = ""
+
+    def feed(self, chunk: bytes) -> bool:
+        """False once there is more than anyone will keep."""
+        self._keep(self._redaction.feed(chunk))
+        return self._total_bytes <= self._spill_bytes
+
+    def close(self) -> None:
+        self._keep(self._redaction.end())
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def text(self) -> str:
+        """Head and tail with a note between them that says how much is left out, and where it is."""
+        tail = b"".join(self._tail)[-self._half_bytes :]
+        if len(self._head) + len(tail) >= self._total_bytes:
+            text, invalid = readable_text(bytes(self._head) + tail)
+            return _at_most(2 * self._half_bytes, text, invalid) + _note_on(invalid)
+        head, tail = _to_border_before(bytes(self._head)), _to_border_after(tail)
+        left_out_bytes = self._total_bytes - len(head) - len(tail)
+        note = f"[... {left_out_bytes:,} bytes left out{self._where_the_whole_is} ...]"
+        head_text, head_invalid = readable_text(head)
+        tail_text, tail_invalid = readable_text(tail)
+        head_text = _at_most(self._half_bytes, head_text, head_invalid).rstrip("\n")
+        tail_text = _at_most(self._half_bytes, tail_text, tail_invalid)
+        return f"{head_text}\n{note}\n{tail_text}" + _note_on(head_invalid + tail_invalid)
+
+    def _keep(self, data: bytes) -> None:
+        if not data:
+            return
+        fits = self._total_bytes + len(data) <= self._half_bytes * 2
+        if not fits and not self._where_the_whole_is:
+            self._open_spill()
+        self._write_spill(data)
+        self._total_bytes += len(data)
+        space = self._half_bytes - len(self._head)
+        self._head += data[:space]
+        self._keep_at_end(data[space:] if space > 0 else data)
+
+    def _keep_at_end(self, data: bytes) -> None:
+        if not data:
+            return
+        self._tail.append(data[-self._half_bytes :])
+        self._tail_bytes += len(self._tail[-1])
+        while self._tail_bytes - len(self._tail[0]) >= self._half_bytes:
+            self._tail_bytes -= len(self._tail.popleft())
+
+    def _open_spill(self) -> None:
+        try:
+            self._descriptor, path = self._spill.new_file()
+        except OSError as error:
+            self._where_the_whole_is = f"; the whole could not be kept: {os_error_text(error)}"
+            return
+        self._where_the_whole_is = f"; whole output: {path}"
+        self._write_spill(bytes(self._head) + b"".join(self._tail))
+
+    def _write_spill(self, data: bytes) -> None:
+        if self._descriptor is None:
+            return
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError as error:
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._where_the_whole_is += f" (incomplete: {os_error_text(error)})"
+
+
+def _at_most(max_bytes: int, text: str, invalid_bytes: int) -> str:
+    """A replacement is longer than what it replaces, so binary output may have to be cut once more."""
+    return text.encode()[:max_bytes].decode("utf-8", "ignore") if invalid_bytes else text
+
+
+def _note_on(invalid_bytes: int) -> str:
+    return (
+        f"\n[{invalid_bytes:,} bytes were not valid UTF-8 and are shown as \ufffd]" if invalid_bytes else ""
+    )
+
+
+def _to_border_before(data: bytes) -> bytes:
+    """Without the last, cut line; where lines are long, without the last, cut character."""
+    newline = data.rfind(b"\n")
+    if newline >= len(data) // 2:
+        return data[: newline + 1]
+    for size in range(1, min(4, len(data)) + 1):
+        if data[-size] >= 0xC0:  # the lead byte of a character that may be incomplete
+            return data if _is_whole(data[-size:]) else data[:-size]
+        if data[-size] < 0x80:
+            break
+    return data
+
+
+def _to_border_after(data: bytes) -> bytes:
+    newline = data.find(b"\n", 0, len(data) // 2)
+    if newline >= 0:
+        return data[newline + 1 :]
+    start = 0
+    while start < min(3, len(data)) and 0x80 <= data[start] < 0xC0:
+        start += 1
+    return data[start:]
+
+
+def _is_whole(character: bytes) -> bool:
+    try:
+        character.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

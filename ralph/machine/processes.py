@@ -1,0 +1,191 @@
+"""Starts processes that leave nothing behind. How a command's tree is followed and ended is `launcher.py`'s part.
+
+Nothing here waits, except `wait_for_end`, which is for a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from ralph.machine import launcher
+from ralph.machine.own_process import core_limit_at_start
+from ralph.machine.starting import start_process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+# Whatever would ask, page or open an editor must fail at once: nobody is there to answer.
+_NOBODY_IS_THERE = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "EDITOR": "false",
+    "VISUAL": "false",
+    "GIT_EDITOR": "false",
+    "GIT_SEQUENCE_EDITOR": "false",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "TERM": "dumb",
+}
+# A credential program that the environment names (CI has them) is kept; a desktop's dialogue is not asked.
+_DEFAULTS = {"GIT_ASKPASS": "false"}
+
+_protected = False
+
+
+def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
+    """`base` is the scrubbed environment; what is added keeps commands from asking anybody anything."""
+    return _DEFAULTS | dict(base) | _NOBODY_IS_THERE
+
+
+def protect_this_process() -> None:
+    """Call before the first child; later calls do nothing. Linux only, without effect elsewhere.
+
+    Makes this process the adopter of its orphaned descendants, so that they can be found and ended, and
+    non-dumpable, so that an ordinary user's child can read neither its memory nor its environment.
+    """
+    global _protected  # noqa: PLW0603 - it is the process's state, not an object's
+    if not _protected:
+        _protected = True
+        launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
+        launcher.prctl(launcher.PR_SET_DUMPABLE, 0)
+
+
+class OwnedProcess:
+    """A process of ours in a session of its own, and whatever it leaves.
+
+    Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time: whatever
+    this process has adopted since the start is taken for that one's.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        is_output_taken: bool = False,
+        input_from: int | None = None,
+        errors_to: int | None = None,
+        kept_descriptors: Sequence[int] = (),
+    ) -> None:
+        """`is_output_taken`: its outputs arrive here, merged; else they are ours. Raises OSError, a ShortageError for one.
+
+        `input_from`: a descriptor to be its standard input; None: there is none. `errors_to`: one for its standard
+        error instead.
+        """
+        import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
+
+        protect_this_process()
+        _hear_of_ends()
+        self._others = set(launcher.children_of(os.getpid()))
+        self._process = start_process(
+            arguments,
+            stdin=subprocess.DEVNULL if input_from is None else input_from,
+            stdout=subprocess.PIPE if is_output_taken else None,
+            stderr=subprocess.STDOUT if is_output_taken and errors_to is None else errors_to,
+            cwd=cwd,
+            env=dict(environment),
+            start_new_session=True,
+            bufsize=0,
+            pass_fds=kept_descriptors,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for_end(self) -> int:
+        """Block until it has ended: its exit code, negative for a signal."""
+        return self._process.wait()
+
+    def send(self, signal_number: int) -> None:
+        """To it alone, not to what it started. One that has ended gets nothing."""
+        self._process.send_signal(signal_number)
+
+    def kill_what_is_left(self) -> bool:
+        """SIGKILL it, its tree and what this process adopted of it. True when nothing was left.
+
+        Processes that are being born escape one call: repeat until True.
+        """
+        # Asked first: what a dead process leaves is among our children only once it is dead.
+        is_running = self._process.returncode is None
+        children = self._reaped_children()
+        if children:
+            launcher.kill_below(os.getpid(), self._others)
+        if is_running:  # without /proc it is not among the children that were found
+            self._process.kill()
+        return not children and not is_running
+
+    def _reaped_children(self) -> list[int]:
+        """The process while it runs, and what was adopted of it."""
+        mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
+        return [pid for pid in mine if pid == self._process.pid or not _is_reaped(pid)]
+
+
+class SupervisedCommand(OwnedProcess):
+    """A running command under the launcher."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        grace_s: float,
+        input_from: int | None = None,
+        errors_to: int | None = None,
+    ) -> None:
+        """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start.
+
+        `input_from`, `errors_to`: as for an `OwnedProcess`.
+        """
+        super().__init__(
+            [
+                *(sys.executable, "-I", "-S", launcher.__file__),
+                *(
+                    str(os.getpid()),
+                    str(grace_s),
+                    environment.get("LC_CTYPE", ""),
+                    str(core_limit_at_start()),
+                ),
+                *command,
+            ],
+            cwd=cwd,
+            environment=environment,
+            is_output_taken=True,
+            input_from=input_from,
+            errors_to=errors_to,
+        )
+
+    @property
+    def output_descriptor(self) -> int:
+        """Where standard output arrives, and standard error with it unless that goes elsewhere."""
+        assert self._process.stdout is not None  # noqa: S101 - it was asked for
+        return self._process.stdout.fileno()
+
+    def ask_to_stop(self) -> None:
+        """The whole tree gets SIGTERM, and SIGKILL after the grace."""
+        self.send(signal.SIGTERM)
+
+    def close(self) -> None:
+        """Let go of the output. Only once its reader has stopped."""
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def _is_reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _hear_of_ends() -> None:
+    """Some parents leave SIGCHLD ignored: then the system forgets every exit code, and each would read as 0."""
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,0 +1,204 @@
+"""Follows a supervised command to its end: its time, its output, a signal to ralph. Afterwards nothing of it is left."""
+
+from __future__ import annotations
+
+import enum
+import os
+import select
+from threading import Event
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from ralph.machine.starting import start_thread
+from ralph.values.ports import TIMED_OUT, Interrupted
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from ralph.machine.processes import SupervisedCommand
+    from ralph.values.ports import Clock, Mailbox, Waiter
+
+_CHUNK_BYTES = 65_536
+# A process that escaped may hold the output open for ever: the command's own end is what counts.
+_OUTPUT_AFTER_END_S = 1.0
+_READER_LOOKS_UP_EVERY_MS = 100
+# Beyond the grace, for the launcher to end what ignored it.
+_LAUNCHER_MARGIN_S = 3.0
+_KILL_S = 2.0
+_KILL_AGAIN_EVERY_S = 0.01
+
+
+class Capture(Protocol):
+    """Takes a command's output: fed by one thread, closed by another once that one has stopped."""
+
+    def feed(self, chunk: bytes) -> bool:
+        """False once there is more than anyone will keep: the command is stopped."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NotFollowedError(Exception):
+    """The machine has no thread left: the command was stopped as soon as it had begun."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the command was stopped as soon as it had begun: this machine has no thread left to follow it. That "
+            "passes: look at what the command has done, and try again"
+        )
+
+
+class Ended(enum.Enum):
+    BY_ITSELF = enum.auto()
+    TIMED_OUT = enum.auto()
+    TOO_MUCH_OUTPUT = enum.auto()
+    WITHOUT_SUPERVISOR = enum.auto()
+
+
+class Ending(Struct, frozen=True):
+    how: Ended
+    status: int = 0
+    """The exit code, 128 + n for a signal; means something only when it ended by itself."""
+    is_all_gone: bool = True
+    """False when something it started could not be killed: another user's process, or one stuck in the kernel."""
+
+
+class _News(enum.Enum):
+    """What reaches the mailbox besides the exit code."""
+
+    OUTPUT_ENDED = enum.auto()
+    TOO_MUCH_OUTPUT = enum.auto()
+    INTERRUPTED = enum.auto()
+
+
+class RunningCommand:
+    def __init__(
+        self,
+        process: SupervisedCommand,
+        capture: Capture,
+        *,
+        waiter: Waiter,
+        clock: Clock,
+        grace_s: float,
+    ) -> None:
+        """`grace_s`: that of the process, from being asked to being made to stop."""
+        self._process = process
+        self._capture = capture
+        self._waiter = waiter
+        self._clock = clock
+        self._grace_s = grace_s
+        self._mailbox = waiter.mailbox()
+        self._status: int | None = None
+        self._has_output_ended = False
+        self._interrupted: Interrupted | None = None
+        self._stop_reading = Event()
+
+    def run(self, limit_s: float, waiting_for: str) -> Ending:
+        """Returns, or raises `Interrupted`, once the command and all it started are gone. Raises NotFollowedError."""
+        try:
+            self._start_threads()
+            how = self._wait_for_end(limit_s, waiting_for)
+            if self._status is None:
+                self._stop()
+        finally:
+            is_all_gone = self._kill_what_is_left()
+            self._end_output()
+        if self._interrupted is not None:
+            raise self._interrupted
+        if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
+            how = Ended.WITHOUT_SUPERVISOR
+        return Ending(how, self._status or 0, is_all_gone)
+
+    def _start_threads(self) -> None:
+        reading = (self._process.output_descriptor, self._capture, self._mailbox, self._stop_reading)
+        end = (self._process, self._mailbox)
+        is_read = False
+        try:
+            start_thread(_read_output, *reading, name="command output")
+            is_read = True
+            start_thread(_await_end, *end, name="command end")
+        except ShortageError:
+            # Nobody else would reap it, or say that its output has ended.
+            self._has_output_ended = not is_read
+            self._process.kill_what_is_left()
+            self._process.wait_for_end()
+            raise NotFollowedError from None
+
+    def _wait_for_end(self, limit_s: float, waiting_for: str) -> Ended:
+        deadline_s = self._clock.now_s() + limit_s
+        while self._status is None:
+            news = self._next(deadline_s, waiting_for)
+            if news is TIMED_OUT:
+                return Ended.TIMED_OUT
+            if news is _News.TOO_MUCH_OUTPUT:
+                return Ended.TOO_MUCH_OUTPUT
+            if news is _News.INTERRUPTED:
+                break
+        return Ended.BY_ITSELF
+
+    def _stop(self) -> None:
+        """Ask the tree to end and give it the grace. A signal meanwhile ends the grace."""
+        self._process.ask_to_stop()
+        deadline_s = self._clock.now_s() + self._grace_s + _LAUNCHER_MARGIN_S
+        while self._status is None:
+            if self._next(deadline_s, "the command to stop") in (TIMED_OUT, _News.INTERRUPTED):
+                return
+
+    def _kill_what_is_left(self) -> bool:
+        deadline_s = self._clock.now_s() + _KILL_S
+        while not self._process.kill_what_is_left():
+            if self._clock.now_s() >= deadline_s:
+                return False
+            self._next(self._clock.now_s() + _KILL_AGAIN_EVERY_S, "the command to stop")
+        return True
+
+    def _end_output(self) -> None:
+        """What is in the pipe still counts; whoever holds it open does not."""
+        self._read_on(_OUTPUT_AFTER_END_S)
+        self._stop_reading.set()
+        self._read_on(_OUTPUT_AFTER_END_S)
+        self._mailbox.close()
+        if self._has_output_ended:
+            self._process.close()
+            self._capture.close()
+
+    def _read_on(self, limit_s: float) -> None:
+        deadline_s = self._clock.now_s() + limit_s
+        while not self._has_output_ended:
+            if self._next(deadline_s, "the end of the command's output") is TIMED_OUT:
+                return
+
+    def _next(self, until_s: float, waiting_for: str) -> Any:
+        """One item of news, noted. A signal is news too here: it is raised when the command is gone."""
+        try:
+            news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
+        except Interrupted as interrupted:
+            self._interrupted = self._interrupted or interrupted
+            return _News.INTERRUPTED
+        if isinstance(news, int):
+            self._status = news
+        elif news is _News.OUTPUT_ENDED:
+            self._has_output_ended = True
+        return news
+
+
+def _read_output(descriptor: int, capture: Capture, mailbox: Mailbox, stop: Event) -> None:
+    """On a thread of its own, until the end of the output, too much of it, or `stop`."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN | select.POLLHUP)
+    try:
+        while not stop.is_set():
+            if not poller.poll(_READER_LOOKS_UP_EVERY_MS):
+                continue
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+            if not chunk:
+                break
+            if not capture.feed(chunk):
+                mailbox.put(_News.TOO_MUCH_OUTPUT)
+                break
+    finally:
+        mailbox.put(_News.OUTPUT_ENDED)
+
+
+def _await_end(process: SupervisedCommand, mailbox: Mailbox) -> None:
+    mailbox.put(process.wait_for_end())

@@ -1,0 +1,316 @@
+"""Events as lines for people on standard error: what the model says, its tool calls, retries, the outcome.
+
+Text of the model appears line by line while it streams; that of a retry only once its chain is closed, so that what is
+said of it stands above it and is true. Colour only where a terminal shows it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.values import events as ev
+from ralph.values.limits import MOST_REFUSALS
+from ralph.values.screen_text import foreign_lines, in_one_line
+from ralph.values.tool_calls import FINAL_REPORT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ralph.values.tool_calls import ToolCall
+
+LONGEST_SUMMARY = 160
+LONGEST_ERROR = 1000
+LONGEST_STREAMED_LINE = 4000
+"""Characters of a line that streams; a longer one is shown in parts rather than kept back."""
+_COLORS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2"}
+
+# The argument that says most about a call, by tool.
+_TELLING_ARGUMENT = {
+    "Read": "file_path",
+    "Write": "file_path",
+    "Edit": "file_path",
+    "Bash": "command",
+    "Glob": "pattern",
+    "Grep": "pattern",
+}
+
+_NO_USE = {
+    "empty": "the answer was empty",
+    "thinking_only": "the answer held thinking only",
+    "no_report": "the answer was no final report",
+    "invalid_report": "the final report was not accepted",
+    "report_failed": "the final report was not accepted",
+    "refused_calls": "all calls of the answer were refused",
+    "damaged": "the answer came damaged",
+}
+_WHY_FINAL = {
+    "max_turns": "the turn limit is reached",
+    "context": "the context is full",
+    "report": "no final report that fits came",
+}
+_WORDS = (ev.StreamReceived, ev.AnswerAccepted)
+"""Events that hold what the model says."""
+_REPORT_SOURCES = {
+    "tool_call": "by tool call",
+    "text": "found in the text of an answer",
+    "synthetic": "synthetic: the model gave none",
+}
+
+
+class Narration:
+    """Feed it events; it gives the lines, each without its line break, fit to be shown to people (`screen_text`)."""
+
+    def __init__(self, *, is_quiet: bool, has_color: bool, tells_words: bool = True) -> None:
+        """Without `tells_words` the model's own words are left out: they reach the reader as the answer."""
+        self._is_quiet = is_quiet
+        self._tells_words = tells_words
+        self._has_color = has_color
+        self._unfinished: list[str] = []  # fragments of the line that streams, joined once it is whole
+        self._unfinished_chars = 0
+        self._streamed = False
+        self._names_targets = False  # where there is one only, its name tells nothing
+        self._was_refusal_told = False  # of the call whose result comes next
+        self._held: list[str] | None = None
+        """Lines of an answer to a retry, until it is known to be whole. None: nothing is retried."""
+
+    def lines(self, event: ev.Event) -> Iterator[str]:
+        if isinstance(event, ev.RunStarted):
+            self._names_targets = bool(event.targets)
+        if isinstance(event, ev.AttemptEnded):
+            yield from self._attempt(event)
+        elif isinstance(event, ev.RunEnded):
+            yield from self._rest_of_text()
+            yield from self._ended(event)
+        elif self._is_hidden(event):
+            return
+        elif isinstance(event, ev.StreamReceived):
+            yield from self._stream_text(event.event)
+        elif isinstance(event, ev.AnswerAccepted):
+            yield from self._accepted(event.message)
+        elif isinstance(event, ev.ResponseDiscarded):
+            yield from self._discarded()
+        else:
+            yield from self._rest_of_text()
+            yield from self._one_liners(event)
+
+    def _is_hidden(self, event: ev.Event) -> bool:
+        if self._is_quiet:
+            return not (isinstance(event, ev.Notice) and event.is_vital)
+        return isinstance(event, _WORDS) and not self._tells_words
+
+    def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
+        """Of a stop by somebody else's will the outcome tells."""
+        if event.error is not None and event.kind != "interrupted":
+            yield from self._rest_of_text()
+            who = f"{event.target}: " if self._names_targets else ""
+            yield self.color("red", f"[error] {who}{one_line(event.error)}")
+
+    def color(self, name: str, text: str) -> str:
+        """A line of ralph's own, or a part of one. The one place that colours: ANSI codes for a terminal only."""
+        shown = in_one_line(text)
+        return f"\x1b[{_COLORS[name]}m{shown}\x1b[0m" if self._has_color else shown
+
+    def _one_liners(self, event: ev.Event) -> Iterator[str]:
+        match event:
+            case ev.RunStarted():
+                yield self.color("dim", f"[ralph] {event.model} in {event.cwd}")
+                if event.targets:
+                    yield self.color("dim", f"[target] in this order: {', '.join(event.targets)}")
+            case ev.ToolStarted():
+                yield self.color("blue", f"[tool] {_announced(event.call)}")
+            case ev.ToolFinished():
+                yield from self._finished(event)
+            case ev.ClockFired():
+                fired = f"[clock] {event.clock} clock fired after {_seconds(event.after_s)}s"
+                yield self.color("yellow", fired)
+            case ev.Heartbeat():
+                yield self.color("dim", f"[wait] {event.since_s:.0f}s for {event.waiting_for}")
+            case ev.Notice():
+                yield self.color("yellow", f"[notice] {one_line(event.text)}")
+            case _:
+                yield from self._of_a_turn(event)
+                yield from self._of_a_chain(event)
+
+    def _finished(self, event: ev.ToolFinished) -> Iterator[str]:
+        was_told, self._was_refusal_told = self._was_refusal_told, False
+        if event.result.output.is_error:
+            if not was_told:
+                yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
+        elif event.call.name == FINAL_REPORT and self._tells_words:
+            yield from foreign_lines(str(event.call.arguments["summary"]))
+
+    def _of_a_turn(self, event: ev.Event) -> Iterator[str]:
+        match event:
+            case ev.SyntheticRetry():
+                reason = _in_words(_NO_USE, event.reason)
+                yield self.color("yellow", f"[turn] Synthetic retry {event.number}/3: {reason}")
+            case ev.MalformedCallRefused():
+                self._was_refusal_told = True
+                yield self.color("yellow", f"[turn] Malformed call of {event.tool}: {one_line(event.why)}")
+            case ev.GuardTripped():
+                self._was_refusal_told = True
+                guard = f"{event.guard.replace('_', ' ')}, {event.refusals} of {MOST_REFUSALS} refusals"
+                yield self.color("yellow", f"[guard] Not run ({guard}): {describe_call(event.call)}")
+            case ev.FinalTurnEntered():
+                yield self.color("yellow", f"[turn] Final turn: {_in_words(_WHY_FINAL, event.reason)}")
+            case ev.TurnsCollapsed():
+                old = "no limit" if event.old_max_turns is None else str(event.old_max_turns)
+                collapsed = f"Turns collapsed from {old} to {event.new_max_turns}"
+                yield self.color("yellow", f"[turn] {collapsed}: {_in_words(_NO_USE, event.reason)}")
+            case ev.ReportAccepted():
+                color = "green" if event.status == "success" else "yellow"
+                yield self.color(
+                    color, f"[report] {event.status}, {_in_words(_REPORT_SOURCES, event.source)}"
+                )
+            case ev.ContextCompacted():
+                self._streamed = False  # what stands above is the summary, and was taken
+                how = event.trigger.replace("_", " ") + (", no summary" if event.source == "cut" else "")
+                sizes = f"about {event.pre_tokens:,} tokens became {event.post_tokens:,}"
+                yield self.color("yellow", f"[context] compacted ({how}): {sizes}")
+
+    def _of_a_chain(self, event: ev.Event) -> Iterator[str]:
+        match event:
+            case ev.RetryScheduled():
+                yield from self._retry(event)
+            case ev.RetryRecovered():
+                yield self.color("green", f"[retry] Recovered after {event.retries} retries")
+                held, self._held = self._held or [], None
+                yield from held
+            case ev.RetryExhausted():
+                self._held = None
+                failed = f"[retry] Failed after {event.retries} retries: {one_line(event.error)}"
+                yield self.color("red", failed)
+            case ev.ModelFallback():
+                moved = f"[target] {event.from_target} -> {event.to_target} ({event.reason})"
+                yield self.color("yellow", moved)
+            case ev.ModelFallbackSucceeded():
+                yield self.color("green", f"[target] {event.target} answers")
+            case ev.ModelFallbackRecovered():
+                yield self.color("green", f"[target] back on {event.target}")
+
+    def _retry(self, event: ev.RetryScheduled) -> Iterator[str]:
+        status = event.status if event.status is not None else event.error_class
+        attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {_seconds(event.wait_s)}s"
+        yield self.color("yellow", attempt)
+        if event.server_wish_s is not None:
+            yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.server_wish_s)}s")
+        if event.restarts_response:
+            yield self.color("yellow", "[retry] Retrying from beginning of response...")
+        self._held = []
+
+    def _stream_text(self, event: dict[str, Any]) -> Iterator[str]:
+        delta = event.get("delta")
+        if event.get("type") == "content_block_stop":
+            yield from self._rest_of_text()
+        elif event.get("type") != "content_block_delta" or not isinstance(delta, dict):
+            return
+        elif delta.get("type") == "text_delta":
+            self._streamed = True
+            *ends_of_lines, rest = str(delta.get("text", "")).split("\n")
+            for end in ends_of_lines:
+                # Only a whole line tells: a control sequence may come in several pieces.
+                yield from self._said("".join(self._unfinished) + end)
+                self._unfinished.clear()
+            self._unfinished.append(rest)
+            self._unfinished_chars = len(rest) + (0 if ends_of_lines else self._unfinished_chars)
+            if self._unfinished_chars > LONGEST_STREAMED_LINE:
+                yield from self._rest_of_text()
+
+    def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
+        """Text that did not stream (a whole message as JSON) is said now."""
+        yield from self._rest_of_text()
+        if not self._streamed:
+            for block in message["content"]:
+                if block.get("type") == "text":
+                    yield from foreign_lines(str(block["text"]))
+        self._streamed = False
+
+    def _discarded(self) -> Iterator[str]:
+        """What is on the screen already cannot be taken back, only marked."""
+        yield from self._rest_of_text()
+        if self._held is not None:
+            self._held.clear()
+        elif self._streamed:
+            yield self.color("yellow", "[discarded] the answer above does not count")
+        self._streamed = False
+
+    def _rest_of_text(self) -> Iterator[str]:
+        rest = "".join(self._unfinished)
+        self._unfinished.clear()
+        self._unfinished_chars = 0
+        if rest:
+            yield from self._said(rest)
+
+    def _said(self, text: str) -> Iterator[str]:
+        """A line of the model's, which may hold several: shown, or held back."""
+        lines = foreign_lines(text)
+        if self._held is None:
+            yield from lines
+        else:
+            self._held.extend(lines)
+
+    def _ended(self, event: ev.RunEnded) -> Iterator[str]:
+        for hint in event.hints:
+            yield self.color("yellow", f"[hint] {hint}")
+        yield self.color("red" if event.outcome.is_error else "green", f"[ralph] {outcome_line(event)}")
+
+
+def outcome_line(event: ev.RunEnded) -> str:
+    """The last line: the outcome, its exit code where it is not 0, why, and what the run took."""
+    tokens, cost = event.usage.tokens, event.usage.cost_usd
+    code = f" (exit {event.exit_code})" if event.exit_code else ""
+    why = f": {one_line(event.errors[-1])}" if event.errors else ""
+    ending = f"{event.outcome.value}{code}{why}"
+    if not event.api_s:
+        return ending  # nothing was sent, so there is nothing to count
+    parts = [f"{event.num_turns} turn{'' if event.num_turns == 1 else 's'}", f"{event.duration_s:.1f}s"]
+    if event.retries:
+        parts.append(f"{event.retries} retries, {_seconds(event.waited_s)}s waited")
+    if event.usage.by_model:
+        parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
+        parts.append("cost unknown" if cost is None else f"${cost:.4f}")
+    return f"{ending} [{', '.join(parts)}]"
+
+
+def one_line(text: str) -> str:
+    """Whatever a server wrote, in one line of bearable length: it must not forge a line of ours."""
+    line = " ".join(in_one_line(text).split())
+    return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
+
+
+def _in_words(words: Mapping[str, str], name: str) -> str:
+    """A journal may be of a later version."""
+    return words.get(name, name.replace("_", " "))
+
+
+def _seconds(value: float) -> str:
+    """Whole where it is whole, else to the millisecond; never with an exponent."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def describe_call(call: ToolCall) -> str:
+    """A call in one line: its name and the argument that tells most, shortened."""
+    telling = call.arguments.get(_TELLING_ARGUMENT.get(call.name, ""))
+    if telling is None:
+        telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+    text = " ".join(str(telling).split())
+    return f"{call.name}: {text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + ' …'}"
+
+
+def _announced(call: ToolCall) -> str:
+    """What a report says is said once it is accepted."""
+    status = call.arguments.get("status") if call.name == FINAL_REPORT else None
+    return describe_call(call) if status is None else f"{call.name}: {one_line(str(status))}"
+
+
+def _gist(event: ev.ToolFinished) -> str:
+    """One line of an error: a command's last, where its exit code stands, every other tool's first."""
+    lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
+    if event.call.name == FINAL_REPORT:
+        problems = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+        return one_line("; ".join(problems or lines[:1]))
+    if event.call.name != "Bash":
+        return lines[0][:LONGEST_SUMMARY]
+    # The exit code stands last, and above it what the command had to say about it.
+    said = f": {lines[-2].strip()}" if len(lines) > 1 else ""
+    return f"{lines[-1]}{said}"[:LONGEST_SUMMARY]

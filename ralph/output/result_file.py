@@ -1,0 +1,115 @@
+"""`--result-file`, `--metrics-file`: what ralph writes where the user said, whole or not at all.
+
+A link of that name is replaced, never followed: in a working directory anybody could have put it there. Refuses a
+directory that only a link of the repository leads to, if that lies outside of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from ralph.machine.atomic_write import HELD_DIRECTORY, replace_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# /dev/stdout and /dev/fd/3 are links of the system's: they mean what they lead to.
+_OF_THE_SYSTEM = ("/dev", "/dev/fd")
+
+
+def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> str | None:
+    """Why the result could not be written there, looked at before anything is sent; None when it can.
+
+    `path`: absolute. `directories`: where ralph was called and where it works, whose links are not followed out.
+    """
+    if os.path.isdir(path):  # noqa: PTH112 - strings throughout
+        return f"{path} is a directory"
+    if _is_of_the_system(path):
+        return None
+    above = os.path.dirname(path)  # noqa: PTH120 - as above
+    if not os.path.isdir(above):  # noqa: PTH112 - as above
+        return f"the directory {os.path.realpath(above)} does not exist"
+    problem = _problem_of_directory(above, os.path.realpath(above), directories)
+    if problem is not None:
+        return problem
+    if os.path.exists(path) and not _is_replaced(path):  # noqa: PTH110 - as above
+        return None
+    return (
+        None if os.access(above, os.W_OK) else f"the directory {os.path.realpath(above)} cannot be written to"
+    )
+
+
+def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] = ()) -> None:
+    """Regular files and links are replaced atomically, pipes and devices written to. Raises OSError."""
+    if _is_of_the_system(path):
+        path = os.path.realpath(path) if _leads_to_file(path) else path
+    if not _is_replaced(path):
+        _write_into(path, data)
+        return
+    from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - few runs write one
+
+    above, name = os.path.split(path)
+    directory = os.open(above, HELD_DIRECTORY)
+    try:
+        problem = _problem_of_directory(above, opened_path(directory, above) or "", directories)
+        if problem is not None:
+            raise OSError(errno.EPERM, problem, path)
+        replace_at(directory, name, data, _regular_file(directory, name))
+    finally:
+        os.close(directory)
+
+
+def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
+    """`real`: where it really lies. An agent may have made it a link since the run began, and may undo that meanwhile."""
+    if real == above:
+        return None
+    from ralph.machine.planted_link import is_beneath, planted_link, repositories  # noqa: PLC0415 - few have a link
+
+    tops = repositories(directories)
+    link = planted_link(above, tops)
+    is_planted = link is not None or is_beneath(os.path.normpath(above), tops)
+    if is_beneath(real, tops) or not is_planted:
+        return None
+    where = f"{link or above} is a link that leads out of its repository, to {real}"
+    return f"{where}; name that directory itself if it is meant"
+
+
+def _is_of_the_system(path: str) -> bool:
+    above = os.path.realpath(os.path.dirname(path))  # noqa: PTH120 - strings throughout
+    return above in _OF_THE_SYSTEM or above.startswith("/proc/")
+
+
+def _leads_to_file(path: str) -> bool:
+    """`> out.txt` behind /dev/stdout."""
+    return os.path.isfile(path) and os.path.exists(os.path.realpath(path))  # noqa: PTH110, PTH113 - strings
+
+
+def _is_replaced(path: str) -> bool:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and not _is_of_the_system(path))
+
+
+def _regular_file(directory: int, name: str) -> os.stat_result | None:
+    """Its mode and owner stay; those of a link are nothing to keep."""
+    try:
+        before = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return before if stat.S_ISREG(before.st_mode) else None
+
+
+def _write_into(path: str, data: bytes) -> None:
+    """To replace /dev/null would harm everybody. Nobody may be reading a pipe: the run must not wait for that."""
+    link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was none a moment ago
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)

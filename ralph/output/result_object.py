@@ -1,0 +1,122 @@
+"""The `result` object: the same fields for `json`, `stream-json` and `--result-file`. Pure.
+
+Names and fields are those that readers of headless agent CLIs know (specs/output.md). `terminal_reason`,
+`exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`, `guard`, `session_num_turns` and
+`session_cost_usd` say what only ralph knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from ralph.values.events import RunEnded
+    from ralph.values.usage import ModelUsage, TokenUsage
+
+
+def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "type": "result",
+        "subtype": _subtype(ended),
+        "is_error": ended.outcome.is_error,
+        "terminal_reason": ended.outcome.value,
+        "exit_code": ended.exit_code,
+        "duration_ms": round(ended.duration_s * 1000),
+        "duration_api_ms": round(ended.api_s * 1000),
+        "num_turns": ended.num_turns,
+        "stop_reason": ended.stop_reason,
+        "session_id": session_id,
+        "total_cost_usd": _rounded(ended.usage.cost_usd),
+        "usage": usage_object(ended.usage.tokens),
+        "modelUsage": {model: _model_usage(used) for model, used in ended.usage.by_model.items()},
+        "session_num_turns": ended.session_total.turns,
+        "session_cost_usd": _rounded(ended.session_total.cost_usd),
+        "permission_denials": [
+            {"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.arguments}
+            for call in ended.denied
+        ],
+        "retries": ended.retries,
+        "waited_s": ended.waited_s,
+    }
+    answer = ended.result if ended.result is not None else api_error_text(ended)
+    if answer is not None:
+        result["result"] = answer
+    if ended.report is not None:
+        from ralph.values.report import report_object  # noqa: PLC0415 - most runs have none
+
+        result["final_report"] = report_object(ended.report)
+        if ended.report.payload is not None:
+            result["structured_output"] = ended.report.payload
+    if ended.dead_end is not None:
+        call = ended.dead_end.call
+        result["guard"] = {"name": ended.dead_end.name, "tool": call.name, "input": call.arguments}
+    if ended.errors:
+        result["errors"] = list(ended.errors)
+    if ended.hints:
+        result["hints"] = list(ended.hints)
+    if ended.notices:
+        result["notices"] = list(ended.notices)
+    if ended.api_error_status is not None:
+        result["api_error_status"] = ended.api_error_status
+    if ended.retry_after_s is not None:
+        result["retry_after_s"] = ended.retry_after_s
+    return result
+
+
+def limit_named(subtype: object) -> str | None:
+    """`max_turns` or `max_budget_usd`, for who reads a result; None: its subtype names no limit."""
+    return next((limit for limit, name in _SUBTYPE_OF_LIMIT.items() if name == subtype), None)
+
+
+_SUBTYPE_OF_LIMIT = {"max_turns": "error_max_turns", "max_budget_usd": "error_max_budget_usd"}
+
+
+def _subtype(ended: RunEnded) -> str:
+    if ended.outcome is Outcome.COMPLETED:
+        return "success"
+    if ended.outcome is Outcome.LIMIT_REACHED and ended.limit in _SUBTYPE_OF_LIMIT:
+        return _SUBTYPE_OF_LIMIT[ended.limit]
+    never_fitted = ended.report is not None and ended.report.details.get("final_report_attempts")
+    if ended.outcome is Outcome.TASK_FAILED and never_fitted:
+        return "error_max_structured_output_retries"
+    return "error_during_execution"
+
+
+def _rounded(cost_usd: float | None) -> float | None:
+    """To a ten-thousandth of a cent: sums of floats end in noise."""
+    return None if cost_usd is None else round(cost_usd, 6)
+
+
+def usage_object(tokens: TokenUsage) -> dict[str, Any]:
+    """As the API writes it. ralph asks for no server tool, so there is nothing of them to count."""
+    return {
+        "input_tokens": tokens.input,
+        "cache_creation_input_tokens": tokens.cache_write,
+        "cache_read_input_tokens": tokens.cache_read,
+        "output_tokens": tokens.output,
+        "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+        "cache_creation": {
+            "ephemeral_1h_input_tokens": tokens.cache_write_1h,
+            "ephemeral_5m_input_tokens": tokens.cache_write - tokens.cache_write_1h,
+        },
+    }
+
+
+def api_error_text(ended: RunEnded) -> str | None:
+    """What stands for the answer where a failure of the API ended the run; None: something else did."""
+    return f"API Error: {ended.errors[-1]}" if ended.api_failure is not None and ended.errors else None
+
+
+def _model_usage(used: ModelUsage) -> dict[str, Any]:
+    facts = used.facts
+    return {
+        "inputTokens": used.tokens.input,
+        "outputTokens": used.tokens.output,
+        "cacheReadInputTokens": used.tokens.cache_read,
+        "cacheCreationInputTokens": used.tokens.cache_write,
+        "costUSD": _rounded(used.cost_usd),
+        "contextWindow": facts.context_window if facts else None,
+        "maxOutputTokens": facts.max_output if facts else None,
+    }

@@ -1,0 +1,111 @@
+"""Events as `stream-json` objects, under the names that readers know. Pure: it builds, it does not write.
+
+`type`, `uuid` and `session_id` of every object are added by the writer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.output.result_object import api_error_text, usage_object
+from ralph.output.system_events import error_name, system_fields
+from ralph.values import events as ev
+from ralph.values.usage import TokenUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ralph.values.tool_calls import Block
+
+# Readers warn about a version below "2."; the object also says who really writes.
+READERS_WANT_VERSION = "2.0.0"
+OUTPUT_STYLE = "default"
+# Readers know by it that no model has said the message.
+_NO_MODEL = "<synthetic>"
+
+
+def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
+    """The objects that one event becomes: none, one, or one per content block. The result is not among them."""
+    match event:
+        case ev.RunStarted():
+            return [_init(event, ralph_version)]
+        case ev.StreamReceived():
+            if not include_partial:
+                return []
+            return [{"type": "stream_event", "event": event.event, "parent_tool_use_id": None}]
+        case ev.AnswerAccepted():
+            return _assistant(event)
+        case ev.UserMessageCommitted():
+            return [
+                {
+                    "type": "user",
+                    "message": {"role": "user", "content": [_shown(block) for block in event.content]},
+                    "parent_tool_use_id": None,
+                }
+            ]
+        case _:
+            fields = system_fields(event)
+            return [{"type": "system", **fields}] if fields else []
+
+
+def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
+    return {
+        "type": "system",
+        "subtype": "init",
+        "cwd": event.cwd,
+        "tools": list(event.tools),
+        "mcp_servers": [],
+        "model": event.model,
+        **({"targets": list(event.targets)} if event.targets else {}),
+        "permissionMode": event.permission_mode,
+        "slash_commands": [],
+        "apiKeySource": event.api_key_source,
+        "output_style": OUTPUT_STYLE,
+        "skills": [],
+        "plugins": [],
+        "claude_code_version": READERS_WANT_VERSION,
+        "ralph_version": ralph_version,
+        "sandbox": "none",
+    }
+
+
+def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | None:
+    """An API failure as the message that readers look for; None: the run ended otherwise."""
+    text = api_error_text(ended)
+    if text is None or ended.api_failure is None:
+        return None
+    message = {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": _NO_MODEL,
+        "stop_reason": "stop_sequence",
+        "stop_sequence": "",
+        "usage": usage_object(TokenUsage()),
+        "content": [{"type": "text", "text": text}],
+    }
+    error = error_name(ended.api_failure)
+    return {"type": "assistant", "message": message, "parent_tool_use_id": None, "error": error}
+
+
+def _shown(block: Block) -> Block:
+    """The API takes a result without `is_error` for a success; readers want it said."""
+    return {"is_error": False, **block} if block.get("type") == "tool_result" else block
+
+
+def _assistant(event: ev.AnswerAccepted) -> list[dict[str, Any]]:
+    """One object per content block, sharing the message's id, as known producers do."""
+    shared = {
+        name: event.message.get(name)
+        for name in ("id", "type", "role", "model", "stop_reason", "stop_sequence", "usage")
+    }
+    request = {"request_id": event.request_id} if event.request_id else {}
+    return [
+        {
+            "type": "assistant",
+            "message": {**shared, "content": [block]},
+            "parent_tool_use_id": None,
+            **request,
+        }
+        for block in event.message["content"]
+    ]

@@ -1,0 +1,188 @@
+"""Events that are no part of the conversation, as the objects that readers know and the journal keeps; and back. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+
+from ralph.values import events as ev
+from ralph.values.classify import FailureKind
+from ralph.values.tool_calls import ToolCall
+from ralph.values.usage import cost_usd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ERROR_NAMES = {
+    FailureKind.RATE_LIMIT: "rate_limit",
+    FailureKind.USAGE_LIMIT: "billing_error",
+    FailureKind.OVERLOADED: "overloaded",
+    FailureKind.SERVER: "server_error",
+    FailureKind.TIMEOUT: "server_error",
+    FailureKind.AUTH: "authentication_failed",
+    FailureKind.BILLING: "billing_error",
+    FailureKind.INVALID_REQUEST: "invalid_request",
+    FailureKind.NOT_FOUND: "model_not_found",
+    FailureKind.CONTEXT_OVERFLOW: "invalid_request",
+}
+
+_CHAIN = {"turn": "turn", "attempt": "attempt"}
+_ANSWERING = {**_CHAIN, "target": "target"}
+_PLAIN: dict[type, tuple[str, dict[str, str]]] = {
+    ev.RetryRecovered: (
+        "retry_recovered",
+        {**_CHAIN, "retries": "retries", "total_wait_s": "total_wait_s"},
+    ),
+    ev.RetryExhausted: (
+        "retry_exhausted",
+        {**_CHAIN, "retries": "retries", "total_wait_s": "total_wait_s", "error": "error"},
+    ),
+    ev.ModelFallback: (
+        "model_fallback",
+        {**_CHAIN, "from": "from_target", "to": "to_target", "reason": "reason"},
+    ),
+    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", _ANSWERING),
+    ev.ModelFallbackRecovered: ("model_fallback_recovered", _ANSWERING),
+    ev.ResponseDiscarded: ("response_discarded", {"message_id": "message_id"}),
+    ev.ClockFired: ("clock_fired", {"clock": "clock", "after_s": "after_s"}),
+    ev.SyntheticRetry: ("synthetic_retry", {"turn": "turn", "number": "number", "reason": "reason"}),
+    ev.MalformedCallRefused: ("malformed_call", {"turn": "turn", "tool": "tool", "why": "why"}),
+    ev.FinalTurnEntered: ("final_turn", {"turn": "turn", "reason": "reason"}),
+    ev.TurnsCollapsed: (
+        "turns_collapsed",
+        {
+            "turn": "turn",
+            "reason": "reason",
+            "old_max_turns": "old_max_turns",
+            "new_max_turns": "new_max_turns",
+        },
+    ),
+    ev.ReportAccepted: (
+        "report_accepted",
+        {
+            "source": "source",
+            "status": "status",
+            "turn": "turn",
+            "attempts": "attempts",
+            "forced_final_reason": "forced_reason",
+        },
+    ),
+    ev.Notice: ("notice", {"text": "text"}),
+}
+"""Events whose object holds their fields as they are: its subtype, and for each of its keys the event's field."""
+_EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
+
+
+def journal_fields(event: ev.Event) -> dict[str, Any] | None:
+    """What the journal keeps of an event: what readers see of a run, and every attempt. Signs of life are none."""
+    match event:
+        case ev.Heartbeat():
+            return None
+        case ev.AttemptEnded():
+            return {
+                "subtype": "attempt",
+                "turn": event.turn,
+                "attempt": event.attempt,
+                "target": event.target,
+                "model": event.model,
+                "status": event.status,
+                "kind": event.kind,
+                "error": event.error,
+                "latency_s": round(event.latency_s, 3),
+                "tokens": to_builtins(event.tokens),
+                "cost_usd": cost_usd(event.facts, event.tokens),
+                "wait_s": event.wait_s,
+            }
+        case ev.TurnAsked():
+            took_s = round(event.took_s, 3)
+            return {
+                "subtype": "turn_asked",
+                "turn": event.turn,
+                "attempts": event.attempts,
+                "took_s": took_s,
+            }
+        case _:
+            return system_fields(event)
+
+
+def error_name(kind: str) -> str:
+    """What readers call a failure of this `FailureKind`."""
+    return _ERROR_NAMES.get(FailureKind(kind), "unknown")
+
+
+def system_fields(event: ev.Event) -> dict[str, Any] | None:
+    """Of events that are no part of the conversation; None for those that are."""
+    if (plain := _PLAIN.get(type(event))) is not None:
+        subtype, names = plain
+        return {"subtype": subtype, **{key: getattr(event, name) for key, name in names.items()}}
+    match event:
+        case ev.RetryScheduled():
+            return {
+                "subtype": "api_retry",
+                "turn": event.turn,
+                "attempt": event.attempt,
+                "max_retries": event.max_retries,
+                "retry_delay_ms": round(event.wait_s * 1000),
+                "error_status": event.status,
+                "error": error_name(event.kind),
+                "kind": event.kind,
+                "target": event.target,
+                "message": event.message,
+            }
+        case ev.GuardTripped():
+            return {
+                "subtype": "guard",
+                "turn": event.turn,
+                "guard": event.guard,
+                "tool": event.call.name,
+                "input": event.call.arguments,
+                "refusals": event.refusals,
+            }
+        case ev.ContextCompacted():
+            sizes = {"pre_tokens": event.pre_tokens, "post_tokens": event.post_tokens}
+            return {
+                "subtype": "compact_boundary",
+                "compact_metadata": {
+                    "trigger": "auto",
+                    **sizes,
+                    "cause": event.trigger,
+                    "source": event.source,
+                },
+            }
+        case ev.PermissionModeChanged():
+            return {"subtype": "status", "status": None, "permissionMode": event.mode}
+        case ev.Heartbeat():
+            since_s = round(event.since_s, 1)
+            return {"subtype": "heartbeat", "waiting_for": event.waiting_for, "since_s": since_s}
+        case _:
+            return None
+
+
+def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
+    """What `system_fields` was made of, as far as it kept it; None for what this ralph does not know.
+
+    Journals of format 1 lack some fields: those are left to their defaults.
+    """
+    subtype = fields.get("subtype")
+    if subtype == "api_retry":
+        return ev.RetryScheduled(
+            attempt=fields["attempt"],
+            max_retries=fields["max_retries"],
+            wait_s=fields["retry_delay_ms"] / 1000,
+            status=fields["error_status"],
+            error_class=fields["kind"],
+            kind=fields["kind"],
+            message=fields["message"],
+        )
+    if subtype == "guard":
+        call = ToolCall("", fields["tool"], fields["input"])
+        return ev.GuardTripped(fields["turn"], fields["guard"], call, fields["refusals"])
+    if subtype == "compact_boundary":
+        about = fields["compact_metadata"]
+        return ev.ContextCompacted(about["cause"], about["source"], about["pre_tokens"], about["post_tokens"])
+    if subtype not in _EVENTS:
+        return None
+    kind, names = _EVENTS[subtype]
+    event: ev.Event = kind(**{name: fields[key] for key, name in names.items() if key in fields})
+    return event

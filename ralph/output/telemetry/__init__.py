@@ -1,0 +1,1 @@
+"""What machines that watch many runs read: metrics and traces."""

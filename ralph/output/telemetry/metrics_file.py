@@ -1,0 +1,305 @@
+"""`--metrics-file`: what a run does, counted, in a file of Prometheus' text format that is whole whenever it is read.
+
+It counts what the events say and judges nothing; nothing goes over a network. To be imported where the option is
+given and nowhere else: the client library loads HTTP servers and TLS with it, some 60 ms.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from ralph.machine.atomic_write import remove_leftovers
+from ralph.output.result_file import write_result_file
+from ralph.values import events as ev
+from ralph.values.usage import RunUsage, TokenUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from prometheus_client import Metric
+
+    from ralph.values.events import Event
+    from ralph.values.ports import Clock
+
+WRITE_EVERY_S = 60.0
+
+TURN_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
+"""Turns at which reports come: most runs are short, few are very long."""
+
+UNKNOWN_TOOL = "unknown"
+"""Stands for every tool that does not exist: each name that a model invents would be a time series of its own."""
+
+REPORT_TOOL = "final_report"
+
+
+class _Metric(NamedTuple):
+    """What is called `_total` only grows; everything else is as it was last."""
+
+    name: str
+    labels: tuple[str, ...]
+    about: str
+
+
+# Names and labels are a promise: people's alerts hang on them (docs/metrics.md).
+METRICS = (
+    _Metric(
+        "ralph_requests_total",
+        ("model", "target", "outcome"),
+        "Requests to the API, every attempt one. outcome: answered, interrupted, or the kind of failure.",
+    ),
+    _Metric("ralph_api_seconds_total", (), "Seconds inside requests, failed ones included, waits not."),
+    _Metric("ralph_retries_total", ("kind",), "Retries, by the kind of failure that made them necessary."),
+    _Metric(
+        "ralph_retry_wait_seconds_total",
+        (),
+        "Seconds really waited between attempts; counted when the last attempt of a chain is over.",
+    ),
+    _Metric(
+        "ralph_tokens_total",
+        ("model", "type"),
+        "Tokens as the server counted them. input: neither written to the cache nor read from it.",
+    ),
+    _Metric(
+        "ralph_cost_usd_total",
+        ("model",),
+        "US dollars, failed attempts included. A model has no sample, never 0, once the price of anything it "
+        "answered is not known.",
+    ),
+    _Metric("ralph_turns_total", (), "Turns: an accepted answer with the results of its tools."),
+    _Metric(
+        "ralph_tool_calls_total",
+        ("tool", "result"),
+        "Tool calls answered. result: ok or error, refused calls being errors. tool: unknown stands for every "
+        "name that the model invented.",
+    ),
+    _Metric("ralph_tool_seconds_total", ("tool",), "Seconds inside tools."),
+    _Metric(
+        "ralph_synthetic_retries_total",
+        ("reason",),
+        "Whole answers that were no use and were asked for again. They are no part of ralph_retries_total.",
+    ),
+    _Metric("ralph_malformed_calls_total", (), "Tool calls that could not be run as they were written."),
+    _Metric("ralph_guard_refusals_total", ("guard",), "Tool calls refused because they led nowhere."),
+    _Metric(
+        "ralph_compactions_total",
+        ("trigger", "source"),
+        "Fresh contexts in place of full ones. source: model (it summed up), or cut (done without one).",
+    ),
+    _Metric("ralph_retry_collapse_total", ("reason",), "Reports that failed and so shortened their run."),
+    _Metric(
+        "ralph_final_report_total",
+        ("source", "status", "forced_final_reason"),
+        "Final reports. source: tool_call, text, or synthetic (ralph's own, as the model gave none). "
+        "forced_final_reason: none where nothing forced the final turn.",
+    ),
+    _Metric(
+        "ralph_final_report_attempts_total",
+        (),
+        "Reports that the model sent, refused ones included; counted when a run's report is known.",
+    ),
+    _Metric("ralph_runs_total", ("outcome",), "Tasks that ended. A driver can give one process several."),
+    _Metric("ralph_run_outcome", ("outcome",), "1 for how the last task ended; no sample before one has."),
+    _Metric("ralph_run_exit_code", (), "Of the last end; no sample before there is one."),
+    _Metric("ralph_run_duration_seconds", (), "Of the last task that ended; no sample before one has."),
+    _Metric("ralph_start_time_seconds", (), "Unix time at which the process started."),
+    _Metric(
+        "ralph_last_write_time_seconds",
+        (),
+        "Unix time at which this file was written, once a minute. Old, and no exit code: ralph was killed.",
+    ),
+)
+
+
+class MetricsFile:
+    """Show it every event; the file is written by `open`, `tick` and `close`."""
+
+    def __init__(
+        self, path: str, clock: Clock, tell: Callable[[str], None], directories: Sequence[str] = ()
+    ) -> None:
+        """`path`: absolute. `tell` gets one sentence, the first time that a `tick` cannot write.
+
+        `directories`: as for `write_result_file`.
+        """
+        self._path = path
+        self._directories = directories
+        self._clock = clock
+        self._tell = tell
+        self._has_told = False
+        self._tried_s = clock.now_s()
+        self._metrics = _RunMetrics()
+        self._registry = CollectorRegistry()
+        self._registry.register(self._metrics)
+        self._metrics.put("ralph_start_time_seconds", clock.utc_now().timestamp())
+
+    def saw(self, event: Event) -> None:
+        self._metrics.saw(event)
+
+    def open(self) -> None:
+        """The first file, before anything is spent. Raises OSError where none can be written."""
+        self._write()
+        remove_leftovers(Path(self._path).parent)
+
+    def tick(self, now_s: float) -> None:
+        """Several times a second: writes when the last try is a minute ago. One that fails must not end the run."""
+        if now_s - self._tried_s < WRITE_EVERY_S:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            if not self._has_told:
+                self._has_told = True
+                self._tell(f"{self.problem(error)}; it is tried again each minute")
+
+    def close(self, exit_code: int | None = None) -> None:
+        """The last file. `exit_code`: the process's; None: that of the last result. Raises OSError."""
+        if exit_code is not None:
+            self._metrics.put("ralph_run_exit_code", exit_code)
+        self._write()
+
+    def problem(self, error: OSError) -> str:
+        """What `open` and `close` raised, as a sentence for the user."""
+        return f"cannot write the metrics file {self._path}: {error.strerror or error}"
+
+    def _write(self) -> None:
+        self._tried_s = self._clock.now_s()
+        self._metrics.put("ralph_last_write_time_seconds", self._clock.utc_now().timestamp())
+        write_result_file(self._path, generate_latest(self._registry), self._directories)
+
+
+class _RunMetrics:
+    """The numbers, a collector of the client's. What nobody has counted or set has no sample.
+
+    The client's own Counter and Gauge stay out of it. They share their numbers through the files that another
+    program's PROMETHEUS_MULTIPROC_DIR asks for, and a Gauge is 0 before it is known: an exit code of 0, for instance.
+    """
+
+    def __init__(self) -> None:
+        self._labels = {metric.name: metric.labels for metric in METRICS}
+        self._numbers: dict[str, dict[tuple[str, ...], float]] = {metric.name: {} for metric in METRICS}
+        self._tools = {REPORT_TOOL}
+        self._usage = RunUsage()
+        self._report_turns: list[int] = []
+        # A run that a driver steers ends once per message, and its events count from 1 again.
+        self._turns_of_ended_runs = 0
+        self._turns_of_this_run = 0
+        self._attempts_of_this_run = 0
+        for name, labels in self._labels.items():
+            if name.endswith("_total") and not labels:
+                self.put(name, 0)
+
+    def add(self, name: str, amount: float = 1, **labels: str) -> None:
+        numbers, key = self._numbers[name], self._key(name, labels)
+        numbers[key] = numbers.get(key, 0) + amount
+
+    def put(self, name: str, value: float, **labels: str) -> None:
+        self._numbers[name][self._key(name, labels)] = value
+
+    def _key(self, name: str, labels: dict[str, str]) -> tuple[str, ...]:
+        """A name from the command line may hold bytes that are no text; the format is UTF-8."""
+        return tuple(labels[label].encode(errors="replace").decode() for label in self._labels[name])
+
+    def collect(self) -> Iterator[Metric]:
+        for name, labels, about in METRICS:
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(name, about, labels=labels)
+            for values, number in self._numbers[name].items():
+                family.add_metric(values, number)
+            yield family
+        turns = self._report_turns
+        within = [(str(float(most)), sum(turn <= most for turn in turns)) for most in TURN_BUCKETS]
+        yield HistogramMetricFamily(
+            "ralph_final_report_turns",
+            "The turn that gave the report; of a synthetic one, the last turn.",
+            buckets=[*within, ("+Inf", len(turns))],
+            sum_value=sum(turns),
+        )
+
+    def saw(self, event: Event) -> None:
+        match event:
+            case ev.StreamReceived():
+                pass  # by far the most
+            case ev.AttemptEnded():
+                self._count_attempt(event)
+            case ev.RetryScheduled():
+                self.add("ralph_retries_total", kind=event.kind)
+            case ev.RetryRecovered() | ev.RetryExhausted():
+                self.add("ralph_retry_wait_seconds_total", event.total_wait_s)
+            case ev.ToolFinished():
+                self._count_tool(event)
+            case ev.ReportAccepted():
+                self._count_report(event)
+            case ev.RunStarted():
+                self._tools.update(event.tools)
+            case ev.RunEnded():
+                self._count_end(event)
+            case _:
+                self._count_turn(event)
+
+    def _count_turn(self, event: Event) -> None:
+        match event:
+            case ev.TurnStarted():
+                self._count_turns(event.turn - 1)
+            case ev.SyntheticRetry():
+                self.add("ralph_synthetic_retries_total", reason=event.reason)
+            case ev.MalformedCallRefused():
+                self.add("ralph_malformed_calls_total")
+            case ev.GuardTripped():
+                self.add("ralph_guard_refusals_total", guard=event.guard)
+            case ev.ContextCompacted():
+                self.add("ralph_compactions_total", trigger=event.trigger, source=event.source)
+            case ev.TurnsCollapsed():
+                self.add("ralph_retry_collapse_total", reason=event.reason)
+
+    def _count_attempt(self, event: ev.AttemptEnded) -> None:
+        tokens, model = event.tokens, event.model
+        self.add("ralph_requests_total", model=model, target=event.target, outcome=event.kind or "answered")
+        self.add("ralph_api_seconds_total", event.latency_s)
+        if tokens == TokenUsage():
+            return
+        self.add("ralph_tokens_total", tokens.input, model=model, type="input")
+        self.add("ralph_tokens_total", tokens.cache_write, model=model, type="cache_write")
+        self.add("ralph_tokens_total", tokens.cache_read, model=model, type="cache_read")
+        self.add("ralph_tokens_total", tokens.output, model=model, type="output")
+        # As in the result: once a part of a model's cost is not known, no sum is.
+        self._usage = self._usage.plus(model, tokens, event.facts)
+        self._numbers["ralph_cost_usd_total"].clear()
+        for name, usage in self._usage.by_model.items():
+            if usage.cost_usd is not None:
+                self.put("ralph_cost_usd_total", usage.cost_usd, model=name)
+
+    def _count_tool(self, event: ev.ToolFinished) -> None:
+        name = event.call.name if event.call.name in self._tools else UNKNOWN_TOOL
+        result = "error" if event.result.output.is_error else "ok"
+        self.add("ralph_tool_calls_total", tool=name, result=result)
+        self.add("ralph_tool_seconds_total", event.took_s, tool=name)
+
+    def _count_report(self, event: ev.ReportAccepted) -> None:
+        forced = event.forced_reason or "none"
+        self.add(
+            "ralph_final_report_total", source=event.source, status=event.status, forced_final_reason=forced
+        )
+        # The event has the run's count so far.
+        new_attempts = max(event.attempts - self._attempts_of_this_run, 0)
+        self.add("ralph_final_report_attempts_total", new_attempts)
+        self._attempts_of_this_run += new_attempts
+        self._report_turns.append(event.turn)
+
+    def _count_turns(self, of_this_run: int) -> None:
+        """Never fewer than before: an end that came before the loop, or by a bug, knows of none."""
+        self._turns_of_this_run = max(of_this_run, self._turns_of_this_run)
+        self.put("ralph_turns_total", self._turns_of_ended_runs + self._turns_of_this_run)
+
+    def _count_end(self, event: ev.RunEnded) -> None:
+        self._count_turns(event.num_turns)
+        self._turns_of_ended_runs += self._turns_of_this_run
+        self._turns_of_this_run = self._attempts_of_this_run = 0
+        outcome = event.outcome.value
+        self.add("ralph_runs_total", outcome=outcome)
+        self._numbers["ralph_run_outcome"].clear()
+        self.put("ralph_run_outcome", 1, outcome=outcome)
+        self.put("ralph_run_exit_code", event.exit_code)
+        self.put("ralph_run_duration_seconds", event.duration_s)

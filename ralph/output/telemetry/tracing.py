@@ -1,0 +1,107 @@
+"""The way into `--otel`: opens the tracing of a run, or says in one line why it cannot be had.
+
+It loads nothing of OpenTelemetry until it is asked to; what becomes a span is `tracing_spans.py`'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ralph.values.shortage import shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ralph.output.telemetry.tracing_spans import Tracing
+
+EXTRA_MISSING = "--otel needs the extra: pip install 'ralph-headless[otel]'"
+
+_DEFAULT_ENDPOINT = "http://localhost:4318"  # the OTLP specification's
+_OWN_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_PROTOCOL = "http/protobuf"
+# They log failures, headers with keys in them among the rest; standard error belongs to ralph's own lines.
+_TALKATIVE = ("opentelemetry", "requests", "urllib3")
+
+
+class TracingError(Exception):
+    """`--otel` cannot be had as the installation or the environment is. One line, for the user."""
+
+
+def open_tracing(
+    session_id: str,
+    environment: Mapping[str, str],
+    *,
+    version: str,
+    tell: Callable[[str], None],
+    redact: Callable[[str], str] = str,
+    now_ns: Callable[[], int] = time.time_ns,
+) -> Tracing:
+    """Spans are delivered from now on, by a thread of their own. Raises TracingError, and ShortageError.
+
+    `environment` must be the process's own, or a copy: the SDK reads `os.environ` itself. `tell` gets at most one
+    line, from `close`. `now_ns` is the wall clock.
+    """
+    endpoint = _endpoint(environment)
+    _demand_protocol(environment)
+    for name in _TALKATIVE:
+        logger = logging.getLogger(name)
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # requests has opinions about its neighbours' versions
+            from ralph.output.telemetry.tracing_delivery import Delivery  # noqa: PLC0415 - an extra
+            from ralph.output.telemetry.tracing_spans import Tracing, tracer_for  # noqa: PLC0415 - the same
+    except ImportError as error:
+        raise TracingError(EXTRA_MISSING) from error
+    delivery = None
+    try:
+        delivery = Delivery(endpoint)
+        tracer = tracer_for(delivery, version)
+    except Exception as error:  # whatever a library says of a setting it cannot use
+        if delivery is not None:
+            delivery.close(timeout_s=1.0)  # there is nothing to send: its thread ends at once
+        short = shortage_of(error)
+        if short is not None:
+            raise short from error
+        said = " ".join(redact(str(error)).split())
+        raise TracingError(f"--otel: the OTEL_* variables cannot be used: {said}") from error
+    return Tracing(
+        tracer,
+        delivery,
+        session_id=session_id,
+        environment=environment,
+        tell=tell,
+        redact=redact,
+        now_ns=now_ns,
+    )
+
+
+def _endpoint(environment: Mapping[str, str]) -> str:
+    own = environment.get(_OWN_ENDPOINT)
+    base = environment.get(_ENDPOINT) or _DEFAULT_ENDPOINT
+    name, endpoint = (_OWN_ENDPOINT, own) if own else (_ENDPOINT, f"{base.rstrip('/')}/v1/traces")
+    try:
+        parts = urlsplit(endpoint)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        # The value is not repeated: what is no URL cannot be searched for a password.
+        raise TracingError(f"--otel: {name} must be a URL such as {_DEFAULT_ENDPOINT}")
+    return endpoint
+
+
+def _demand_protocol(environment: Mapping[str, str]) -> None:
+    for name in _PROTOCOLS:
+        value = environment.get(name)
+        if value:
+            if value != _PROTOCOL:
+                raise TracingError(f"--otel: {name} is {value!r}; ralph speaks {_PROTOCOL} only")
+            return

@@ -1,0 +1,165 @@
+"""Which facts of an event leave the process, and under which name. Whatever is not listed here stays.
+
+It lists names, numbers and kinds, and refuses every field that may hold text: prompts, answers, arguments, outputs,
+error messages. Pure; values of None mean "not known".
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from ralph.values import events as ev
+from ralph.values.usage import TokenUsage, cost_usd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.values.tool_calls import ToolCall
+
+    Attributes = Mapping[str, Any]
+
+# The GenAI conventions' names stand here as text: they have left the package that held them as constants.
+_PROVIDER = {"gen_ai.provider.name": "anthropic"}
+_CHAIN = {"ralph.attempt": "attempt"}
+_CHAIN_END = {**_CHAIN, "ralph.retries": "retries", "ralph.waited_s": "total_wait_s"}
+_ANSWERING = {**_CHAIN, "ralph.target": "target"}
+
+_MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
+    ev.RetryScheduled: (
+        "api_retry",
+        {
+            "ralph.retry": "attempt",
+            "ralph.max_retries": "max_retries",
+            "ralph.wait_s": "wait_s",
+            "ralph.target": "target",
+            "error.type": "kind",
+            "http.response.status_code": "status",
+        },
+    ),
+    ev.RetryRecovered: ("retry_recovered", _CHAIN_END),
+    ev.RetryExhausted: ("retry_exhausted", _CHAIN_END),
+    ev.ModelFallback: (
+        "model_fallback",
+        {**_CHAIN, "ralph.from": "from_target", "ralph.to": "to_target", "ralph.reason": "reason"},
+    ),
+    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", _ANSWERING),
+    ev.ModelFallbackRecovered: ("model_fallback_recovered", _ANSWERING),
+    ev.SyntheticRetry: ("synthetic_retry", {"ralph.retry": "number", "ralph.reason": "reason"}),
+    ev.MalformedCallRefused: ("malformed_call", {"gen_ai.tool.name": "tool"}),
+    ev.GuardTripped: (
+        "guard",
+        {"ralph.guard": "guard", "ralph.refusals": "refusals", "gen_ai.tool.name": "call.name"},
+    ),
+    ev.FinalTurnEntered: ("final_turn", {"ralph.reason": "reason"}),
+    ev.TurnsCollapsed: (
+        "turns_collapsed",
+        {
+            "ralph.reason": "reason",
+            "ralph.old_max_turns": "old_max_turns",
+            "ralph.new_max_turns": "new_max_turns",
+        },
+    ),
+    ev.ReportAccepted: (
+        "report_accepted",
+        {
+            "ralph.source": "source",
+            "ralph.status": "status",
+            "ralph.attempts": "attempts",
+            "ralph.reason": "forced_reason",
+        },
+    ),
+    ev.ContextCompacted: (
+        "compact_boundary",
+        {
+            "ralph.trigger": "trigger",
+            "ralph.source": "source",
+            "ralph.pre_tokens": "pre_tokens",
+            "ralph.post_tokens": "post_tokens",
+        },
+    ),
+}
+"""By type: the name that ralph's own output uses too, and for each attribute the event's field."""
+
+
+def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:
+    """A span event's name and attributes; None for what is none."""
+    if (moment := _MOMENTS.get(type(event))) is None:
+        return None
+    name, fields = moment
+    return name, {key: attrgetter(field)(event) for key, field in fields.items()}
+
+
+def of_run(session_id: str) -> Attributes:
+    return {
+        **_PROVIDER,
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "ralph",
+        "gen_ai.conversation.id": session_id,
+    }
+
+
+def of_result(event: ev.RunEnded) -> Attributes:
+    return {
+        **_usage(event.usage.tokens),
+        "ralph.outcome": event.outcome.value,
+        "ralph.exit_code": event.exit_code,
+        "ralph.turns": event.num_turns,
+        "ralph.retries": event.retries,
+        "ralph.waited_s": event.waited_s,
+        "ralph.api_s": event.api_s,
+        "ralph.cost_usd": event.usage.cost_usd,
+    }
+
+
+def of_attempt(event: ev.AttemptEnded, session_id: str) -> Attributes:
+    return {
+        **_PROVIDER,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.conversation.id": session_id,
+        "gen_ai.request.model": event.model,
+        **_usage(event.tokens),
+        "http.response.status_code": event.status,
+        "ralph.attempt": event.attempt,
+        "ralph.target": event.target,
+        "ralph.turn": event.turn,
+        "ralph.cost_usd": cost_usd(event.facts, event.tokens),
+    }
+
+
+def of_tool(call: ToolCall) -> Attributes:
+    return {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": call.name,
+        "gen_ai.tool.call.id": call.id,
+        "gen_ai.tool.type": "function",
+    }
+
+
+def of_stream(event: Mapping[str, Any]) -> Attributes:
+    """What one event of an answer says of the whole. A server may send anything: what is no text is not known."""
+    match event:
+        case {"type": "message_start", "message": {**message}}:
+            return {
+                "gen_ai.response.id": _text(message.get("id")),
+                "gen_ai.response.model": _text(message.get("model")),
+            }
+        case {"type": "message_delta", "delta": {"stop_reason": str(reason)}}:
+            return {"gen_ai.response.finish_reasons": (reason,)}
+        case _:
+            return {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _usage(tokens: TokenUsage) -> dict[str, int]:
+    if tokens == TokenUsage():
+        return {}
+    return {
+        "gen_ai.usage.input_tokens": tokens.prompt,  # the conventions: cached tokens are a part of it
+        "gen_ai.usage.output_tokens": tokens.output,
+        "gen_ai.usage.cache_creation.input_tokens": tokens.cache_write,
+        "gen_ai.usage.cache_read.input_tokens": tokens.cache_read,
+    }

@@ -1,0 +1,137 @@
+"""Delivers finished spans to an OTLP endpoint from a thread of its own, and counts what does not arrive.
+
+Nothing of it reaches the run: the queue is bounded, the end is waited for no longer than it is told to.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import requests
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from ralph.machine.starting import start_thread
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The SDK's own defaults for its batches: 2,048 spans wait, 512 go at once, after 5 s at the latest.
+MOST_WAITING_SPANS = 2048
+_BATCH_SPANS = 512
+_INTERVAL_S = 5.0
+
+
+class Delivery(SpanProcessor):
+    """A span processor. The SDK's own does not say what it lost and closes in up to 30 s."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.taken = 0
+        """Spans that were handed over."""
+        self.delivered = 0
+        """Of those, how many the endpoint has confirmed."""
+        self._endpoint = endpoint
+        self._session = _Session()
+        self._exporter = OTLPSpanExporter(endpoint=endpoint, session=self._session)
+        # The oldest gives way: the newest of a trace hold its totals.
+        self._waiting: deque[ReadableSpan] = deque(maxlen=MOST_WAITING_SPANS)
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._is_abandoned = False
+        self._thread: threading.Thread | None = None
+        self._start_thread()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        with self._changed:
+            if not self._is_closing:
+                self.taken += 1
+                self._waiting.append(span)
+                self._changed.notify()
+        self._start_thread()
+
+    def close(self, timeout_s: float) -> str | None:
+        """What waits is sent, as far as the time allows. Why something was lost; None: all has arrived."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._start_thread()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        with self._changed:
+            self._is_abandoned = True
+            is_late = self._thread is not None and self._thread.is_alive()
+            lost = self.taken - self.delivered
+        with suppress(Exception):
+            # Ends the wait for a retry, where the thread is in one. The SDK has no types for it.
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        if lost == 0:
+            return None
+        why = self._session.problem or (f"no answer within {timeout_s:g}s" if is_late else "not accepted")
+        return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
+
+    def _start_thread(self) -> None:
+        """Where the machine has none left, the spans wait, and the next one tries again."""
+        if self._thread is None:
+            try:
+                self._thread = start_thread(self._work, name="ralph-traces")
+            except ShortageError as error:
+                self._session.problem = str(error)
+
+    def _work(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            is_delivered = self._send(batch)
+            with self._changed:
+                if is_delivered and not self._is_abandoned:
+                    self.delivered += len(batch)
+
+    def _next_batch(self) -> list[ReadableSpan] | None:
+        """Waits until there is enough to send, or it has waited long enough. None: it is over."""
+        with self._changed:
+            ends_s = time.monotonic() + _INTERVAL_S
+            while not self._is_closing and len(self._waiting) < _BATCH_SPANS:
+                left_s = ends_s - time.monotonic()
+                if left_s <= 0 and self._waiting:
+                    break
+                self._changed.wait(left_s if left_s > 0 else None)
+            if self._is_abandoned or not self._waiting:
+                return None
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SPANS))]
+
+    def _send(self, batch: Sequence[ReadableSpan]) -> bool:
+        try:
+            result = self._exporter.export(batch)
+        except Exception as error:  # noqa: BLE001 - a thread that dies prints a traceback
+            self._session.problem = type(error).__name__
+            return False
+        return result is SpanExportResult.SUCCESS and self._session.problem is None
+
+
+class _Session(requests.Session):
+    """Remembers how the last request went wrong, in words without an address or a header."""
+
+    problem: str | None = None
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        try:
+            response = super().send(request, **kwargs)
+        except Exception as error:
+            self.problem = type(error).__name__
+            raise
+        # The exporter would take a redirect for success, and follows none.
+        self.problem = None if response.status_code < 300 else f"HTTP {response.status_code}"
+        return response
+
+
+def _shown(endpoint: str) -> str:
+    """Without user, password and query: they may hold a key."""
+    parts = urlsplit(endpoint)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

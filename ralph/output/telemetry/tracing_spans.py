@@ -1,0 +1,229 @@
+"""Turns a run's events into the spans of one trace: the run, its turns, and their requests and tool calls.
+
+It knows when a span begins, ends and has failed; what it may say is `tracing_attributes.py`'s business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from ralph.output.telemetry import tracing_attributes as attributes
+from ralph.values import events as ev
+from ralph.values.error_text import describe_bug
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from opentelemetry.trace import Span, Tracer
+
+    from ralph.output.telemetry.tracing_delivery import Delivery
+    from ralph.values.tool_calls import ToolCall
+
+CLOSE_TIMEOUT_S = 2.0
+LONGEST_NAME = 128
+"""Characters of a string: names are shorter, and a model or a server may have made this one up."""
+
+
+def tracer_for(delivery: Delivery, version: str) -> Tracer:
+    """Of a provider of our own: the process-wide one stays as it is, and nothing hooks into the exit."""
+    named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
+    resource = Resource.create({"service.name": named, "service.version": version})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(delivery)
+    return provider.get_tracer("ralph", version)
+
+
+class _Open(Struct, frozen=True):
+    span: Span
+    started_ns: int
+
+    def fail(self, kind: str) -> None:
+        self.span.set_attribute("error.type", kind)
+        self.span.set_status(StatusCode.ERROR, kind)
+
+    def end(self, end_ns: int) -> None:
+        self.span.end(max(end_ns, self.started_ns))  # a wall clock may be set back
+
+
+class Tracing:
+    """Show it every event, then `close` it. Neither raises: a bug in here ends the tracing, not the run."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        delivery: Delivery,
+        *,
+        session_id: str,
+        environment: Mapping[str, str],
+        tell: Callable[[str], None],
+        redact: Callable[[str], str],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self.session_id = session_id
+        """Of the runs that begin from here on."""
+        self._tracer = tracer
+        self._delivery = delivery
+        self._tell = tell
+        self._redact = redact
+        self._now_ns = now_ns
+        carrier = {name.lower(): environment.get(name, "") for name in ("TRACEPARENT", "TRACESTATE")}
+        self._around = TraceContextTextMapPropagator().extract(carrier, Context())
+        """What every run is a child of; empty where there is nothing, or nothing that can be read."""
+        self._run: _Open | None = None
+        self._turn: _Open | None = None
+        self._tools: dict[str, _Open] = {}
+        self._answer: dict[str, Any] = {}
+        """What the server has said of the answer that is being received."""
+        self._bug: str | None = None
+        self._is_closed = False
+
+    def saw(self, event: ev.Event) -> None:
+        if self._is_closed or self._bug is not None:
+            return
+        try:
+            self._record(event)
+        except Exception as error:  # noqa: BLE001 - tracing must never hurt the run
+            self._stop(error)
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Send what is left, for at most so long, and tell once what went wrong."""
+        if self._is_closed:
+            return
+        try:
+            self._cut_off()
+        except Exception as error:  # noqa: BLE001 - the same
+            self._stop(error)
+        self._is_closed = True
+        told = [text for text in (self._bug, self._delivery.close(timeout_s)) if text is not None]
+        if told:
+            self._tell(f"--otel: {'; '.join(told)}")
+
+    def _stop(self, error: Exception) -> None:
+        self._bug = self._bug or f"tracing has stopped: {self._redact(describe_bug(error))}"
+
+    def _record(self, event: ev.Event) -> None:
+        match event:
+            case ev.StreamReceived():
+                self._answer.update(attributes.of_stream(event.event))
+            case ev.TurnStarted():
+                self._turn_started(event)
+            case ev.AttemptEnded():
+                self._attempt_ended(event)
+            case ev.ToolStarted():
+                self._tools[event.call.id] = self._tool(event.call, self._now_ns())
+            case ev.ToolFinished():
+                self._tool_finished(event)
+            case ev.RunEnded():
+                self._run_ended(event)
+            case _ if (moment := attributes.moment_of(event)) is not None:
+                now_ns = self._now_ns()
+                name, about = moment
+                self._parent(now_ns).span.add_event(name, self._fit(about), now_ns)
+
+    def _turn_started(self, event: ev.TurnStarted) -> None:
+        now_ns = self._now_ns()
+        self._end_turn(now_ns)
+        run = self._run_span(now_ns)
+        self._turn = self._start(f"turn {event.turn}", run, now_ns, {"ralph.turn": event.turn})
+
+    def _attempt_ended(self, event: ev.AttemptEnded) -> None:
+        now_ns = self._now_ns()
+        started_ns = now_ns - _ns(event.latency_s)
+        about = {**attributes.of_attempt(event, self.session_id), **self._answer}
+        self._answer = {}
+        parent = self._parent(started_ns)
+        opened = self._start(f"chat {event.model}", parent, started_ns, about, SpanKind.CLIENT)
+        if event.kind is not None:
+            opened.fail(event.kind)
+        opened.end(now_ns)
+
+    def _tool(self, call: ToolCall, started_ns: int) -> _Open:
+        about = attributes.of_tool(call)
+        return self._start(f"execute_tool {call.name}", self._parent(started_ns), started_ns, about)
+
+    def _tool_finished(self, event: ev.ToolFinished) -> None:
+        """Calls that ran side by side are told together, at the end of the longest: each took its own time."""
+        now_ns, took_ns = self._now_ns(), _ns(event.took_s)
+        opened = self._tools.pop(event.call.id, None) or self._tool(event.call, now_ns - took_ns)
+        if event.result.output.is_error:
+            opened.fail("tool_error")
+        opened.end(min(now_ns, opened.started_ns + took_ns))
+
+    def _run_ended(self, event: ev.RunEnded) -> None:
+        now_ns = self._now_ns()
+        run = self._run_span(now_ns - _ns(event.duration_s))
+        run.span.set_attributes(self._fit(attributes.of_result(event)))
+        self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
+
+    def _cut_off(self) -> None:
+        """The end of a run that has not told its own."""
+        if self._run is not None:
+            self._end_run(self._now_ns(), "no_result")
+
+    def _end_run(self, now_ns: int, failure: str | None) -> None:
+        self._end_turn(now_ns)
+        if self._run is not None:
+            if failure is not None:
+                self._run.fail(failure)
+            self._run.end(now_ns)
+        self._run = None
+        self._answer = {}
+
+    def _end_turn(self, now_ns: int) -> None:
+        """Calls without a result were stopped in the middle."""
+        for opened in self._tools.values():
+            opened.fail("interrupted")
+            opened.end(now_ns)
+        self._tools.clear()
+        if self._turn is not None:
+            self._turn.end(now_ns)
+        self._turn = None
+
+    def _parent(self, started_ns: int) -> _Open:
+        return self._turn or self._run_span(started_ns)
+
+    def _run_span(self, started_ns: int) -> _Open:
+        """The run begins with whatever is told of it first: idle time between two tasks is no part of either."""
+        if self._run is None:
+            about = attributes.of_run(self.session_id)
+            self._run = self._start("invoke_agent ralph", None, started_ns, about)
+        return self._run
+
+    def _start(
+        self,
+        name: str,
+        parent: _Open | None,
+        started_ns: int,
+        about: Mapping[str, Any],
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> _Open:
+        # Always in a context of its own: nothing is ever current, so nothing leaks into a request.
+        around = self._around if parent is None else trace.set_span_in_context(parent.span, Context())
+        span = self._tracer.start_span(
+            self._shown(name), around, kind=kind, attributes=self._fit(about), start_time=started_ns
+        )
+        return _Open(span, started_ns)
+
+    def _fit(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: self._shown(value) for key, value in about.items() if value is not None}
+
+    def _shown(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._shown(part) for part in value)
+        if not isinstance(value, str):
+            return value
+        # A lone surrogate cannot be encoded and would cost the whole batch.
+        plain = value.encode("utf-8", "replace").decode("utf-8")
+        return self._redact(plain)[:LONGEST_NAME]
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

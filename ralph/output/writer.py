@@ -1,0 +1,240 @@
+"""All output of a run: one sink for events that writes both streams, each in its form, redacted.
+
+It decides nothing about the run. Standard output belongs to the result, standard error to people.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import uuid
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+
+from ralph.output.narration import Narration
+from ralph.output.result_file import write_result_file
+from ralph.output.result_object import result_object
+from ralph.output.shown_object import redacted, shown
+from ralph.output.spool import Spool
+from ralph.output.stream_json import failure_message, stream_objects
+from ralph.values.events import Event, RunEnded
+from ralph.values.outcome import Delivery
+from ralph.values.ports import Interrupted
+from ralph.values.screen_text import foreign_lines, json_for_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.values.ports import Clock, Waiter
+
+OutputFormat = Literal["text", "json", "stream-json"]
+
+# A reader that never reads is waited for this long at the end; it fits into the six seconds of a signal.
+LAST_CHANCE_S = 5.0
+LAST_CHANCE_AFTER_SIGNAL_S = 0.5
+
+# Answers are never left out, so there may not be more of them than this and one.
+MOST_UNANSWERED_BYTES = 8 * 1024 * 1024
+
+_CLEAR_LINE = b"\r\x1b[K"
+
+
+class OutputOptions(Struct, frozen=True):
+    output_format: OutputFormat = "text"
+    include_partial: bool = False
+    is_quiet: bool = False
+    result_file: str | None = None
+    """Where the `result` object is written too, by atomic rename. None: nowhere."""
+    directories: tuple[str, ...] = ()
+    """Where ralph was called and where it works, absolute: links there do not lead its files elsewhere."""
+
+
+class Writer:
+    """An `Events` sink over two file descriptors."""
+
+    def __init__(
+        self,
+        options: OutputOptions,
+        session_id: str,
+        ralph_version: str,
+        *,
+        redact: Callable[[str], str],
+        stdout_fd: int = 1,
+        stderr_fd: int = 2,
+        has_color: bool = False,
+        is_on_terminal: bool = False,
+        is_one_terminal: bool = False,
+        is_one_stream: bool = False,
+        last_chance_s: float = LAST_CHANCE_S,
+    ) -> None:
+        """`is_on_terminal`: `stdout_fd` is shown to people, who get no exact text but one that cannot do anything.
+
+        `is_one_terminal`: both descriptors are the same screen, which need not show the answer twice.
+
+        `is_one_stream`: both are one pipe or file that a program reads. Lines for people would break JSON there, and the
+        model's words would stand in a text twice.
+        """
+        self._options = options
+        self.session_id = session_id
+        """May change until the first event."""
+        self._ralph_version = ralph_version
+        self.redact = redact
+        """Cuts secrets out of everything written. Replaced once the settings have told all of them."""
+        self.tells_people = not is_one_stream or options.output_format == "text"
+        """Lines are written to standard error."""
+        self._narration = Narration(
+            is_quiet=options.is_quiet, has_color=has_color, tells_words=not is_one_stream
+        )
+        self._is_on_terminal = is_on_terminal
+        self._shows_answer_twice = is_one_terminal and not options.is_quiet
+        self._stdout = Spool(stdout_fd)
+        # One spool for one stream: nothing overtakes the answer or tears it.
+        self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
+        self._counting = ""
+        """The countdown that stands on the screen; empty: none does."""
+        self._last_chance_s = last_chance_s
+        self._last_chance_ends_s: float | None = None
+        self._is_closing = False
+        self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
+
+    def emit(self, event: Event) -> None:
+        """Of the end of the run only the result is written here; its last lines come with `tell_end`."""
+        if self._is_closing:
+            return  # a heartbeat of the last wait: the result stays the last word
+        if isinstance(event, RunEnded):
+            self._write_result(event)
+            return
+        self._narrate(event)
+        if self._options.output_format == "stream-json":
+            for fields in stream_objects(
+                event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
+            ):
+                self._put_json(self._json_line(fields))
+
+    @property
+    def has_room(self) -> bool:
+        """For more than events: whoever drives the run reads what it is answered."""
+        return self._stdout.unread_bytes < MOST_UNANSWERED_BYTES
+
+    def respond(self, fields: dict[str, Any]) -> None:
+        """An answer to whoever drives the run; it is written even while the output is closing."""
+        line = json.dumps(shown(fields, self.redact), ensure_ascii=False, separators=(",", ":"))
+        self._put_json(line, must_arrive=True)
+
+    def count_down(self, waiting_for: str, left_s: float) -> None:
+        """In place, on a terminal: seconds until a wait is over. 0 takes the line away."""
+        left = f"[wait] {waiting_for} in {math.ceil(left_s)}s" if left_s > 0 else ""
+        if left != self._counting:
+            self._counting = left
+            self._stderr.write(_CLEAR_LINE + self._narration.color("dim", left).encode())
+
+    def write_result_file(self, ended: RunEnded) -> None:
+        """Raises OSError; the file then has its old content or none."""
+        if self._options.result_file is not None:
+            result = self._json_line(result_object(ended, self.session_id))
+            write_result_file(self._options.result_file, _encoded(result), self._options.directories)
+
+    def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
+        """Give the reader of standard output a last chance to take what is there; a signal shortens it.
+
+        Returns why standard output could not take the result, a full disk for one. A reader that is gone or
+        never reads is no such reason.
+        """
+        self._is_closing = True
+        self._drain(self._stdout, waiter, clock)
+        return self._stdout.failure
+
+    @property
+    def delivery(self) -> Delivery:
+        """Of what was written to standard output so far."""
+        if self._stdout.failure is not None:
+            return Delivery.FAILED
+        if self._stdout.has_lost_reader:
+            return Delivery.READER_LEFT
+        return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
+
+    def tell(self, event: Event) -> None:
+        """To people alone: before the run has begun, or after its result was written."""
+        self._narrate(event)
+
+    def tell_end(self, ended: RunEnded) -> None:
+        """Hints and the outcome on standard error, once nothing can change it any more."""
+        self._narrate(ended)
+
+    def conclude(self, waiter: Waiter, clock: Clock) -> None:
+        """Give the reader of standard error what is left of the last chance."""
+        self._drain(self._stderr, waiter, clock)
+
+    def _narrate(self, event: Event) -> None:
+        if not self.tells_people:
+            return
+        for line in self._narration.lines(event):
+            if self._counting:
+                self._counting = ""
+                self._stderr.write(_CLEAR_LINE)
+            self._stderr.write(_encoded(self.redact(line)), must_arrive=isinstance(event, RunEnded))
+
+    def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
+        """Both streams together are waited for no longer than the last chance."""
+        if self._last_chance_ends_s is None:
+            self._last_chance_ends_s = clock.now_s() + self._last_chance_s
+        while True:
+            try:
+                spool.drain(waiter, clock, self._last_chance_ends_s)
+            except Interrupted:
+                # A healthy reader needs milliseconds; the signal may be older than this wait.
+                soon_s = clock.now_s() + LAST_CHANCE_AFTER_SIGNAL_S
+                self._last_chance_ends_s = min(self._last_chance_ends_s, soon_s)
+            else:
+                return
+
+    @property
+    def is_closing(self) -> bool:
+        """The result is out, or never will be: nothing more is written."""
+        return self._is_closing
+
+    def _write_result(self, ended: RunEnded) -> None:
+        if self._options.output_format == "stream-json":
+            failure = failure_message(ended, self._new_id())
+            if failure is not None:
+                self._put_json(self._json_line(failure))
+        if self._options.output_format != "text":
+            fields = result_object(ended, self.session_id)
+            if self._stdout.dropped_writes:
+                fields["dropped_events"] = self._stdout.dropped_writes
+            self._put_json(self._json_line(fields), must_arrive=True)
+        else:
+            answer = self._text_answer(ended)
+            if answer is not None:
+                self._stdout.write(_encoded(answer), must_arrive=True)
+
+    def _text_answer(self, ended: RunEnded) -> str | None:
+        """What was asked for: the report's payload, else the last words. None: they stand on the screen already."""
+        report = ended.report
+        if report is not None and report.payload is not None:
+            payload = json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)
+            return json_for_terminal(payload) if self._is_on_terminal else payload
+        # The model's own words are narrated; a report that stood in a text or is synthetic has others.
+        is_narrated = report is None or report.source == "tool_call"
+        if ended.result is None or (is_narrated and self._shows_answer_twice):
+            return None
+        exact = ended.result
+        return self.redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
+
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    def _put_json(self, line: str, *, must_arrive: bool = False) -> None:
+        fit = json_for_terminal(line) if self._is_on_terminal else line
+        self._stdout.write(_encoded(fit), must_arrive=must_arrive)
+
+    def _json_line(self, fields: dict[str, Any]) -> str:
+        stamped = {**fields, "uuid": self._new_id(), "session_id": self.session_id}
+        return json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":"))
+
+
+def _encoded(line: str) -> bytes:
+    # Half a surrogate pair becomes \udxxx, which inside a JSON string is that half's escape.
+    return line.encode("utf-8", "backslashreplace") + b"\n"

@@ -1,0 +1,170 @@
+"""A pipe or file read to its end: waited for until its first byte comes, for so long, and then for as long as it takes.
+
+It takes nothing out of a pipe that it leaves alone: whoever else reads it finds every byte.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ralph.machine.starting import patiently, start_thread
+from ralph.values.ports import TIMED_OUT
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.prompt.prompt_input import InputWait
+    from ralph.values.ports import Mailbox
+
+SAYS_SO_AFTER_S = 3.0
+"""A wait that lasts longer is told to people, as they may not know that there is a pipe."""
+_CHUNK_BYTES = 65_536
+
+
+class Received(NamedTuple):
+    data: bytes
+    error: OSError | None = None
+    """Why it broke off; None: it has ended as it should."""
+
+
+class SilentPipe(NamedTuple):
+    """Standard input from which no byte came in time. None is taken from it."""
+
+    fd: int
+    waited_s: float
+
+    @property
+    def notice(self) -> str:
+        return (
+            f"standard input is an open pipe on which nothing came in {self.waited_s:g}s: it is left alone, and what "
+            "comes later stays unread; start ralph with </dev/null where nothing is to come, or raise clocks.input_s"
+        )
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing is begun: data has come after all, which would be missing from the prompt."""
+        return (
+            f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
+            "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
+        )
+
+    @property
+    def in_the_end(self) -> tuple[str, ...]:
+        """What the result says about it."""
+        count = self.unread_bytes()
+        come = "1 byte has" if count == 1 else f"{count:,} bytes have"
+        later = (f"{come} come on standard input since then and stay unread",) if count else ()
+        return (self.notice, *later)
+
+    def unread_bytes(self) -> int:
+        """That have come by now. 0 where the system does not say."""
+        import fcntl  # noqa: PLC0415 - most runs leave no pipe alone
+        import struct  # noqa: PLC0415 - the same
+        import termios  # noqa: PLC0415 - the same
+
+        try:
+            answer = fcntl.ioctl(self.fd, termios.FIONREAD, struct.pack("i", 0))
+        except OSError:
+            return 0
+        (count,) = struct.unpack("i", answer)
+        return int(count)
+
+
+class InputReader:
+    """Reads one descriptor, once."""
+
+    def __init__(self, wait: InputWait, fd: int, name: str, *, most_bytes: int, advice: str = "") -> None:
+        """`name`: what people call it. `most_bytes`: reading ends beyond them. `advice`: ends the line about a long wait."""
+        self._wait = wait
+        self._fd = fd
+        self._name = name
+        self._most_bytes = most_bytes
+        self._advice = advice
+        self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
+
+    def read(self) -> Received | None:
+        """All there is, or a little more than the most that is wanted; None: no first byte came in time.
+
+        Raises `Interrupted`, and ShortageError where a thread was waited for in vain.
+        """
+        if not _is_readable(self._fd) and not self._has_spoken():
+            return None
+        mailbox = self._wait.waiter.mailbox()
+        self._start(_read_chunks, self._fd, mailbox, self._most_bytes)
+        data = bytearray()
+        while True:
+            so_far = f"{len(data):,} bytes have come"
+            chunk = self._next(mailbox, None, f"the end of {self._name}", so_far)
+            if isinstance(chunk, MemoryError):
+                raise ShortageError("memory") from chunk
+            if isinstance(chunk, OSError):
+                return Received(bytes(data), chunk)
+            data += chunk
+            if not chunk or len(data) > self._most_bytes:
+                mailbox.close()
+                return Received(bytes(data))
+
+    def _has_spoken(self) -> bool:
+        """Whether there is something to read, its end included. Nothing is read yet."""
+        seconds = self._wait.first_byte_s
+        until_s = self._wait.clock.now_s() + seconds if seconds > 0 else None
+        limit = f"{seconds:g}s at most" if seconds > 0 else "without a limit"
+        mailbox = self._wait.waiter.mailbox()
+        self._start(_watch, self._fd, mailbox)
+        spoke = self._next(mailbox, until_s, f"the first byte of {self._name}", f"{limit}, clocks.input_s")
+        mailbox.close()
+        return spoke is not TIMED_OUT or _is_readable(self._fd)
+
+    def _next(self, mailbox: Mailbox, until_s: float | None, waiting_for: str, about: str) -> Any:
+        waiter, says_so_at_s = self._wait.waiter, self._says_so_at_s
+        if says_so_at_s is not None and (until_s is None or says_so_at_s < until_s):
+            item = waiter.wait(mailbox, until_s=says_so_at_s, waiting_for=waiting_for)
+            if item is not TIMED_OUT:
+                return item
+            self._says_so_at_s = None
+            self._wait.tell(f"waiting for {waiting_for} ({about}){self._advice}")
+        return waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        def start() -> None:
+            start_thread(work, *arguments, name="ralph-input")
+
+        patiently(start, self._wait.waiter, self._wait.clock)
+
+
+def _poll(fd: int, timeout_ms: int | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_ms))
+
+
+def _is_readable(fd: int) -> bool:
+    """Bytes, its end or an error: a read would not wait."""
+    return _poll(fd, 0)
+
+
+def _watch(fd: int, mailbox: Mailbox) -> None:
+    """In a thread of its own, which may stay until the process ends."""
+    _poll(fd, None)
+    mailbox.put(True)
+
+
+def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
+    """In a thread of its own. It reads on only while somebody wants more."""
+    read_bytes = 0
+    while read_bytes <= most_bytes:
+        try:
+            chunk = os.read(fd, _CHUNK_BYTES)
+        except BlockingIOError:  # whoever shares the pipe has made it non-blocking for all of us
+            _poll(fd, None)
+            continue
+        except (OSError, MemoryError) as error:
+            mailbox.put(error)
+            return
+        mailbox.put(chunk)
+        read_bytes += len(chunk)
+        if not chunk:
+            return

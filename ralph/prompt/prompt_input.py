@@ -1,0 +1,208 @@
+"""Where the task comes from: the argument, a file, standard input, or an argument with piped data below it.
+
+A terminal is never read. A pipe that stays silent is left alone, and that is said. Refuses an empty prompt, and one
+that is not UTF-8 text.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from ralph.prompt.prompt_text import argument_text, prompt_text
+from ralph.values.shortage import shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ralph.prompt.piped_input import Received, SilentPipe
+    from ralph.values.ports import Clock, Waiter
+
+# Larger than any context window.
+MOST_PROMPT_BYTES = 16 * 1024 * 1024
+
+_KEEPS_IT_OUT = "; start ralph with </dev/null where nothing is to come from it"
+
+
+class PromptError(Exception):
+    """One line that says what is wrong with the prompt and what to do (exit 2)."""
+
+
+class InputWait(NamedTuple):
+    """What waiting for input needs, and how long its first byte may take."""
+
+    waiter: Waiter
+    clock: Clock
+    first_byte_s: float
+    """`clocks.input_s`; 0: no limit."""
+    tell: Callable[[str], None]
+    """Told once what is awaited, when that takes long."""
+
+
+class PromptFound(NamedTuple):
+    text: str | None
+    """None: none was given, and none was required."""
+    notices: tuple[str, ...] = ()
+    """For people: where it came from."""
+    silent: SilentPipe | None = None
+    """Standard input, where it was waited for in vain."""
+
+
+class _Piped(NamedTuple):
+    text: str = ""
+    notices: tuple[str, ...] = ()
+    silent: SilentPipe | None = None
+
+
+def read_prompt(
+    argument: str | None,
+    file: str | None,
+    *,
+    directories: Sequence[str | Path],
+    wait: InputWait,
+    stdin_fd: int = 0,
+    is_required: bool = True,
+) -> PromptFound:
+    """The task's text. Raises PromptError, ShortageError; `Interrupted` when a signal came or the time is up.
+
+    `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without
+    `is_required` None is a prompt too, where nothing was given and nothing is piped in.
+    """
+    if argument is not None and file is not None:
+        raise PromptError("both a prompt and --prompt-file were given; use one of them")
+    if argument is None and file is None and not is_required:
+        piped = _piped_data(wait, stdin_fd)
+        return PromptFound(piped.text if piped.text.strip() else None, piped.notices, piped.silent)
+    if "-" in (argument, file):
+        argument, file = None, None
+    if file is not None:
+        argument = _read_file(file, directories, wait)
+    elif argument is not None:
+        argument = _decoded(argument, "the prompt")
+    if argument is None:
+        return PromptFound(_required_stdin(wait, stdin_fd))
+    if not argument.strip():
+        raise PromptError(f"the prompt file {file} is empty" if file is not None else "the prompt is empty")
+    piped = _piped_data(wait, stdin_fd)
+    text = f"{argument.rstrip()}\n\n{piped.text}" if piped.text.strip() else argument
+    return PromptFound(text, piped.notices, piped.silent)
+
+
+def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
+    """Read like standard input: a FIFO or a device must neither hang the run nor fill its memory."""
+    from ralph.prompt.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
+
+    try:
+        # Non-blocking only for the opening of a FIFO that nobody writes to yet.
+        fd = open_named_file(path, directories)
+        os.set_blocking(fd, True)
+    except OSError as error:
+        _raise_shortage(error)
+        raise PromptError(f"cannot read the prompt file {path}: {error.strerror}") from error
+    return _required_text(wait, fd, f"the prompt file {path}")
+
+
+def _required_stdin(wait: InputWait, fd: int) -> str:
+    if not _is_open(fd) or os.isatty(fd):
+        raise PromptError("no prompt: give it as an argument, with --prompt-file, or on standard input")
+    _refuse_kernel_file(fd)
+    text = _required_text(wait, fd, "standard input", "; close it, or give the prompt as an argument")
+    if not text.strip():
+        raise PromptError("the prompt on standard input is empty")
+    return text
+
+
+def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> str:
+    from ralph.prompt.piped_input import InputReader  # noqa: PLC0415 - a prompt on the command line needs none
+
+    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES).read()
+    if received is None:
+        raise PromptError(f"{name} stayed silent for {wait.first_byte_s:g}s{instead}")
+    if received.error is not None:
+        _raise_shortage(received.error)
+        raise PromptError(f"cannot read {name}: {received.error.strerror}")
+    return _text_of(received, name)
+
+
+def _piped_data(wait: InputWait, fd: int) -> _Piped:
+    """Data that was piped in beside the prompt, and what to say about it."""
+    if not _may_add(fd):
+        return _Piped()
+    _refuse_kernel_file(fd)
+    if _is_half_read(fd):
+        return _Piped(notices=("standard input is a file that somebody has begun to read: left alone",))
+    from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - as above
+
+    name = "standard input"
+    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=_KEEPS_IT_OUT).read()
+    if received is None:
+        return _Piped(silent=SilentPipe(fd, wait.first_byte_s))
+    if received.error is not None:
+        _raise_shortage(received.error)
+        if received.data:
+            broke_off = f"after {len(received.data):,} bytes: {received.error.strerror}"
+            raise PromptError(f"standard input broke off {broke_off}; the prompt would lack the rest")
+        return _Piped(notices=(f"standard input cannot be read ({received.error.strerror}): left alone",))
+    if not received.data.strip():
+        return _Piped()
+    count = f"{len(received.data):,} bytes"
+    return _Piped(_text_of(received, name), (f"{count} from standard input stand below the prompt",))
+
+
+def _text_of(received: Received, name: str) -> str:
+    if len(received.data) > MOST_PROMPT_BYTES:
+        raise PromptError(
+            f"{name} holds more than {MOST_PROMPT_BYTES >> 20} MiB; have the prompt name a file instead"
+        )
+    return _decoded(received.data, name)
+
+
+def _decoded(data: bytes | str, name: str) -> str:
+    """`data`: an argument, or the bytes of something else."""
+    try:
+        return argument_text(data) if isinstance(data, str) else prompt_text(data)
+    except ValueError as error:
+        raise PromptError(f"{name} {error}") from None
+
+
+def _raise_shortage(error: OSError) -> None:
+    """Nothing is wrong with the input; what is piped in must not be left out for want of a thread."""
+    short = shortage_of(error)
+    if short is not None:
+        raise short from error
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _refuse_kernel_file(fd: int) -> None:
+    """`ralph < PROMPT.md`, where that is a link to /proc/self/environ: a shell follows any link."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return
+    from ralph.prompt.named_file import refuse_kernel_file  # noqa: PLC0415 - few prompts are redirected files
+
+    try:
+        refuse_kernel_file(fd, "/dev/stdin")
+    except OSError as error:
+        raise PromptError(f"standard input is not read: {error.strerror}") from error
+
+
+def _may_add(fd: int) -> bool:
+    """A device (terminal, /dev/null) has nothing to add."""
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
+
+
+def _is_half_read(fd: int) -> bool:
+    """The rest of a file that a shell's `while read` loop goes through is not for us."""
+    return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0

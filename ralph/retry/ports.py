@@ -1,0 +1,26 @@
+"""What the retry loop needs of the world: somebody who sends one request, once. `api/` implements it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ralph.conversation.messages import RequestBody
+    from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.target import Target
+    from ralph.values.answer import Answer
+
+
+class Client(Protocol):
+    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+        """Send one request, once, with the target's key of that index. Raises only `AgentError` (and `Interrupted`);
+        never retries.
+        """
+        ...
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        """Ask the server once what it says of the target's model, for a few seconds at most.
+
+        None: it does not say, for whatever reason. Raises only `Interrupted`; remembers nothing.
+        """
+        ...

@@ -1,0 +1,239 @@
+"""Whom a run can ask: its targets, what each of them is sent, and where choosing among them stands.
+
+It chooses nothing itself: that is `retry/targets.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.conversation.context_size import ContextMeter
+from ralph.conversation.reading import Reading
+from ralph.retry.targets import Route, Rules, TargetsState
+from ralph.values.limits import SHORTEST_ANSWER
+from ralph.values.models import ALIASES, named_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.conversation.messages import Conversation, RequestBody, RequestShape
+    from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.target import Target
+    from ralph.values.models import NamedModel
+    from ralph.values.tool_calls import ToolDefinition
+    from ralph.values.usage import TokenUsage
+
+
+class Roster:
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        *,
+        system: str = "",
+        tools: tuple[ToolDefinition, ...] = (),
+        strategy: str = "fallback",
+        returns: bool = True,
+        recorded: Mapping[str, RequestShape] | None = None,
+        can_grow: bool = False,
+        aliases: Mapping[str, NamedModel] = ALIASES,
+    ) -> None:
+        """`recorded`: what targets of these names were sent before, to be sent again to the byte.
+
+        `can_grow`: `prefer` takes any model, behind the first target's endpoint and in its place.
+        """
+        self._system = system
+        self._tools = tools
+        self._recorded = recorded or {}
+        self._can_grow = can_grow
+        self.aliases = aliases
+        """What short names stand for at the first target's endpoint."""
+        self.targets: list[Target] = []
+        self._shapes: list[RequestShape] = []
+        self._readings: list[Reading] = []
+        for target in targets:
+            self._add(target)
+        key_counts = tuple(target.key_count for target in targets)
+        self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
+        self.state = TargetsState()
+        self.meter = ContextMeter()
+
+    @property
+    def target(self) -> Target:
+        """Who is asked next; after an answer, who gave it."""
+        return self.targets[self.state.route.target]
+
+    @property
+    def shape(self) -> RequestShape:
+        return self._shapes[self.state.route.target]
+
+    @property
+    def first(self) -> Target:
+        return self.targets[self.rules.first]
+
+    @property
+    def first_shape(self) -> RequestShape:
+        return self._shapes[self.rules.first]
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Targets whose requests are not what they were in the session so far: the settings ask for something else."""
+        return tuple(
+            target.name
+            for target, shape in zip(self.targets, self._shapes, strict=True)
+            if (old := self._recorded.get(target.name)) is not None and old.head() != shape.head()
+        )
+
+    @property
+    def takes_any_model(self) -> bool:
+        """`prefer` takes a model that is no target yet."""
+        return self._can_grow
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of preference."""
+        return tuple(self.targets[index].name for index in self.rules.order)
+
+    def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
+        """The next request to `target`."""
+        return self._view(conversation).request_body(max_tokens)
+
+    def _view(self, conversation: Conversation) -> Conversation:
+        return self._readings[self.state.route.target].of(conversation)
+
+    def at_most(self, conversation: Conversation) -> int:
+        """Tokens that the next request to `target` holds, whatever another model has counted."""
+        return self.meter.at_most(self.target.model, self._view(conversation).size)
+
+    def estimate(self, conversation: Conversation) -> int:
+        """Tokens that the next request to `target` holds, at most."""
+        return self.meter.estimate(self.target.model, self._view(conversation).size)
+
+    def estimate_afresh(self, conversation: Conversation) -> int:
+        """The same of a fresh context, of which nothing was counted yet."""
+        return self.meter.afresh().estimate(self.target.model, self._view(conversation).size)
+
+    def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
+        """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
+        facts, window = self.target.facts, self.window
+        most = (most_tokens, facts.max_output if facts is not None else None)
+        wish = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
+        # Some servers refuse a prompt whose answer would not fit, however short it becomes.
+        return wish if window is None else min(wish, max(SHORTEST_ANSWER, window - prompt_tokens))
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that `target` can hold; None: not known."""
+        facts = self.target.facts
+        return facts.context_window if facts is not None else None
+
+    def count(self, conversation: Conversation, tokens: TokenUsage, answer_size: int) -> None:
+        """What the server counted of this request and its answer."""
+        model = self.target.model
+        counted = self.meter.counted(model, tokens.prompt, self._view(conversation).size)
+        self.meter = counted.answered(model, tokens.output, answer_size)
+
+    def begin_afresh(self) -> None:
+        """Another context takes the place of the one that was counted."""
+        self.meter = self.meter.afresh()
+
+    def learn_window(self, window: int, prompt_tokens: int, conversation: Conversation) -> bool:
+        """What `target` said of its window and of this request when it refused it. Whether that is news."""
+        if self.window is not None and self.window <= window:
+            return False
+        index = self.state.route.target
+        self.targets[index] = replace(self.target, context_window=window)
+        self.meter = self.meter.counted(self.target.model, prompt_tokens, self._view(conversation).size)
+        return True
+
+    def describe(self, description: ModelDescription | None) -> None:
+        """What the server says of `target`; it is asked once."""
+        index = self.state.route.target
+        self.targets[index] = replace(self.target, description=description, is_described=True)
+
+    def find(self, name: str | None) -> Target:
+        """Whom a wish means; None: the one that was first at the start. Raises ValueError for one that cannot be had."""
+        if name is None:
+            return self.targets[0]
+        for target in self.targets:
+            if name == target.name:
+                return target
+        if not self._can_grow:
+            raise ValueError(f"there is no target {name!r}; the targets are {', '.join(self.names)}")
+        try:
+            model, window = named_model(name, self.aliases)
+        except ValueError as error:
+            raise ValueError(f"the model {error}") from error
+        for target in self.targets:
+            if model == target.model:
+                return target
+        return replace(
+            self.targets[0],
+            name=name,
+            model=model,
+            context_window=window,
+            description=None,
+            is_described=False,
+        )
+
+    def prefer(self, name: str | None) -> Target:
+        """The target of that name comes first from now on. Raises ValueError like `find`."""
+        target = self.find(name)
+        if target not in self.targets:
+            self._add(target)
+            self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
+        first = self.targets.index(target)
+        self.rules = replace(self.rules, first=first)
+        # It is asked for by name: whatever it was left out for is forgotten, and nobody is away from it.
+        skipped = self.state.skipped.difference(self.rules.keys_of(first))
+        self.state = replace(self.state, route=Route(first), skipped=skipped, is_away=False, announced=None)
+        return target
+
+    def shape_of(self, target: Target) -> RequestShape:
+        # Models behind one endpoint are known by their ids, whichever way they were spelled.
+        for name in (target.name, *(self._recorded if self._can_grow else ())):
+            recorded = self._recorded.get(name)
+            if recorded is not None and recorded.model == target.model:
+                return recorded.with_wishes(
+                    endpoint=target.base_url,
+                    max_tokens=target.max_tokens,
+                    effort=target.effort,
+                    thinking=target.thinking,
+                )
+        fresh = target.shape(self._system, self._tools)
+        return replace(fresh, recorded_head=fresh.head())
+
+    def cooling_s(self) -> dict[str, float]:
+        """When each target that cools down with all its keys is free again, on the run's clock."""
+        releases_s = self.state.releases_s
+        found = {}
+        for index, target in enumerate(self.targets):
+            ends = [releases_s.get(route) for route in self.rules.keys_of(index)]
+            known = [end for end in ends if end is not None]
+            if len(known) == len(ends):
+                found[target.name] = min(known)
+        return found
+
+    def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
+        """As an earlier run left it: who cools down until when, on the run's clock, and who answered last."""
+        releases_s = {
+            route: ends_s[target.name]
+            for index, target in enumerate(self.targets)
+            if target.name in ends_s
+            for route in self.rules.keys_of(index)
+        }
+        names = [target.name for target in self.targets]
+        route = Route(names.index(serving)) if serving in names else self.state.route
+        is_away = route.target != self.rules.first
+        self.state = replace(self.state, releases_s=releases_s, route=route, is_away=is_away)
+
+    def forgive(self) -> None:
+        """A new task: whoever was left out for the last one may be asked again."""
+        self.state = replace(self.state, skipped=frozenset())
+
+    def _add(self, target: Target) -> None:
+        shape = self.shape_of(target)
+        self.targets.append(target)
+        self._shapes.append(shape)
+        self._readings.append(Reading(shape))

@@ -1,0 +1,1 @@
+"""One process of `ralph run`."""

@@ -1,0 +1,162 @@
+"""Standard input as lines, read by a thread of its own. It knows nothing of what a line means.
+
+Memory is bounded: a line that is too long is dropped, and nothing more is read while too much waits to be taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.starting import start_thread
+
+if TYPE_CHECKING:
+    from ralph.values.ports import Mailbox
+
+# The API takes requests of up to 32 MB.
+LONGEST_LINE_BYTES = 32 * 1024 * 1024
+# As much as the output keeps for a reader who is behind; at least one longest line.
+MOST_UNREAD_BYTES = 64 * 1024 * 1024
+_CHUNK_BYTES = 65_536
+# What the interpreter needs for a line besides its bytes: millions of empty ones are no small matter either.
+_LINE_COST_BYTES = 256
+
+
+class TooLong(Struct, frozen=True):
+    """In the place of a line that was dropped."""
+
+    most_bytes: int
+
+
+class EndOfInput(Struct, frozen=True):
+    error: str | None = None
+    """Why nothing more can be read; None: the input has ended as it should."""
+
+
+END_OF_INPUT = EndOfInput()
+
+Item = bytes | TooLong | EndOfInput
+
+
+def why_unusable(fd: int) -> str | None:
+    """What is wrong with a descriptor that control lines are to come from; None: nothing."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        return "standard input is closed; control lines come from a pipe or a file"
+    if os.isatty(fd):
+        return "standard input is a terminal; control lines come from a pipe or a file"
+    return None
+
+
+class ControlChannel:
+    """Puts each line (without its break), `TooLong` in the place of one, and at last an `EndOfInput` into a mailbox."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        fd: int = 0,
+        *,
+        longest_line_bytes: int = LONGEST_LINE_BYTES,
+        most_unread_bytes: int = MOST_UNREAD_BYTES,
+    ) -> None:
+        self._mailbox = mailbox
+        self._fd = fd
+        self._longest_line_bytes = longest_line_bytes
+        self._most_unread_bytes = most_unread_bytes
+        self._unread_bytes = 0
+        self._room = threading.Condition()
+
+    def start(self) -> None:
+        """Read from now on. Raises ShortageError, and may then be tried again."""
+        start_thread(self._read_to_end, name="ralph-control")
+
+    def acknowledge(self, item: Item) -> None:
+        """The item was taken from the mailbox: there is room for more."""
+        with self._room:
+            self._unread_bytes -= _cost_bytes(item)
+            self._room.notify()
+
+    def _read_to_end(self) -> None:
+        splitter = LineSplitter(self._longest_line_bytes)
+        try:
+            while chunk := self._next_chunk():
+                for line in splitter.feed(chunk):
+                    self._put(line)
+        except OSError as error:
+            self._put(EndOfInput(error.strerror or str(error)))
+            return
+        except MemoryError:
+            self._put(EndOfInput(os.strerror(errno.ENOMEM)))
+            return
+        for line in splitter.end():
+            self._put(line)
+        self._put(END_OF_INPUT)
+
+    def _next_chunk(self) -> bytes:
+        while True:
+            try:
+                return os.read(self._fd, _CHUNK_BYTES)
+            except BlockingIOError:
+                # Whoever shares the pipe has made it non-blocking for all of us.
+                poll = select.poll()
+                poll.register(self._fd, select.POLLIN)
+                poll.poll()
+
+    def _put(self, item: Item) -> None:
+        cost_bytes = _cost_bytes(item)
+        with self._room:
+            self._room.wait_for(
+                lambda: not self._unread_bytes or self._unread_bytes + cost_bytes <= self._most_unread_bytes
+            )
+            self._unread_bytes += cost_bytes
+        self._mailbox.put(item)
+
+
+class LineSplitter:
+    """Lines end with LF, and a CR before it belongs to the end. A line may be fed in any pieces."""
+
+    def __init__(self, longest_bytes: int) -> None:
+        self._longest_bytes = longest_bytes
+        self._line = bytearray()
+        self._is_dropping = False
+
+    def feed(self, chunk: bytes) -> list[bytes | TooLong]:
+        """What is whole with this chunk. A line that gets too long is told at once, not when it ends."""
+        found: list[bytes | TooLong] = []
+        *ends, begun = chunk.split(b"\n")
+        for end in ends:
+            found += self._add(end)
+            if not self._is_dropping:
+                found.append(self._take())
+            self._is_dropping = False
+        found += self._add(begun)
+        return found
+
+    def end(self) -> list[bytes | TooLong]:
+        """A last line without a line break."""
+        return [self._take()] if self._line else []
+
+    def _add(self, piece: bytes) -> list[bytes | TooLong]:
+        if self._is_dropping:
+            return []
+        self._line += piece
+        if len(self._line) - self._line.endswith(b"\r") <= self._longest_bytes:
+            return []
+        self._is_dropping = True
+        self._line.clear()
+        return [TooLong(self._longest_bytes)]
+
+    def _take(self) -> bytes:
+        line = bytes(self._line.removesuffix(b"\r"))
+        self._line.clear()
+        return line
+
+
+def _cost_bytes(item: Item) -> int:
+    return _LINE_COST_BYTES + (len(item) if isinstance(item, bytes) else 0)

@@ -1,0 +1,150 @@
+"""An old session that a run goes on with, itself or a copy of it.
+
+Refuses to guess: what cannot be gone on with is one line and its exit code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph import __version__
+from ralph.conversation.journal_lines import JournalDamage
+from ralph.conversation.opening import copied_entries, directory_of, in_directory, moved_entry
+from ralph.conversation.session import NewerFormatError, NoMessageError, Session, SessionError, replay
+from ralph.run.session import CannotOpenError, OpenSession, SessionOptions, journal_errors_told
+from ralph.sessions.history import history_of
+from ralph.sessions.journal import FileJournal, SessionLockedError
+from ralph.sessions.looking import holder_of
+from ralph.sessions.naming import named_session
+from ralph.sessions.store import SessionStore, written_at
+from ralph.values.events import SessionTotal
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.resume_command import resume_command, shell_word
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from ralph.sessions.history import SessionHistory
+    from ralph.settings.tables import Settings
+
+
+def open_old_session(
+    options: SessionOptions,
+    new_id: str,
+    cwd: Path,
+    environment: Mapping[str, str],
+    now: datetime,
+    *,
+    settings: Settings,
+) -> OpenSession:
+    """`new_id`: of the copy, where the session forks.
+
+    Raises UsageError where there is nothing to go on with, CannotOpenError where there is and it cannot be.
+    """
+    with journal_errors_told(options, new_id):
+        store = SessionStore.for_user(environment, options.directory)
+        old = OldSession(options, store, cwd, now).open(new_id, settings)
+        return replace(old, notices=(*((store.notice,) if store.notice else ()), *old.notices))
+
+
+class OldSession:
+    """An old session, on its way to being gone on with. Until nothing speaks against it, its journal stays as it is."""
+
+    def __init__(self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime) -> None:
+        self._options = options
+        self._store = store
+        self._cwd = cwd
+        self._now = now
+
+    def open(self, new_id: str, settings: Settings) -> OpenSession:
+        path = self._found()
+        age_s = self._now.timestamp() - written_at(path)
+        journal, old, history = self._read(path)
+        notices = [f"going on with {named_session(old.id, age_s, history.task)}"]
+        total = SessionTotal(history.turns, history.cost_usd)
+        has_moved = old.cwd != str(self._cwd)
+        try:
+            self._refuse_another_directory(old)  # first: there other settings may hold
+            _refuse_another_server(old, settings)
+            if has_moved:
+                gone, here = shell_word(old.cwd), shell_word(str(self._cwd))
+                notices.append(f"the session's directory {gone} is gone; it goes on in {here}")
+                old = in_directory(old, str(self._cwd))
+            if self._options.forks:
+                return OpenSession(new_id, self._copy(journal, new_id), old, tuple(notices))
+            journal.mend()
+            if has_moved:
+                journal.append(moved_entry(str(self._cwd)))
+        except BaseException:
+            journal.close()
+            raise
+        return OpenSession(old.id, journal, old, tuple(notices), total)
+
+    def _found(self) -> Path:
+        if self._options.resume is not None:
+            return self._store.only_one(self._options.resume, self._cwd)
+        last = self._store.last_to_go_on(self._cwd)
+        if last is None:
+            raise UsageError(f"there is no session of {self._cwd} to go on with")
+        return last
+
+    def _read(self, path: Path) -> tuple[FileJournal, Session, SessionHistory]:
+        try:
+            journal = FileJournal.open(path, is_for_reading=self._options.forks)
+            old = replace(replay(journal.records), cwd=directory_of(journal.records))
+            return journal, old, history_of(journal.records)
+        except SessionLockedError:
+            raise CannotOpenError(
+                Outcome.CONFIG, f"session {path.stem} is in use by {holder_of(path)}"
+            ) from None
+        except NewerFormatError as error:
+            raise CannotOpenError(Outcome.CONFIG, f"session {path.stem} cannot be read: {error}") from error
+        except NoMessageError as error:
+            raise UsageError(f"there is nothing to go on with in session {path.stem}: {error}") from error
+        except (JournalDamage, SessionError) as error:
+            raise CannotOpenError(Outcome.IO_ERROR, self._damaged(path, error)) from error
+
+    def _damaged(self, path: Path, error: Exception) -> str:
+        words = ["ralph", "sessions", "show", path.stem]
+        if self._options.directory is not None:
+            words += ["--session-dir", str(self._options.directory)]
+        look = " ".join(map(shell_word, words))
+        return (
+            f"the journal {path} is damaged: {error}. Nothing was changed, and nothing can go on from it: "
+            f"`{look}` tells what it still holds; begin anew with that in the prompt"
+        )
+
+    def _refuse_another_directory(self, old: Session) -> None:
+        """One that is gone was moved or removed: the session goes on where it is asked to."""
+        if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
+            return
+        name = self._store.short_name(old.id)
+        there = resume_command(name, cwd=old.cwd, session_dir=self._options.directory_text)
+        raise UsageError(f"session {old.id} belongs to {shell_word(old.cwd)}; go on with it there: {there}")
+
+    def _copy(self, journal: FileJournal, new_id: str) -> FileJournal:
+        journal.close()
+        copy = self._store.create(new_id, self._cwd)
+        moment = self._now.isoformat()
+        copy.append(*copied_entries(journal.records, new_id, str(self._cwd), moment, __version__))
+        return copy
+
+
+def _refuse_another_server(old: Session, settings: Settings) -> None:
+    """Unless it is named just now: what the conversation holds was meant for the one that it was with.
+
+    Where targets are set their names decide.
+    """
+    recorded, planned = old.shape.endpoint, settings.targets[0].base_url
+    is_implicit = settings.origins.get("targets", "default") == "default"
+    is_named = settings.origins.get("model.base_url", "default").startswith("flag")
+    if is_implicit and not is_named and recorded not in {None, planned}:
+        raise CannotOpenError(
+            Outcome.CONFIG,
+            f"session {old.id} was with {recorded}, and this run would go on with {planned}: "
+            f"say which by --base-url {recorded} or --base-url {planned}",
+        )

@@ -1,0 +1,80 @@
+"""What the command line said about one run, as values. None: not given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from ralph.output.writer import OutputOptions
+from ralph.run.session import SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.values.permission_mode import PermissionMode
+
+
+class ReportWish(Struct, frozen=True):
+    """A final report is required."""
+
+    payload_schema: dict[str, Any] | None = None
+    """JSON Schema of what it carries; None: status and summary are enough."""
+
+
+_TOOLS = ("tools.exact", "tools.allowed", "tools.disallowed")
+_SHAPING = ("model.name", "model.effort", "model.max_tokens", *_TOOLS)
+
+
+class RunOptions(Struct, frozen=True):
+    prompt: str | None = None
+    prompt_file: str | None = None
+    takes_messages: bool = False
+    """Standard input steers the run: user messages and control requests, a JSON object a line."""
+    directory: str | None = None
+    writable: tuple[str, ...] = ()
+    """Directories besides the working directory that file tools may write beneath. Absolute."""
+    config_file: str | None = None
+    settings_descriptor: int | None = None
+    """Where an outer loop hands over what settings files hold; None: they are read."""
+    session: SessionOptions = field(default_factory=SessionOptions)
+    system_prompt: str | None = None
+    append_system_prompt: str | None = None
+    permission_mode: PermissionMode | None = None
+    report: ReportWish | None = None
+    """None: an old session's, where it has one."""
+    is_iteration: bool = False
+    """Of an outer loop, which has limits of its own and goes on by itself."""
+    metrics_file: str | None = None
+    exports_traces: bool = False
+    output: OutputOptions = field(default_factory=OutputOptions)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Flags under their settings' names (`model.name`)."""
+    reads_stdin: bool = True
+    """False: the prompt is all there is, whatever standard input holds."""
+    speed: float = 1.0
+    """Waits of the retry policy are divided by it: for demonstrations."""
+
+    @property
+    def needed_again(self) -> dict[str, str]:
+        """Options without which the session would not go on as it was, by name."""
+        options = {
+            "--config": self.config_file,
+            "--base-url": self.settings.get("model.base_url"),
+            "--retry": self.settings.get("retry.policy"),
+            "--permission-mode": self.permission_mode if self.permission_mode == "plan" else None,
+        }
+        return {name: str(value) for name, value in options.items() if value is not None}
+
+    @property
+    def names_tools(self) -> bool:
+        """It says which tools there are, so that what an old session had does not count."""
+        return any(self.settings.get(name) is not None for name in _TOOLS)
+
+    @property
+    def shapes_requests(self) -> bool:
+        """It says something about the part of a request that a resumed session else keeps as it was."""
+        own = (self.system_prompt, self.append_system_prompt, self.report)
+        return any(each is not None for each in own) or any(
+            self.settings.get(name) is not None for name in _SHAPING
+        )

@@ -1,0 +1,105 @@
+"""Checks final reports by a user's schema: what is wrong, in a few lines, each with its path and what was expected.
+
+It loads jsonschema when it is given a schema, and never raises for anything that a model may send.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ralph.run.schema_faults import LONGEST_PATH, faults_of, shortened
+from ralph.values.report import plain_problems, problems_without_payload, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.protocols import Validator as Checker
+
+    from ralph.values.report import Validator
+
+MOST_PROBLEMS = 5
+_MOST_ERRORS_LOOKED_AT = 200  # a list of a million wrong items is as wrong after these
+
+
+def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
+    """Checks whole arguments by the schema that `report_tool` made, which may come from an old session's record."""
+    if "payload" not in tool_input_schema["properties"]:
+        return plain_problems
+    checker = _checker(tool_input_schema)
+
+    def problems(arguments: Mapping[str, Any]) -> list[str]:
+        lines = problems_without_payload(arguments)
+        if "payload" in arguments:
+            lines += _payload_problems(checker, arguments["payload"])
+        return lines if len(lines) <= MOST_PROBLEMS else [*lines[:MOST_PROBLEMS], "and more"]
+
+    return problems
+
+
+def answer() -> None:
+    """What the process of `report_check.py` does: a task on standard input, the problems on standard output."""
+    task = json.load(sys.stdin)
+    json.dump(validator_of(task["schema"])(task["arguments"]), sys.stdout)
+
+
+def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
+    """Of `{"payload": ...}` alone: the rest has sentences of its own."""
+    from jsonschema import validators  # noqa: PLC0415 - costs 100 ms
+    from referencing import Registry  # noqa: PLC0415 - comes with it
+
+    schema = {key: tool_input_schema[key] for key in ("$schema", "properties") if key in tool_input_schema}
+    known = validators.validator_for(schema, default=validators.Draft202012Validator)
+    extend: Any = validators.extend  # has no types
+    draft = extend(known, {"uniqueItems": _unique_items})
+    # An empty registry knows no document but this one and has no means to get another.
+    checker: Checker = draft(schema, registry=Registry(), format_checker=known.FORMAT_CHECKER)
+    return checker
+
+
+def _unique_items(
+    _checker: Checker, wanted: object, instance: object, _schema: object
+) -> Iterator[ValidationError]:
+    """The library compares each with each where items are objects: minutes for what a model can send at once."""
+    from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - costs 100 ms
+
+    if wanted is True and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
+        yield ValidationError("the items are not all different")
+
+
+def _hashable(value: Any) -> object:
+    """Equal for what is equal in JSON: 1 is 1.0 and is not true."""
+    if isinstance(value, dict):
+        return dict, frozenset((name, _hashable(inner)) for name, inner in value.items())
+    if isinstance(value, list):
+        return list, *map(_hashable, value)
+    return (bool, value) if isinstance(value, bool) else value
+
+
+def _payload_problems(checker: Checker, payload: Any) -> list[str]:
+    try:
+        errors = list(islice(checker.iter_errors({"payload": payload}), _MOST_ERRORS_LOOKED_AT))
+        # What is wrong further out is to be put right first.
+        errors.sort(key=lambda error: len(error.absolute_path))
+        faults = (fault for error in errors for fault in faults_of(error))
+        return list(dict.fromkeys(f"{_path_text(path)}: {sentence}" for path, sentence in faults))
+    except RecursionError:
+        return ["payload: expected a value that is nested less deeply; this one could not be checked"]
+    except Exception as error:  # noqa: BLE001 - a run must not end by a value that the library trips over
+        return [f"payload: could not be checked ({type(error).__name__}); send it in a plainer form"]
+
+
+def _path_text(path: Sequence[str | int]) -> str:
+    parts = []
+    for part in path:
+        if isinstance(part, int):
+            parts.append(f"[{part}]")
+        elif re.fullmatch(r"[\w$-]{1,60}", part):
+            parts.append(f".{part}" if parts else part)
+        else:
+            parts.append(f"[{shown(part)}]")
+    return shortened("".join(parts), LONGEST_PATH)

@@ -1,0 +1,153 @@
+"""A run's session: what the command line said of it, how a new one is opened, and the way back to it.
+
+Old ones are opened by `ralph/run/old_session.py`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from errno import EACCES, EROFS
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from ralph import __version__
+from ralph.conversation.notices import LIMIT_LIFTED, is_bound
+from ralph.conversation.opening import opening_entry
+from ralph.sessions.journal import FileJournal, NoJournal
+from ralph.sessions.store import SessionStore
+from ralph.values.events import SessionTotal
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.ports import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from ralph.conversation.session import Session
+
+
+_LIMITS = frozenset({Outcome.LIMIT_REACHED.value, Outcome.TIMED_OUT.value})
+
+
+class SessionOptions(Struct, frozen=True):
+    """What the command line said about sessions."""
+
+    session_id: str | None = None
+    """For a new one; None: made up."""
+    goes_on: bool = False
+    """With the last session of this directory."""
+    resume: str | None = None
+    """The beginning of the id of the session to go on with."""
+    forks: bool = False
+    """The old session stays as it is; a copy of it goes on."""
+    directory: Path | None = None
+    """Where sessions are; None: the user's state directory."""
+    is_kept: bool = True
+
+    @property
+    def directory_text(self) -> str | None:
+        return None if self.directory is None else str(self.directory)
+
+    @property
+    def is_old(self) -> bool:
+        return self.goes_on or self.resume is not None
+
+
+class CannotOpenError(Exception):
+    """One line, and how the run ends by it."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class OpenSession(Struct, frozen=True):
+    id: str
+    journal: FileJournal | NoJournal
+    old: Session | None = None
+    notices: tuple[str, ...] = ()
+    total: SessionTotal = field(default_factory=SessionTotal)
+    """Of its earlier runs."""
+
+    def forget(self) -> None:
+        """A new one in which nothing was said: `--continue` means the one before. An old one stays."""
+        if self.old is None and isinstance(self.journal, FileJournal):
+            with suppress(OSError):
+                self.journal.path.unlink()
+
+
+def prompt_of_resumed(
+    old: Session, prompt: str | None, command_with: Callable[[str], str | None]
+) -> str | None:
+    """What the model is told first; None: nothing, what is pending goes on.
+
+    Raises UsageError for a session that is completed. `command_with`: the command that resumes it by a prompt.
+    """
+    if prompt is not None:
+        return prompt
+    if old.is_completed:
+        from ralph.values.resume_command import NEXT_PROMPT  # noqa: PLC0415 - few runs are refused
+
+        command = command_with(NEXT_PROMPT)
+        shown = "" if command is None else f": {command}"
+        raise UsageError(f"session {old.id} is completed: say what is to be done next{shown}")
+    was_limited = old.ended is not None and old.ended.get("outcome") in _LIMITS
+    was_limited = was_limited or is_bound(old.conversation.messages)
+    return LIMIT_LIFTED if was_limited and not _was_told(old, LIMIT_LIFTED) else None
+
+
+def _was_told(old: Session, words: str) -> bool:
+    """They end the last message, which nothing has answered yet."""
+    last = old.conversation.messages[-1]
+    return last.role == "user" and last.content[-1].get("text") == words
+
+
+def way_back(
+    session: OpenSession,
+    options: SessionOptions,
+    *,
+    cwd: Path | None,
+    again: Mapping[str, str],
+    prompt: str | None = None,
+) -> str | None:
+    """The command that goes on with a run's session; None: nothing can. None of the others: it need not be said."""
+    if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
+        return None
+    from ralph.values.resume_command import resume_command  # noqa: PLC0415 - most runs end without
+
+    return resume_command(
+        SessionStore(session.journal.path.parent.parent).short_name(session.id),
+        cwd=None if cwd is None else str(cwd),
+        session_dir=options.directory_text,
+        again=again,
+        prompt=prompt,
+    )
+
+
+@contextmanager
+def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
+    """Whatever the journal meets while it is opened becomes a UsageError or a CannotOpenError."""
+    try:
+        yield
+    except JournalError as error:
+        cause = error.__cause__
+        if isinstance(cause, FileExistsError):
+            raise UsageError(f"there is a session {new_id} already: --resume goes on with it") from error
+        is_read_only = isinstance(cause, OSError) and cause.errno in {EROFS, EACCES}
+        instead = ": --fork-session goes on with a copy" if is_read_only and options.is_old else ""
+        raise CannotOpenError(Outcome.IO_ERROR, f"{error}{instead}") from error
+
+
+def open_new_session(
+    options: SessionOptions, new_id: str, cwd: Path, environment: Mapping[str, str], now: datetime
+) -> OpenSession:
+    """Raises UsageError for an id that is taken, CannotOpenError where there is no place for a journal."""
+    if not options.is_kept:
+        return OpenSession(new_id, NoJournal())
+    with journal_errors_told(options, new_id):
+        store = SessionStore.for_user(environment, options.directory)
+        journal = store.create(new_id, cwd)
+        journal.append(opening_entry(new_id, str(cwd), now.isoformat(), __version__))
+        return OpenSession(new_id, journal, None, (store.notice,) if store.notice else ())

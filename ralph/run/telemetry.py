@@ -1,0 +1,94 @@
+"""What a run tells to machines that watch many of them: a metrics file, and a trace. Both are off unless asked for.
+
+Neither may hurt the run: what cannot be had is refused before anything is spent, what fails later is one notice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph import __version__
+from ralph.run.session import CannotOpenError
+from ralph.values.events import Notice
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ralph.output.telemetry.metrics_file import MetricsFile
+    from ralph.output.telemetry.tracing_spans import Tracing
+    from ralph.values.events import Event
+    from ralph.values.ports import Clock
+
+# Whoever watches traces loses some; whoever waits for the end of the run must not wait for them.
+_TRACES_LEAVE_S = 2.0
+_TRACES_LEAVE_AFTER_STOP_S = 0.5
+
+
+class Telemetry:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._metrics: MetricsFile | None = None
+        self._tracing: Tracing | None = None
+        self._last_words: list[str] = []
+
+    def open_metrics(
+        self, path: str | None, directories: Sequence[str], *, tell: Callable[[Event], None]
+    ) -> None:
+        """None: there are none. Raises CannotOpenError, in one line, for a file that cannot be written.
+
+        `directories`: where ralph was called and where it works.
+        """
+        if path is None:
+            return
+        from ralph.output.telemetry.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
+
+        metrics = MetricsFile(path, self._clock, lambda text: tell(Notice(text)), directories)
+        try:
+            metrics.open()
+        except OSError as error:
+            raise CannotOpenError(Outcome.IO_ERROR, metrics.problem(error)) from error
+        self._metrics = metrics
+
+    def open_traces(
+        self, session_id: str, environment: Mapping[str, str], *, redact: Callable[[str], str]
+    ) -> None:
+        """Raises CannotOpenError, in one line, where they cannot be had, ShortageError where that is so for now."""
+        from ralph.output.telemetry.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
+
+        try:
+            self._tracing = open_tracing(
+                session_id, environment, version=__version__, tell=self._last_words.append, redact=redact
+            )
+        except TracingError as error:
+            raise CannotOpenError(Outcome.CONFIG, str(error)) from error
+
+    @property
+    def is_on(self) -> bool:
+        return self._metrics is not None or self._tracing is not None
+
+    def belongs_to(self, session_id: str) -> None:
+        if self._tracing is not None:
+            self._tracing.session_id = session_id
+
+    def saw(self, event: Event) -> None:
+        if self._metrics is not None:
+            self._metrics.saw(event)
+        if self._tracing is not None:
+            self._tracing.saw(event)
+
+    def look(self) -> None:
+        """Several times a second, in every wait."""
+        if self._metrics is not None:
+            self._metrics.tick(self._clock.now_s())
+
+    def close(self, exit_code: int, *, was_stopped: bool) -> list[Event]:
+        """What went wrong at the very end. `was_stopped`: somebody waits for this process to be gone."""
+        if self._metrics is not None:
+            try:
+                self._metrics.close(exit_code)
+            except OSError as error:
+                self._last_words.append(self._metrics.problem(error))
+        if self._tracing is not None:
+            self._tracing.close(_TRACES_LEAVE_AFTER_STOP_S if was_stopped else _TRACES_LEAVE_S)
+        return [Notice(text) for text in self._last_words]

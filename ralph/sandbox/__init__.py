@@ -1,0 +1,1 @@
+"""What tools may touch: protected paths and the read deny list."""

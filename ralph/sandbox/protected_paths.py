@@ -1,0 +1,260 @@
+"""The protected paths: what file tools must not write, and what they must not read either. One value, built here. Pure.
+
+It judges absolute paths whose links have been followed. Who gathers the facts, follows the links and knows what was
+opened is `tools/files/path_guard.py`. It says nothing about the directories that may be written at all (`--add-dir`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+_ASK_TO_COPY = "Whoever starts ralph can put what the task needs of it into the working directory"
+_ASK_TO_CHANGE = "Whoever starts ralph can change it"
+_USE_GIT = "Use git itself, with Bash (git commit, git config, git remote, ...)"
+_FROM_ELSEWHERE = "Whoever starts ralph can start one that is installed elsewhere"
+
+_OWN = "is ralph's own configuration"
+_STATE = "holds ralph's own state: sessions and the records of loops"
+_GIT = "is git's own: what stands there can make git run programs"
+_PACKAGE = "is the ralph that runs"
+_INTERPRETER = "holds the Python that ralph runs on"
+
+
+class Protection(Struct, frozen=True):
+    """Why a path is protected: `{place} {predicate}. {advice}` is a sentence for the model."""
+
+    place: str
+    predicate: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.predicate}. {self.advice}"
+
+
+class ProtectedPath(Struct, frozen=True):
+    """A file, or a directory with everything beneath it, there or not."""
+
+    path: str
+    """Absolute, links followed."""
+    predicate: str
+    advice: str
+    may_be_read: bool = False
+
+
+class ProtectedName(Struct, frozen=True):
+    """What is never written, at any depth; capitals do not count, as on some file systems."""
+
+    name: str
+    """A name, or the end of a path; `*` stands for anything but a slash."""
+    predicate: str
+    advice: str
+
+    def is_part_of(self, path: str) -> bool:
+        pattern = re.escape(self.name).replace(r"\*", "[^/]*")
+        return re.search(f"/{pattern}(/|$)", path, re.IGNORECASE) is not None
+
+
+PROTECTED_NAMES = (
+    ProtectedName(".git", _GIT, _USE_GIT),
+    ProtectedName("ralph.toml", _OWN, _ASK_TO_CHANGE),
+    ProtectedName(".claude/settings*.json", "says what agents may do here", _ASK_TO_CHANGE),
+    ProtectedName(".mcp.json", "says which programs agents start", _ASK_TO_CHANGE),
+)
+
+# Characters that HFS+ leaves out of a name when it compares (as git's own check of `.git` knows).
+_IGNORED_CHARACTERS = dict.fromkeys(
+    (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
+)
+
+# What git gives a meaning to in a git directory. Beside them a bare repository may hold anybody's files: worktrees.
+_GIT_NAMES = (
+    *(
+        "HEAD",
+        "FETCH_HEAD",
+        "ORIG_HEAD",
+        "config",
+        "config.worktree",
+        "hooks",
+        "info",
+        "objects",
+        "refs",
+        "reftable",
+    ),
+    *(
+        "packed-refs",
+        "logs",
+        "index",
+        "worktrees",
+        "modules",
+        "commondir",
+        "gitdir",
+        "branches",
+        "remotes",
+        "shallow",
+    ),
+    *("lfs", "rebase-merge", "rebase-apply", "sequencer", "description"),
+)
+# What ralph keeps in its state directory, wherever that is.
+_STATE_NAMES = ("sessions", "loops", "loop.key")
+
+
+class PlaceFacts(Struct, frozen=True):
+    """What is known of this machine and this run. All paths are absolute."""
+
+    roots: tuple[str, ...]
+    """What Write and Edit may write beneath, links followed; the working directory first."""
+    homes: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """The environment that ralph was started with."""
+    configuration: tuple[str, ...] = ()
+    """Files and directories that ralph's settings come from, credentials among them."""
+    state: tuple[str, ...] = ()
+    """Directories with its sessions and loops."""
+    package: str | None = None
+    """Where this ralph lies."""
+    prefixes: tuple[str, ...] = ()
+    """The environment that it is installed in, and the one that this was made from."""
+    code: tuple[str, ...] = ()
+    """The parts of the prefixes that programs are loaded from, where a whole prefix (/usr) would be too much."""
+    git_directories: tuple[str, ...] = ()
+    """Of the checkouts that the roots lie in, common ones too."""
+
+
+class ProtectedPaths(Struct, frozen=True):
+    paths: tuple[ProtectedPath, ...]
+    roots: tuple[str, ...]
+    homes: tuple[str, ...] = ()
+    """Links followed. Their dotfiles are protected from roots that contain them."""
+    names: tuple[ProtectedName, ...] = PROTECTED_NAMES
+
+    def why_not_read(self, path: str) -> Protection | None:
+        """None: it may be."""
+        for place in self.paths:
+            if not place.may_be_read and is_within(path, place.path):
+                return Protection(place.path, place.predicate, place.advice)
+        return None
+
+    def why_not_written(self, path: str) -> Protection | None:
+        """None: it may be, as far as this table goes."""
+        for place in self.paths:
+            if is_within(path, place.path):
+                return Protection(place.path, place.predicate, place.advice)
+        plain = path.translate(_IGNORED_CHARACTERS)
+        for known in self.names:
+            if known.is_part_of(plain):
+                return Protection(known.name, known.predicate, known.advice)
+        return self._as_dotfile(path)
+
+    def hidden_beneath(self, directory: str) -> tuple[str, ...]:
+        """Paths from there of what must not be read; the directory itself is none of them."""
+        above = directory.rstrip("/") + "/"
+        return tuple(
+            place.path[len(above) :]
+            for place in self.paths
+            if not place.may_be_read and place.path.startswith(above)
+        )
+
+    def listed(self) -> Iterator[tuple[str, str, bool]]:
+        """For people: what is protected, why, and whether it may be read."""
+        yield from ((place.path, place.predicate, place.may_be_read) for place in self.paths)
+        yield from ((name.name, name.predicate, True) for name in self.names)
+        yield from ((f"{home}/.*", "is read by programs that start", True) for home in self._exposed_homes())
+
+    def _exposed_homes(self) -> Iterator[str]:
+        return (home for home in self.homes if any(is_within(home, root) for root in self.roots))
+
+    def _as_dotfile(self, path: str) -> Protection | None:
+        """An own root below the home (`--add-dir ~/.config/x`) is work, whatever lies above it."""
+        root = max((root for root in self.roots if is_within(path, root)), key=len, default=None)
+        for home in self.homes:
+            if root is None or not is_within(home, root):
+                continue
+            if is_within(path, home) and path[len(home) :].lstrip("/").startswith("."):
+                where = "is a dotfile of the home directory: programs run what stands there"
+                return Protection(path, where, "Whoever starts ralph can name a project by --cd or --add-dir")
+        return None
+
+
+def is_within(path: str, directory: str) -> bool:
+    """It is the directory, or beneath it."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def protected_paths(facts: PlaceFacts, resolved: Callable[[str], str]) -> ProtectedPaths:
+    """`resolved` follows the links of a path whose end may not be there."""
+    found: dict[str, ProtectedPath] = {}
+    for place in (*_own_places(facts), *_secret_places(facts), *_git_places(facts), *_code_places(facts)):
+        path = resolved(place.path)
+        found.setdefault(path, ProtectedPath(path, place.predicate, place.advice, place.may_be_read))
+    homes = tuple(dict.fromkeys(map(resolved, facts.homes)))
+    return ProtectedPaths(tuple(found.values()), facts.roots, homes)
+
+
+def _own_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
+    for path in facts.configuration:
+        yield ProtectedPath(path, _OWN, _ASK_TO_CHANGE)
+    for directory in facts.state:
+        for path in _narrowed(directory, _STATE_NAMES, facts.roots):
+            yield ProtectedPath(path, _STATE, "`ralph sessions show` shows a session to whoever starts ralph")
+
+
+def _secret_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
+    bases = _bases(facts)
+    for holds, templates in SECRET_PLACES:
+        for template in templates:
+            for path in expanded(template, bases):
+                # A variable that names the work itself (DOCKER_CONFIG=.) is no reason to refuse the work.
+                if not (template.startswith("$") and _contains_any(path, facts.roots)):
+                    yield ProtectedPath(path, f"holds {holds}", _ASK_TO_COPY)
+
+
+def _bases(facts: PlaceFacts) -> Bases:
+    def below(variable: str, usual: str) -> tuple[str, ...]:
+        """Where the variable says, and where it usually is: what was put there before the variable was set stays."""
+        named = facts.variables.get(variable, "")
+        usuals = (f"{home.rstrip('/')}/{usual}" for home in facts.homes)
+        return tuple(dict.fromkeys((*([named] if named.startswith("/") else ()), *usuals)))
+
+    runtime = facts.variables.get("XDG_RUNTIME_DIR", "")
+    return Bases(
+        homes=facts.homes,
+        config=below("XDG_CONFIG_HOME", ".config"),
+        data=below("XDG_DATA_HOME", ".local/share"),
+        cache=below("XDG_CACHE_HOME", ".cache"),
+        runtime=(runtime,) if runtime else (),
+        variables=facts.variables,
+    )
+
+
+def _git_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
+    for directory in facts.git_directories:
+        for path in _narrowed(directory, _GIT_NAMES, facts.roots):
+            yield ProtectedPath(path, _GIT, _USE_GIT, may_be_read=True)
+
+
+def _code_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
+    if facts.package is not None:
+        yield ProtectedPath(facts.package, _PACKAGE, _FROM_ELSEWHERE, may_be_read=True)
+    for path in (*facts.prefixes, *facts.code):
+        if not _contains_any(path, facts.roots):  # /usr, with the work in /usr/src
+            yield ProtectedPath(path, _INTERPRETER, _FROM_ELSEWHERE, may_be_read=True)
+
+
+def _narrowed(directory: str, names: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
+    """The directory; where the work itself lies in it, only what is known to lie there."""
+    if _contains_any(directory, roots):
+        yield from (f"{directory.rstrip('/')}/{name}" for name in names)
+    else:
+        yield directory
+
+
+def _contains_any(directory: str, roots: Sequence[str]) -> bool:
+    return any(is_within(root, directory) for root in roots)

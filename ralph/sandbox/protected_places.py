@@ -1,0 +1,103 @@
+"""Gathers what the table of protected paths is made of: homes, ralph's own places, its Python, git directories."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.machine.git_directories import git_directories
+from ralph.sandbox.protected_paths import PlaceFacts, protected_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ralph.sandbox.protected_paths import ProtectedPaths
+
+
+def gather_paths(
+    roots: Sequence[str],
+    environment: Mapping[str, str],
+    configuration: Iterable[Path | None] = (),
+    session_directory: Path | None = None,
+) -> ProtectedPaths:
+    """The table for this machine and run. `roots`: links followed, the working directory first.
+
+    `configuration`, `session_directory`: those that the command line named.
+    """
+    homes = _homes(environment)
+    package = Path(__file__).parent.parent  # of `ralph/sandbox`
+    facts = PlaceFacts(
+        roots=tuple(roots),
+        homes=homes,
+        variables=environment,
+        configuration=(
+            *(str(path) for path in configuration if path is not None),
+            *_configured(environment, homes),
+        ),
+        state=tuple(_states(environment, homes, session_directory)),
+        package=str(package),
+        prefixes=tuple(dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))),
+        code=tuple(dict.fromkeys(_code())),
+        git_directories=git_directories(roots, environment),
+    )
+    return protected_paths(facts, _Resolver())
+
+
+class _Resolver:
+    """As `os.path.realpath`, for many paths below few directories: each directory's links are followed once."""
+
+    def __init__(self) -> None:
+        self._known = {"/": "/"}
+
+    def __call__(self, path: str) -> str:
+        return self._resolved(os.path.normpath(path))
+
+    def _resolved(self, path: str) -> str:
+        if path not in self._known:
+            above, name = os.path.split(path)
+            plain = f"{self._resolved(above).rstrip('/')}/{name}"
+            self._known[path] = os.path.realpath(plain) if os.path.islink(plain) else plain  # noqa: PTH114 - a str
+        return self._known[path]
+
+
+def _homes(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The one that programs are told of, and the one that ssh looks into."""
+    import pwd  # noqa: PLC0415 - only a file tool needs it
+
+    found = [environment.get("HOME", "")]
+    with suppress(KeyError):  # a container's user need not be known to the system
+        found.append(pwd.getpwuid(os.getuid()).pw_dir)
+    return tuple(dict.fromkeys(home for home in found if home.startswith("/")))
+
+
+def _configured(environment: Mapping[str, str], homes: Sequence[str]) -> Iterator[str]:
+    named = environment.get("XDG_CONFIG_HOME", "")
+    if named.startswith("/"):
+        yield f"{named}/ralph"
+    yield from (f"{home.rstrip('/')}/.config/ralph" for home in homes)
+
+
+def _states(environment: Mapping[str, str], homes: Sequence[str], named: Path | None) -> Iterator[str]:
+    """Every place that a run of this user may keep its sessions in."""
+    import tempfile  # noqa: PLC0415 - only a file tool needs it
+
+    for variable, rest in (("RALPH_STATE_DIR", ""), ("XDG_STATE_HOME", "/ralph")):
+        place = environment.get(variable, "")
+        if place.startswith("/"):
+            yield place + rest
+    yield from (f"{home.rstrip('/')}/.local/state/ralph" for home in homes)
+    yield str(Path(tempfile.gettempdir(), f"ralph-sessions-{os.getuid()}"))
+    if named is not None:
+        yield str(named)
+
+
+def _code() -> Iterator[str]:
+    """Where this Python finds itself, its library and installed packages."""
+    yield str(Path(os.__file__).parent)
+    yield str(Path(sys.executable).parent)
+    yield str(Path(sys.prefix, "pyvenv.cfg"))
+    names = ("site-packages", "dist-packages", "lib-dynload")
+    yield from (entry for entry in sys.path if entry.startswith("/") and entry.rstrip("/").endswith(names))

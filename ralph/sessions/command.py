@@ -1,0 +1,230 @@
+"""`ralph sessions ls | show | export`: finds journals, looks at them, prints. It changes nothing, ever."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.conversation.opening import directory_of
+from ralph.conversation.session import SessionError
+from ralph.sessions import history as names
+from ralph.sessions.document import as_json, json_text, markdown
+from ralph.sessions.list_text import SessionList, session_object
+from ralph.sessions.looking import SessionLook, look_at
+from ralph.sessions.store import SessionStore, written_at
+from ralph.sessions.story_text import SessionText
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.resume_command import NEXT_PROMPT, resume_command
+from ralph.values.screen_text import in_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_PIPE_COLUMNS = 80
+_PIPE_COLUMNS_WITH_DIRECTORY = 120
+
+# What a record that no run wrote makes of the code that reads it; a journal's shape is known, its content is not.
+_MAKES_NO_SENSE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+
+class Place(Struct, frozen=True):
+    """Where to look."""
+
+    directory: Path | None = None
+    """`--session-dir`; None: the user's state directory."""
+
+    @property
+    def store(self) -> SessionStore:
+        return SessionStore.to_read(os.environ, self.directory)
+
+
+class _ReaderLeftError(Exception):
+    """Whoever read our output does not want more of it: no error of anybody's."""
+
+
+def list_sessions(place: Place, *, of_all: bool, is_json: bool) -> int:
+    """One line each, the newest first. Damage is a word in that line, and no failure."""
+    store = place.store
+    paths = store.all() if of_all else store.of(_cwd())
+    newest_first = [
+        path for _, path in sorted(((written_at(path), path) for path in paths), key=itemgetter(0))[::-1]
+    ]
+    if not newest_first:
+        where = store.root if of_all else _cwd()
+        _tell(f"there is no session {'in' if of_all else 'of'} {where} yet")
+    try:
+        if is_json:
+            objects = [
+                session_object(str(look.path), look.id, look.written_at_s, look.outcome, look.history)
+                for look in _looks(newest_first)
+            ]
+            _write([as_json(objects)])
+        elif newest_first:
+            _write(_list_lines(newest_first, of_all=of_all))
+    except _ReaderLeftError:
+        pass
+    return 0
+
+
+def show_session(place: Place, prefix: str | None) -> int:
+    """The story of one session, as far as it can be read."""
+    store = place.store
+    look = look_at(_found(store, prefix))
+    if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
+        return _refuse(look)
+    text = SessionText(has_color=_has_color())
+    try:
+        header = text.header(look.id, look.outcome, look.history, _iso(look.written_at_s))
+        problem = _guarded(chain(header, text.story(look.outcome, look.history)), look.problem)
+        if problem is not None:
+            _write(["", text.damage(problem)])
+            return Outcome.IO_ERROR.exit_code()
+        if look.outcome != names.RUNNING and look.history.task:
+            with suppress(SessionError):  # nobody can go on with that
+                _write(["", text.way_back(_way_back(look, store, place))])
+    except _ReaderLeftError:
+        pass
+    return _code(look.problem)
+
+
+def export_session(place: Place, prefix: str | None, *, is_json: bool) -> int:
+    """The whole of one session, as far as it can be read."""
+    look = look_at(_found(place.store, prefix))
+    if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
+        return _refuse(look)
+    problem = look.problem
+    try:
+        if is_json:
+            problem = _guarded(_json_lines(look), problem)
+        else:
+            problem = _guarded(markdown(look.id, look.outcome, look.history, problem), problem)
+    except _ReaderLeftError:
+        pass
+    if problem is not None:
+        _tell(f"the journal {look.path} is damaged: {problem}")
+    return _code(problem)
+
+
+def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
+    is_terminal = sys.stdout.isatty()
+    columns = _PIPE_COLUMNS_WITH_DIRECTORY if of_all else _PIPE_COLUMNS
+    listed = SessionList(
+        now=datetime.now(tz=UTC).astimezone(),
+        width=shutil.get_terminal_size((columns, 24)).columns if is_terminal else columns,
+        has_directory=of_all,
+        has_color=_has_color(),
+    )
+    if is_terminal:
+        yield listed.header()
+    for look in _looks(paths):
+        yield listed.row(look.id, look.written_at_s, look.outcome, look.history)
+
+
+def _looks(paths: Iterable[Path]) -> Iterator[SessionLook]:
+    for path in paths:
+        try:
+            look = look_at(path)
+        except FileNotFoundError:  # removed just now
+            continue
+        try:
+            _ = look.history.turns, look.history.cost_usd, look.history.task
+        except _MAKES_NO_SENSE:
+            look = SessionLook(path, look.written_at_s, names.DAMAGED)
+        yield look
+
+
+def _json_lines(look: SessionLook) -> Iterator[str]:
+    yield json_text(look.id, look.outcome, look.history, look.records, look.problem)
+
+
+def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
+    """Write them; what is wrong with the journal, where that shows on the way."""
+    try:
+        _write(lines)
+    except (*_MAKES_NO_SENSE, SessionError) as error:
+        return problem or f"a record of it makes no sense ({type(error).__name__}: {error})"
+    return problem
+
+
+def _found(store: SessionStore, prefix: str | None) -> Path:
+    if prefix is not None:
+        if not prefix.strip():
+            raise UsageError("the beginning of a session's id is needed, or none for the last session")
+        return store.only_one(prefix, _here())
+    last = store.last_of(_cwd())
+    if last is None:
+        raise UsageError(
+            f"there is no session of {_cwd()} yet; `ralph sessions ls --all` lists all there are"
+        )
+    return last
+
+
+def _cwd() -> Path:
+    here = _here()
+    if here is None:
+        raise UsageError("the working directory is gone; change to one that exists")
+    return here
+
+
+def _here() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def _refuse(look: SessionLook) -> int:
+    if look.outcome == names.NEWER_FORMAT:
+        _tell(f"session {look.id} cannot be read: {look.problem}")
+        return Outcome.CONFIG.exit_code()
+    _tell(f"cannot read {look.path}: {look.problem}")
+    return Outcome.IO_ERROR.exit_code()
+
+
+def _way_back(look: SessionLook, store: SessionStore, place: Place) -> str:
+    """The command that goes on with it from here."""
+    directory = directory_of(look.records)
+    return resume_command(
+        store.short_name(look.id),
+        cwd=directory if directory != str(_here()) and Path(directory).is_dir() else None,
+        session_dir=None if place.directory is None else str(place.directory),
+        again=look.history.runs[-1].fields.get("again") if look.history.runs else None,
+        prompt=NEXT_PROMPT if look.history.is_completed else None,
+    )
+
+
+def _iso(moment_s: float) -> str:
+    return datetime.fromtimestamp(moment_s, tz=UTC).isoformat()
+
+
+def _code(problem: str | None) -> int:
+    return 0 if problem is None else Outcome.IO_ERROR.exit_code()
+
+
+def _has_color() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def _tell(line: str) -> None:
+    _write([f"ralph: {' '.join(in_one_line(line).split())}"], to=sys.stderr.buffer.write)
+
+
+def _write(lines: Iterable[str], to: Callable[[bytes], object] | None = None) -> None:
+    """Raises _ReaderLeftError, and OSError for a full disk."""
+    write = to or sys.stdout.buffer.write
+    try:
+        for line in lines:
+            write(line.encode("utf-8", "replace") + b"\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        raise _ReaderLeftError from None

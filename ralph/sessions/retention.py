@@ -1,0 +1,83 @@
+"""Removes old journals at the end of a run: quickly, silently, and never one that a process has open.
+
+It touches nothing but what has the name of a journal in a directory that has the name of ours: `--session-dir` may
+be any directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.sessions.journal import SessionLockedError, lock_file
+from ralph.sessions.retention_rules import KeptJournal, too_many
+from ralph.sessions.store import SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.values.ports import Clock
+
+LONGEST_S = 0.05
+_LONGEST_LOOK_S = 0.03
+
+_OUR_DIRECTORY = re.compile(r".{1,40}-[0-9a-f]{12}")
+_OUR_JOURNAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.escape(SUFFIX))
+
+
+def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:
+    """Of the store that `own` is in, that one excepted. Never raises; what is left over is the next run's.
+
+    0 days or megabytes: no such limit.
+    """
+    if not keep_days and not keep_mb:
+        return
+    started_s = clock.now_s()
+    journals: list[KeptJournal] = []
+    are_all = True
+    with suppress(OSError):
+        for journal in _journals(own.parent.parent):
+            journals.append(journal)
+            if clock.now_s() - started_s > _LONGEST_LOOK_S:
+                are_all = False
+                break
+    going = too_many(journals, keep_days=keep_days, keep_mb=keep_mb, are_all=are_all)
+    for journal in going:
+        if journal.path != str(own):
+            with suppress(OSError, SessionLockedError):
+                _remove(journal)
+        if clock.now_s() - started_s > LONGEST_S:
+            break
+
+
+def _journals(root: Path) -> Iterator[KeptJournal]:
+    """A directory that is gone meanwhile is left out."""
+    now_s = time.time()
+    with os.scandir(root) as directories:
+        for directory in directories:
+            if _OUR_DIRECTORY.fullmatch(directory.name) and directory.is_dir(follow_symlinks=False):
+                with suppress(OSError), os.scandir(directory) as files:
+                    for file in files:
+                        if _OUR_JOURNAL.fullmatch(file.name):
+                            status = file.stat(follow_symlinks=False)
+                            yield KeptJournal(file.path, status.st_size, now_s - status.st_mtime)
+
+
+def _remove(journal: KeptJournal) -> None:
+    """Under its lock: a run that has just opened it finds it taken, or gone, and never writes to what is gone."""
+    path = Path(journal.path)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        lock_file(descriptor)
+        if time.time() - os.fstat(descriptor).st_mtime < journal.age_s:
+            return  # a run has gone on with it since it was looked at
+        path.unlink()
+    finally:
+        os.close(descriptor)
+    for torn in path.parent.glob(f"{path.stem}.*torn"):
+        torn.unlink(missing_ok=True)
+    path.parent.rmdir()  # where it was the last one

@@ -1,0 +1,94 @@
+"""What happened in a session, in its order, as values: prompts, answers, calls with their results, events. Pure.
+
+It does not shorten and does not decorate: `story_text.py` and `document.py` make a story for a terminal and a document of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.sessions.history import calls_of, said_by_user
+from ralph.values.tool_calls import ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ralph.conversation.journal_lines import Record
+    from ralph.sessions.history import RunHistory, SessionHistory
+    from ralph.values.tool_calls import Block
+
+
+class Prompted(Struct, frozen=True):
+    text: str
+    is_automatic: bool = False
+    """Ralph's own words to the model, in the middle of a run."""
+
+
+class Said(Struct, frozen=True):
+    text: str
+
+
+class OtherBlock(Struct, frozen=True):
+    """Thinking, and whatever else an answer may hold."""
+
+    block: Block
+
+
+class Called(Struct, frozen=True):
+    call: ToolCall
+    result: ToolResult | None = None
+    """None: the run was over before there was one."""
+    was_started: bool = True
+
+
+class Happened(Struct, frozen=True):
+    """An event that is no part of the conversation."""
+
+    fields: Mapping[str, Any]
+
+
+Happening = Prompted | Said | OtherBlock | Called | Happened
+
+
+def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happening]]]:
+    """Run by run. A call stands where its result came, or at the end of a run that has none for it."""
+    calls: dict[str, ToolCall] = {}
+    for run in history.runs:
+        happenings: list[Happening] = []
+        has_answer = False
+        for record in run.records:
+            happenings += _happenings(record, calls, is_automatic=has_answer)
+            has_answer = has_answer or record.kind == "assistant"
+        happenings += [
+            Called(calls[block["id"]], None, block["id"] in run.announced) for block in run.open_calls or ()
+        ]
+        yield run, happenings
+
+
+def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: bool) -> Iterator[Happening]:
+    match record.kind:
+        case "user":
+            is_automatic = not record.fields["task"] if "task" in record.fields else is_automatic
+            yield Prompted(said_by_user(record), is_automatic)
+        case "assistant":
+            calls.update((call.id, call) for call in _calls(record))
+            for block in record.fields["message"]["content"]:
+                if block.get("type") == "text":
+                    yield Said(block["text"])
+                elif block.get("type") != "tool_use":
+                    yield OtherBlock(block)
+        case "tool_result":
+            result = ToolResult.of_block(dict(record.fields))
+            yield Called(calls[result.tool_use_id], result)
+        case "event":
+            yield Happened(record.fields["event"])
+
+
+def _calls(record: Record) -> Iterator[ToolCall]:
+    """As the model wrote them, also those that nothing could be made of."""
+    malformed = record.fields["malformed"]
+    for block in calls_of(record):
+        raw = malformed.get(block["id"])
+        yield ToolCall(block["id"], block["name"], {"INVALID_JSON": raw[0]} if raw else block["input"])

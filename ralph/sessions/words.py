@@ -1,0 +1,67 @@
+"""How times, costs and ends of sessions are said. Pure, but for the local time zone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ralph.output.narration import one_line
+from ralph.values.usage import TokenUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def cost_text(cost_usd: float | None) -> str:
+    if cost_usd is None:
+        return "?"
+    return f"${cost_usd:.4f}" if cost_usd < 1000 else f"${cost_usd:.0f}"
+
+
+def local_time(moment: str) -> str:
+    """An ISO time as the clock on the wall shows it; what is none stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+    except ValueError:
+        return moment
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def attempts_line(fields: Mapping[str, Any]) -> str | None:
+    """A line about an attempt, or about all of a turn; None for other events, and where there is nothing to tell."""
+    match fields.get("subtype"):
+        case "attempt" if fields["kind"] == "interrupted":
+            took = f"{fields['latency_s']:.1f}s{_counts(fields)}"
+            return f"[turn {fields['turn']}] {fields['target']} was interrupted after {took}"
+        case "attempt" if fields["error"] is not None:
+            took = f"{fields['target']}, {fields['latency_s']:.1f}s{_counts(fields)}"
+            return f"[error] {one_line(fields['error'])} ({took})"
+        case "attempt":
+            took = f"{fields['latency_s']:.1f}s{_counts(fields)}"
+            return f"[turn {fields['turn']}] {fields['target']} answered in {took}"
+        case "turn_asked" if fields["attempts"] > 1:
+            return f"[turn {fields['turn']}] {fields['attempts']} attempts in {fields['took_s']:.1f}s"
+        case "api_retry" if "turn" not in fields:  # format 1 has no records of attempts
+            return f"[error] {one_line(fields['message'])}"
+    return None
+
+
+def _counts(fields: Mapping[str, Any]) -> str:
+    """What an attempt was billed for, an answer that broke off included; empty where the server counted nothing."""
+    tokens = TokenUsage(**fields["tokens"])
+    if tokens == TokenUsage():
+        return ""
+    return f": {tokens.prompt:,} tokens in, {tokens.output:,} out, {cost_text(fields['cost_usd'])}"
+
+
+def ending(ended: Mapping[str, Any]) -> str:
+    """An `ended` record in one line, as the run's own last line was."""
+    code = f" (exit {ended['exit_code']})" if ended["exit_code"] else ""
+    why = f": {one_line(ended['errors'][-1])}" if ended["errors"] else ""
+    took = (
+        f"{counted(ended['num_turns'], 'turn')}, {ended['duration_s']:.1f}s, {cost_text(ended['cost_usd'])}"
+    )
+    return f"{ended['outcome']}{code}{why} [{took}]"

@@ -1,0 +1,1 @@
+"""Settings: the table of keys, files and where they are trusted, and what they become."""

@@ -1,0 +1,67 @@
+"""What the environment that was set up for Claude Code means to ralph: its aliases of models, its login, its clouds.
+
+Refuses to ask an endpoint that such an environment does not mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.values.models import ALIASES, NamedModel, named_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALIAS_VARIABLES = {alias: f"ANTHROPIC_DEFAULT_{alias.upper()}_MODEL" for alias in ALIASES}
+LOGIN_VARIABLE = "CLAUDE_CODE_OAUTH_TOKEN"
+_CLOUDS = {
+    "CLAUDE_CODE_USE_BEDROCK": "Amazon Bedrock",
+    "CLAUDE_CODE_USE_VERTEX": "Google Vertex AI",
+    "CLAUDE_CODE_USE_FOUNDRY": "Microsoft Foundry",
+}
+
+
+def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
+    """What `opus`, `sonnet` and `haiku` stand for. Raises ValueError that begins with the variable."""
+    aliases = dict(ALIASES)
+    for alias, variable in ALIAS_VARIABLES.items():
+        name = environment.get(variable, "").strip()
+        if not name:
+            continue
+        try:
+            if not name.isprintable():
+                raise ValueError("must be a text of printable characters")  # noqa: TRY301
+            aliases[alias] = named_model(name)
+        except ValueError as error:
+            raise ValueError(f"{variable} {error}") from error
+    return aliases
+
+
+def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variable that sends Claude Code to another cloud, and that cloud; None: there is none."""
+    for variable, cloud in _CLOUDS.items():
+        if environment.get(variable, "").strip().lower() in {"1", "true", "yes", "on"}:
+            return variable, cloud
+    return None
+
+
+def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
+    """Why a key must not go to `base_url`, which nobody named just now; None: nothing speaks against it."""
+    cloud = other_cloud(environment)
+    if cloud is None:
+        return None
+    variable, name = cloud
+    return (
+        f"{variable} is set, and ralph does not speak to {name}: it would ask another endpoint, {base_url}. "
+        f"Unset {variable}, or say whom to ask by --base-url"
+    )
+
+
+def login_of_another_program(environment: Mapping[str, str]) -> str:
+    """What to add where a key is missing; empty: nothing."""
+    said = []
+    if environment.get(LOGIN_VARIABLE, "").strip():
+        said.append(f"{LOGIN_VARIABLE} is Claude Code's own login, which ralph does not use")
+    if (cloud := other_cloud(environment)) is not None:
+        said.append(f"{cloud[0]} is set, and ralph does not speak to {cloud[1]}")
+    return f" ({'; '.join(said)})" if said else ""

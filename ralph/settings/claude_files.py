@@ -1,0 +1,90 @@
+"""Finds rules and hooks that people wrote for Claude Code, to say that ralph does not honour them yet.
+
+Refuses to follow any of it, to read more than a megabyte, and to wait for a pipe. Without such files it costs a look at
+each place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ralph.machine.repository import up_to_repository_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_MOST_BYTES = 1_000_000
+"""Nobody writes a tenth of this; a cloned repository may hold anything."""
+_PROJECT_FILES = (".claude/settings.json", ".claude/settings.local.json")
+_USER_FILE = ".claude/settings.json"
+_LISTS = ("deny", "ask")
+_TIGHT_MODES = ("plan", "dontAsk")
+
+
+def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
+    """One sentence about all files, without a full stop; None: nothing in them is missed."""
+    found = [(path, rules) for path in _files(cwd, environment) if (rules := _rules_in(path)) is not None]
+    if not found:
+        return None
+    listed = "; ".join(f"{path}: {rules}" for path, rules in found)
+    return f"not honoured yet, so that no call is stopped by them: {listed}"
+
+
+def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Each once, though the home directory is the working directory."""
+    files = [directory / name for directory in up_to_repository_root(cwd) for name in _PROJECT_FILES]
+    home = Path(environment.get("HOME", ""))
+    if home.is_absolute():
+        files.append(home / _USER_FILE)
+    return list(dict.fromkeys(files))
+
+
+def _rules_in(path: Path) -> str | None:
+    """What a person would miss of this file, in words."""
+    try:
+        data = _read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return f"cannot be read ({error.strerror or type(error).__name__}), whatever rules it holds"
+    if data is None:
+        return "no regular file, whatever rules are behind it"
+    if len(data) > _MOST_BYTES:
+        return f"more than {_MOST_BYTES:,} bytes, whatever rules it holds"
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return "no valid JSON, whatever rules it holds"
+    return ", ".join(_names(document)) or None
+
+
+def _read(path: Path) -> bytes | None:
+    """A byte more than is taken; None: it is no regular file. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(_MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _names(document: Any) -> Iterator[str]:
+    """Keys that stop or watch calls there. What only allows is harmless here."""
+    if not isinstance(document, dict):
+        return
+    permissions = document.get("permissions")
+    if isinstance(permissions, dict):
+        yield from (f"permissions.{name}" for name in _LISTS if permissions.get(name))
+        if permissions.get("defaultMode") in _TIGHT_MODES:
+            yield "permissions.defaultMode"
+    elif permissions:
+        yield "permissions"
+    hooks = document.get("hooks")
+    if any(hooks.values()) if isinstance(hooks, dict) else hooks:
+        yield "hooks"

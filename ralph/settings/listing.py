@@ -1,0 +1,90 @@
+"""The settings as lines for people: each key with its value and where that came from, then the targets.
+
+Refuses to say what a key or a header holds: variables and headers are named, never quoted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.settings.keys import KEYS
+from ralph.values.endpoint import messages_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.conversation.target import Target
+    from ralph.settings.tables import Settings
+    from ralph.values.models import Price
+
+# A value that is longer pushes its origin to the right, and not those of all lines.
+_WIDEST_VALUE = 34
+
+
+def setting_lines(settings: Settings) -> Iterator[str]:
+    """Three columns: key, value, origin."""
+    rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
+    count = len(settings.targets)
+    rows.append(("tools", shown_value(settings.enabled_tools)))
+    rows.append(("targets", f"{count} target{'' if count == 1 else 's'}"))
+    yield from _aligned([(name, value, settings.origins[name]) for name, value in rows])
+
+
+def target_lines(target: Target) -> Iterator[str]:
+    """Its name, and beneath it what it is made of."""
+    facts = target.facts
+    window = facts.context_window if facts else None
+    price = facts.price if facts else None
+    keys = [f"{credential.source} (set)" for credential in target.credentials]
+    yield target.name
+    rows = (
+        ("model", target.model),
+        ("base URL", target.base_url),
+        ("posts to", messages_url(target.base_url)),
+        ("keys", ", ".join(keys) or "none"),
+        ("headers", ", ".join(name for name, _ in target.headers.plain) or "none"),
+        ("max tokens", shown_value(target.max_tokens)),
+        ("window", f"{window} tokens" if window else "unknown"),
+        ("thinking", target.thinking or "as the model is known to need it"),
+        ("price", _price(price)),
+    )
+    for name, value in rows:
+        yield f"  {name:<10}  {value}"
+
+
+def _aligned(rows: list[tuple[str, str, str]]) -> Iterator[str]:
+    name_width = max(len(name) for name, _, _ in rows)
+    value_width = min(_WIDEST_VALUE, max(len(value) for _, value, _ in rows))
+    for name, value, origin in rows:
+        yield f"{name:<{name_width}}  {value:<{value_width}}  {origin}"
+
+
+def _value(settings: Settings, name: str) -> object:
+    table, _, key = name.partition(".")
+    return getattr(getattr(settings, table), key)
+
+
+def shown_value(value: object) -> str:
+    """A setting's value as people write it."""
+    match value:
+        case None:
+            return "not set"
+        case ():
+            return "none"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case tuple():
+            return " ".join(map(shown_value, value))
+        case _:
+            return str(value)
+
+
+def _price(price: Price | None) -> str:
+    if price is None:
+        return "price unknown: cost will not be counted"
+    return (
+        f"input {price.input:g}, output {price.output:g}, cache write {price.cache_write:g}, "
+        f"cache read {price.cache_read:g} USD per million tokens"
+    )

@@ -1,0 +1,443 @@
+"""Flags, environment and files become one frozen `Settings`, once, each value with its origin.
+
+Refuses: unknown keys, values out of range, and in files that lie in the working directory every key that a repository
+may not set. Such files only tighten what the others say. What there is to set is a table: `settings/keys.py`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
+
+from ralph.settings.checks import split_names
+from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from
+from ralph.settings.files import (
+    SettingsFile,
+    SettingsFileError,
+    find_settings_files,
+    flattened,
+    keys_at_any_depth,
+    leads_through,
+    parsed,
+    user_settings_path,
+)
+from ralph.settings.keys import (
+    ALLOWED,
+    BY_NAME,
+    CUSTOM_ONLY,
+    EXACT_TOOLS,
+    FALLBACK,
+    KEYS,
+    TABLES,
+    TARGETS,
+    Key,
+    other_places,
+)
+from ralph.settings.tables import (
+    ClockSettings,
+    ModelSettings,
+    Remark,
+    RetrySettings,
+    SessionSettings,
+    Settings,
+    ToolsSettings,
+)
+from ralph.settings.targets import (
+    EnvironmentAccess,
+    entry_secrets,
+    explicit_targets,
+    implicit_targets,
+    meant_for_another_cloud,
+    missing_key,
+    plain_http_warnings,
+    read_entries,
+    with_fallbacks,
+    with_first,
+)
+from ralph.values.credentials import Credential, Secret, credential_from
+from ralph.values.endpoint import header_lines, is_loopback
+from ralph.values.limits import LimitSettings
+from ralph.values.models import NamedModel, named_model
+from ralph.values.tool_choice import lacking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ralph.conversation.target import Target
+    from ralph.settings.targets import TargetEntry
+
+__all__ = [
+    "KEYS",
+    "TABLES",
+    "ClockSettings",
+    "Credential",
+    "LimitSettings",
+    "ModelSettings",
+    "RetrySettings",
+    "SessionSettings",
+    "Settings",
+    "SettingsError",
+    "ToolsSettings",
+    "is_loopback",
+    "load_settings",
+]
+
+
+_TOOL_LISTS = (EXACT_TOOLS.name, "tools.allowed", "tools.disallowed")
+
+
+class SettingsError(Exception):
+    """One line about one setting, never with a secret's value. `from_flag`: a usage error (exit 2), else 78."""
+
+    def __init__(self, message: str, *, from_flag: bool = False, so_far: Settings | None = None) -> None:
+        super().__init__(message)
+        self.from_flag = from_flag
+        self.so_far = so_far
+        """All settings, where nothing is wrong with them but that a key is missing."""
+
+
+class _Given(NamedTuple):
+    value: Any
+    origin: str
+
+
+_Layer = dict[str, _Given]
+"""What one source says, by the names in `BY_NAME`; the checked entries of `[[targets]]` by "targets"."""
+
+
+class _Layers(NamedTuple):
+    """What all sources say, each group from the weakest to the strongest."""
+
+    user: _Layer
+    """The user's own file, where that is trusted."""
+    untrusted: list[_Layer]
+    """Files in the working directory."""
+    stronger: list[_Layer]
+    """--config, environment, flags."""
+
+    @property
+    def trusted(self) -> list[_Layer]:
+        return [self.user, *self.stronger]
+
+
+def load_settings(
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    cwd: Path,
+    config_file: Path | None,
+    files: Sequence[SettingsFile] | None = None,
+) -> Settings:
+    """Read everything once. `flags` uses the names in `BY_NAME`, None = not given; `config_file` is `--config`.
+
+    `files`: what an outer loop read for all its iterations; None: what they hold now. Raises `SettingsError` for the
+    first thing that is wrong, also where another source overrides it.
+    """
+    from_flags = _flag_layer(flags, cwd)  # first: what was typed just now is the likeliest mistake
+    layers = _file_layers(environment, cwd, config_file, files)
+    layers.stronger.extend((_environment_layer(environment, cwd), from_flags))
+    given: _Layer = {name: one for layer in layers.trusted for name, one in layer.items()}
+    ignored = _tighten(given, layers)
+    _settle_custom_retry(layers.trusted, given)
+    _settle_bash_timeouts(given)
+    access = _environment_access(environment)
+    first = _settle_model(given, access, environment)
+    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
+    # Of the lists that a stronger source replaced too: what they name is a secret all the same.
+    all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
+    settings = Settings(
+        **tables,
+        exact_tools=given[EXACT_TOOLS.name].value if EXACT_TOOLS.name in given else None,
+        targets=_targets(tables["model"], flags, given, access, environment, first_model=first),
+        aliases=access.aliases,
+        credential=access.credential,
+        custom_headers=access.headers,
+        key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
+        unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
+        origins=MappingProxyType(_origins(given)),
+    )
+    unencrypted = plain_http_warnings(settings.targets)
+    remarks = (
+        *ignored,
+        *_lacking_tools(given),
+        *(Remark(text, "use an https:// base URL") for text in unencrypted),
+    )
+    settings = replace(settings, remarks=remarks)
+    problem = missing_key(settings.targets, environment)
+    if problem is None and "model.base_url" not in from_flags:  # who types a URL means that one
+        problem = meant_for_another_cloud(settings.targets, environment)
+    if problem is not None:
+        raise SettingsError(problem, so_far=settings)
+    return settings
+
+
+def _table(table: str, given: _Layer) -> Any:
+    return TABLES[table](**{key: _given_or_default(given, f"{table}.{key}").value for key in ALLOWED[table]})
+
+
+def _given_or_default(given: _Layer, name: str) -> _Given:
+    return given.get(name) or _Given(BY_NAME[name].default, "default")
+
+
+def _origins(given: _Layer) -> dict[str, str]:
+    names = (*(key.name for key in KEYS), TARGETS)
+    origins = {name: given[name].origin if name in given else "default" for name in names}
+    limiting = [given[name].origin for name in _TOOL_LISTS if name in given]
+    return origins | {"tools": ", ".join(dict.fromkeys(limiting)) or "default"}
+
+
+# --- One layer for each source
+
+
+def _file_layers(
+    environment: Mapping[str, str],
+    cwd: Path,
+    config_file: Path | None,
+    files: Sequence[SettingsFile] | None,
+) -> _Layers:
+    user_file = user_settings_path(environment)
+    # Advice would be vain that leads to another file of the working directory.
+    is_usable = user_file is not None and not leads_through(user_file, cwd)
+    user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
+    layers = _Layers({}, [], [])
+    try:
+        for file in find_settings_files(environment, cwd, config_file) if files is None else files:
+            layer = _file_layer(file, user_place)
+            if not file.is_trusted:
+                layers.untrusted.append(layer)
+            elif file.is_named:
+                layers.stronger.append(layer)
+            else:
+                layers.user.update(layer)
+    except SettingsFileError as error:
+        raise SettingsError(str(error)) from error
+    return layers
+
+
+def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
+    """`user_place`: where the keys could go that an untrusted file may not hold."""
+    path = file.path
+    if file.data is None:
+        return {}
+    document = parsed(path, file.data)
+    if not file.is_trusted:
+        _refuse_untrusted(document, path, user_place)
+    flat = flattened(document, path, ALLOWED, lists=(TARGETS,))
+    layer = {
+        name: _checked(BY_NAME[name], raw, str(path), says=f"{path}: {name}", directory=path.parent)
+        for name, raw in flat.items()
+        if name != TARGETS
+    }
+    if TARGETS in flat:
+        with _explained(f"{path}: {TARGETS}"):
+            layer[TARGETS] = _Given(read_entries(flat[TARGETS]), str(path))
+    return layer
+
+
+def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) -> None:
+    refused = {name: other_places(key, name) for key, name in keys_at_any_depth(document)}
+    names = [name for name, places in refused.items() if places is not None]
+    if not names:
+        return
+    name = max(names, key=lambda one: one.count("."))  # a part of a target says more than the list
+    listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
+    raise SettingsError(
+        f"{path}: {name!r} does not count in the working directory, where a cloned repository or an agent could have "
+        f"written it: {listed}, or pass this file by --config"
+    )
+
+
+def _environment_layer(environment: Mapping[str, str], cwd: Path) -> _Layer:
+    layer = {}
+    for key in KEYS:
+        raw = _from_variable(environment, key.variable, key.read) if key.variable else None
+        if raw is not None and key.variable:
+            layer[key.name] = _checked(key, raw, key.variable, says=key.variable, directory=cwd)
+    return layer
+
+
+def _from_variable(environment: Mapping[str, str], variable: str, read: Callable[[str], Any]) -> Any:
+    """None when it is not set or empty."""
+    text = environment.get(variable, "").strip()
+    if not text:
+        return None
+    with _explained(variable):
+        return read(text)
+
+
+def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
+    layer = {}
+    for name, raw in flags.items():
+        if raw is None:
+            continue
+        key = BY_NAME[name]
+        if isinstance(raw, (list, tuple)):
+            raw = [part for one in raw for part in split_names(one)]  # noqa: PLW2901 - the same, in pieces
+        layer[name] = _checked(
+            key, raw, f"flag {key.flag}", says=str(key.flag), directory=cwd, from_flag=True
+        )
+    return layer
+
+
+def _checked(
+    key: Key, raw: object, origin: str, *, says: str, directory: Path, from_flag: bool = False
+) -> _Given:
+    """`says` begins the error's line; `directory` is what a relative path starts from."""
+    with _explained(says, from_flag=from_flag):
+        value = key.check(raw)
+    return _Given(directory / value if isinstance(value, Path) else value, origin)
+
+
+# --- What holds between settings
+
+
+def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
+    """Let files that are not trusted tighten what the trusted sources say; a remark for each value that is ignored."""
+    ignored = []
+    for layer in layers.untrusted:
+        for name, wanted in layer.items():
+            rule = BY_NAME[name].in_repository
+            assert rule is not None  # noqa: S101 - others were refused
+            trusted = _given_or_default(given, name)
+            counts = rule.apply(trusted.value, wanted.value)
+            if counts is None:
+                ignored.append(_looser(name, wanted, trusted))
+            elif rule.joins_stronger or not _is_in(layers.stronger, name):
+                given[name] = _joined(trusted, counts, wanted)
+    return tuple(ignored)
+
+
+def _is_in(layers: Iterable[_Layer], name: str) -> bool:
+    return any(name in layer for layer in layers)
+
+
+def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
+    """The value that counts now, with the sources that it is made of."""
+    if counts == trusted.value:
+        return trusted
+    origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
+    return _Given(counts, ", ".join(origins))
+
+
+def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
+    from ralph.settings.listing import shown_value  # noqa: PLC0415 - few repositories try
+
+    return Remark(
+        f"{wanted.origin}: {name} = {shown_value(wanted.value)} is ignored: it is not tighter than "
+        f"{shown_value(trusted.value)} ({trusted.origin}), and a file in the working directory can only tighten",
+        "say it in your own config file, or pass this one by --config",
+    )
+
+
+def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
+    """The numbers need a "custom" in their own source or, where that names no policy, in any other.
+
+    Where a stronger source overrides such a "custom" (`--retry off`), its numbers go with it.
+    """
+    policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
+    for layer in layers:
+        own = [layer["retry.policy"].value] if "retry.policy" in layer else policies
+        for name in CUSTOM_ONLY:
+            if name in layer and "custom" not in own:
+                raise SettingsError(f'{layer[name].origin}: {name} needs retry.policy = "custom"')
+    if _given_or_default(given, "retry.policy").value != "custom":
+        for name in CUSTOM_ONLY:
+            given.pop(name, None)
+
+
+def _settle_bash_timeouts(given: _Layer) -> None:
+    """A default makes room for a lower maximum; a wish of the user's over the maximum is a mistake."""
+    names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
+    usual, largest = (_given_or_default(given, name) for name in names)
+    if usual.value <= largest.value:
+        return
+    if names[0] in given:
+        of_both = (
+            f"{name} = {one.value:g} ({one.origin})"
+            for name, one in zip(names, (usual, largest), strict=True)
+        )
+        raise SettingsError(" is larger than ".join(of_both))
+    given[names[0]] = _Given(largest.value, f"default, lowered to {names[1]}")
+
+
+def _lacking_tools(given: _Layer) -> Iterator[Remark]:
+    """Lists are made for other programs too: what ralph does not have is said and changes nothing."""
+    for name in _TOOL_LISTS:
+        names = lacking(given[name].value) if name in given else ()
+        if names:
+            where = given[name].origin
+            said = where.removeprefix("flag ") if where.startswith("flag ") else f"{where}: {name}"
+            yield Remark(
+                f"{said} names {', '.join(names)}: ralph has no such tool", "it can stay, or be left out"
+            )
+
+
+# --- Who is asked
+
+
+def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
+    """The name in `given` becomes an id, unless there are targets, which it does not choose."""
+    name = "model.name"
+    wish, origin = _given_or_default(given, name)
+    if TARGETS in given:
+        return NamedModel(wish)
+    if origin == "default" and environment.get(ALIAS_VARIABLES["sonnet"], "").strip():
+        wish, origin = given[name] = _Given("default", ALIAS_VARIABLES["sonnet"])
+    from_flag = origin.startswith("flag ")
+    is_variable = origin == BY_NAME[name].variable
+    says = origin.removeprefix("flag ") if from_flag or is_variable else f"{origin}: {name}"
+    with _explained(says, from_flag=from_flag):
+        model = named_model(wish, access.aliases)
+    if name in given:
+        given[name] = _Given(model.id, origin)
+    return model
+
+
+def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
+    with _explained(""):  # the line begins with the variable
+        credential = credential_from("ANTHROPIC_API_KEY", environment) or credential_from(
+            "ANTHROPIC_AUTH_TOKEN", environment
+        )
+    headers = _from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines)
+    with _explained(""):
+        aliases = aliases_from(environment)
+    return EnvironmentAccess(credential, Secret(headers or ()), aliases)
+
+
+def _targets(
+    model: ModelSettings,
+    flags: Mapping[str, object],
+    given: _Layer,
+    access: EnvironmentAccess,
+    environment: Mapping[str, str],
+    *,
+    first_model: NamedModel,
+) -> tuple[Target, ...]:
+    fallbacks = given[FALLBACK.name].value if FALLBACK.name in given else ()
+    if TARGETS not in given:
+        with _explained(str(FALLBACK.flag), from_flag=True):
+            return implicit_targets(model, first_model, fallbacks, access)
+    entries: tuple[TargetEntry, ...] = given[TARGETS].value
+    first = flags.get("model.name")
+    if first is not None:  # as it was typed: a target may be called what is an alias elsewhere
+        with _explained("--model", from_flag=True):
+            entries = with_first(entries, str(first).strip())
+    if fallbacks:
+        with _explained(str(FALLBACK.flag), from_flag=True):
+            entries = with_fallbacks(entries, fallbacks)
+    if flags.get("model.max_tokens") is not None:  # typed just now, it is meant for whoever is asked
+        entries = tuple(replace(entry, max_tokens=None) for entry in entries)
+    with _explained(f"{given[TARGETS].origin}: {TARGETS}"):
+        return explicit_targets(entries, model, access, environment)
+
+
+@contextmanager
+def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
+    """A refusal inside becomes the line that begins with `says`."""
+    try:
+        yield
+    except ValueError as error:
+        raise SettingsError(f"{says} {error}".lstrip(), from_flag=from_flag) from error

@@ -1,0 +1,284 @@
+"""`[[targets]]` as values: what an entry may hold, which entries count, and the targets that come of them.
+
+Refuses to carry a key to a server that it was not meant for: an entry with a base URL of its own gets the
+environment's key only where that URL leads to the default API. Refusals are ValueErrors without secrets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.conversation.target import THINKING_CHOICES, Target
+from ralph.settings import checks as must_be
+from ralph.settings.claude_environment import login_of_another_program, why_not_asked
+from ralph.values.credentials import NO_HEADERS, Secret, credential_from, secret_header_values
+from ralph.values.endpoint import header_table, is_default, is_loopback
+from ralph.values.models import ALIASES, Price, named_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from ralph.settings.tables import ModelSettings
+    from ralph.values.credentials import Credential, Headers
+    from ralph.values.models import NamedModel
+
+PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
+
+
+class TargetEntry(Struct, frozen=True):
+    """One entry of the list as it stands in a file, checked. None and empty: it does not say."""
+
+    name: str
+    model: str
+    base_url: str | None = None
+    api_key_env: tuple[str, ...] = ()
+    """The variables that hold its keys, in the order they are tried."""
+    headers: Headers = NO_HEADERS
+    max_tokens: int | None = None
+    context_window: int | None = None
+    thinking: str | None = None
+    price: Price | None = None
+
+
+class EnvironmentAccess(Struct, frozen=True):
+    """What the environment says about who asks and whom; it belongs to one server."""
+
+    credential: Credential | None
+    headers: Headers
+    aliases: Mapping[str, NamedModel]
+
+
+ENTRY_KEYS = TargetEntry.__struct_fields__
+
+
+# --- What an entry may hold
+
+
+def read_entries(raw: object) -> tuple[TargetEntry, ...]:
+    """The list under `targets`, checked. The ValueError names the entry by its name, else by its number from 1."""
+    if not isinstance(raw, list) or not all(isinstance(entry, dict) for entry in raw):
+        raise ValueError("must be a list of tables, each under its own [[targets]]")
+    if not raw:
+        raise ValueError("must hold at least one entry; without any, leave the list out")
+    entries = tuple(_read_entry(entry, number) for number, entry in enumerate(raw, start=1))
+    numbers: dict[str, int] = {}
+    for number, entry in enumerate(entries, start=1):
+        first = numbers.setdefault(entry.name, number)
+        if first != number:
+            raise ValueError(f"entries {first} and {number} have the same name {entry.name!r}")
+    return entries
+
+
+def _read_entry(raw: Mapping[str, Any], number: int) -> TargetEntry:
+    label = f"entry {number}"
+    try:
+        for key in raw:
+            if key not in ENTRY_KEYS:
+                raise ValueError(f"unknown key {key!r}; a target holds {', '.join(ENTRY_KEYS)}")  # noqa: TRY301
+        name = _needed(raw, "name")
+        label = repr(name)
+        rest = {key: _checked(key, value) for key, value in raw.items() if key not in ("name", "model")}
+        return TargetEntry(name, _needed(raw, "model"), **rest)
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from error
+
+
+def _needed(raw: Mapping[str, Any], key: str) -> str:
+    if key not in raw:
+        raise ValueError(f"{key} is missing; a target needs a name and a model")
+    checked: str = _checked(key, raw[key])
+    return checked
+
+
+def _checked(key: str, value: object) -> Any:
+    try:
+        return _CHECKS[key](value)
+    except ValueError as error:
+        raise ValueError(f"{key} {error}") from error
+
+
+def _price(value: object) -> Price:
+    """All four or none: what is left out would be a guess, and the cost that is shown a lie."""
+    all_keys = ", ".join(PRICE_KEYS)
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"must be a table of {all_keys}, in USD per million tokens")
+    for key in value:
+        if key not in PRICE_KEYS:
+            raise ValueError(f"has the unknown key {key!r}; it holds {all_keys}")
+    missing = [key for key in PRICE_KEYS if key not in value]
+    if missing:
+        raise ValueError(f"needs all of {all_keys}; missing: {', '.join(missing)}")
+    prices = {}
+    for key in PRICE_KEYS:
+        try:
+            prices[key] = must_be.dollars(value[key])
+        except ValueError as error:
+            raise ValueError(f"{key} {error}") from error
+    return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
+
+
+_CHECKS: dict[str, Callable[[object], Any]] = {
+    "name": must_be.target_name,
+    "model": must_be.text,
+    "base_url": must_be.base_url,
+    "api_key_env": must_be.key_variables,
+    "headers": lambda value: Secret(header_table(value)),
+    "max_tokens": must_be.whole(1),
+    "context_window": must_be.whole(1),
+    "thinking": must_be.one_of(*THINKING_CHOICES),
+    "price": _price,
+}
+
+
+# --- Which entries count
+
+
+def with_first(entries: tuple[TargetEntry, ...], name: str) -> tuple[TargetEntry, ...]:
+    """The entry of that name, then the others in their order."""
+    first = _named(entries, name)
+    return (first, *(entry for entry in entries if entry is not first))
+
+
+def with_fallbacks(entries: tuple[TargetEntry, ...], names: Iterable[str]) -> tuple[TargetEntry, ...]:
+    """The first entry, then those of these names alone, in this order."""
+    chosen = (entries[0], *(_named(entries, name) for name in names))
+    return tuple({entry.name: entry for entry in chosen}.values())
+
+
+def _named(entries: tuple[TargetEntry, ...], name: str) -> TargetEntry:
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    listed = ", ".join(sorted(entry.name for entry in entries))
+    raise ValueError(f"must name a target ({listed}), not {name!r}")
+
+
+# --- The targets that come of them
+
+
+def implicit_targets(
+    model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], access: EnvironmentAccess
+) -> tuple[Target, ...]:
+    """`first`, then `fallbacks`: all at one server, each under the name that was written."""
+    chosen = {first.id: (first.id, first)}
+    for name in fallbacks:
+        fallback = named_model(name, access.aliases)
+        chosen.setdefault(fallback.id, (name, fallback))
+    return tuple(
+        Target(
+            name=name,
+            model=named.id,
+            base_url=model.base_url,
+            credentials=(access.credential,) if access.credential else (),
+            headers=access.headers,
+            max_tokens=model.max_tokens,
+            effort=model.effort,
+            context_window=named.context_window,
+        )
+        for name, named in chosen.values()
+    )
+
+
+def explicit_targets(
+    entries: Iterable[TargetEntry],
+    model: ModelSettings,
+    access: EnvironmentAccess,
+    environment: Mapping[str, str],
+) -> tuple[Target, ...]:
+    """Raises ValueError for a variable that holds no key; it names variable and target."""
+    return tuple(_explicit(entry, model, access, environment) for entry in entries)
+
+
+def _explicit(
+    entry: TargetEntry, model: ModelSettings, access: EnvironmentAccess, environment: Mapping[str, str]
+) -> Target:
+    uses_access = entry.base_url is None and not entry.api_key_env
+    try:
+        # What the environment calls its models is its own server's business.
+        named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
+    except ValueError as error:
+        raise ValueError(f"{entry.name!r}: model {error}") from error
+    inherited = access.headers.plain if uses_access else ()
+    own = {name.lower() for name, _ in entry.headers.plain}
+    return Target(
+        name=entry.name,
+        model=named.id,
+        base_url=entry.base_url or model.base_url,
+        credentials=tuple(_keys(entry, access, environment)),
+        headers=Secret(
+            (*(header for header in inherited if header[0].lower() not in own), *entry.headers.plain)
+        ),
+        max_tokens=entry.max_tokens or model.max_tokens,
+        effort=model.effort,
+        context_window=entry.context_window or named.context_window,
+        thinking=entry.thinking,
+        price=entry.price,
+    )
+
+
+def _keys(
+    entry: TargetEntry, access: EnvironmentAccess, environment: Mapping[str, str]
+) -> Iterable[Credential]:
+    """Two variables with one key are one: the second try would be the first again."""
+    if not entry.api_key_env:
+        is_meant_for = entry.base_url is None or is_default(entry.base_url)
+        return (access.credential,) if access.credential and is_meant_for else ()
+    keys: dict[str, Credential] = {}
+    for variable in entry.api_key_env:
+        try:
+            credential = credential_from(variable, environment)
+        except ValueError as error:
+            raise ValueError(f"{entry.name!r}: {error}") from error
+        if credential is None:
+            raise ValueError(f"{entry.name!r}: api_key_env names {variable}, which is not set or empty")
+        keys.setdefault(credential.secret, credential)
+    return keys.values()
+
+
+# --- What holds for all of them
+
+
+def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]) -> Iterator[str]:
+    """What must not be shown of entries, whether they are asked or not."""
+    for entry in entries:
+        yield from filter(None, (environment.get(variable, "").strip() for variable in entry.api_key_env))
+        yield from secret_header_values(entry.headers.plain)
+
+
+def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
+    """What to do about the first target that cannot work without a key and has none; None: there is no such one."""
+    elsewhere = login_of_another_program(environment)
+    for target in targets:
+        if target.secrets or not is_default(target.base_url):
+            continue
+        if len(targets) == 1:
+            return (
+                f"no API key{elsewhere}: set ANTHROPIC_API_KEY, point --base-url at a local server, or try "
+                "`ralph demo`"
+            )
+        return (
+            f"no API key for target {target.name!r}{elsewhere}: set ANTHROPIC_API_KEY, name the variable that holds it in "
+            "api_key_env, or point its base_url at a local server"
+        )
+    return None
+
+
+def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
+    """Why a key must not go where it would; None: it may, or there is none."""
+    asked = next((target.base_url for target in targets if target.secrets), None)
+    return None if asked is None else why_not_asked(environment, asked)
+
+
+def plain_http_warnings(targets: Iterable[Target]) -> tuple[str, ...]:
+    """One for each host that a key travels to in the open."""
+    hosts = [
+        target.base_url.split("/")[2]
+        for target in targets
+        if target.secrets and target.base_url.startswith("http:") and not is_loopback(target.base_url)
+    ]
+    return tuple(
+        f"the key travels unencrypted: {host} is not this machine, and the base URL is not https"
+        for host in dict.fromkeys(hosts)
+    )

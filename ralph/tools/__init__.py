@@ -1,0 +1,1 @@
+"""The tools a model can call: Read, Write, Edit, Bash, Glob, Grep. `docs/tools.md` says what each promises."""

@@ -1,0 +1,105 @@
+"""Bash: one command in a session of its own, bounded in time and output, with nothing left of it afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.machine.output_capture import OutputCapture, StreamRedaction
+from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.values.error_text import ToolError, os_error_text
+from ralph.values.shortage import ShortageError
+from ralph.values.tool_calls import ToolOutput
+
+if TYPE_CHECKING:
+    from ralph.machine.processes import SupervisedCommand
+    from ralph.tools.tool_room import Arguments, ToolRoom, ToolSettings
+
+# Linux MAX_ARG_STRLEN: one argument of a program, its final NUL included.
+_LONGEST_COMMAND_BYTES = 131_072 - 1
+_LONGEST_PURPOSE = 80
+
+
+def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+    command = _checked(arguments["command"])
+    settings = room.settings
+    wish_s = arguments["timeout"] / 1000 if "timeout" in arguments else settings.bash_timeout_s
+    limit_s = min(wish_s, settings.bash_max_timeout_s)
+    capture = OutputCapture(
+        max_bytes=settings.max_output_bytes,
+        spill_bytes=settings.spill_bytes,
+        spill=room.spill,
+        redaction=StreamRedaction(room.redact, room.redact_longest),
+    )
+    purpose = " ".join((arguments.get("description") or command).split())
+    running = RunningCommand(
+        _started(command, room),
+        capture,
+        waiter=room.waiter,
+        clock=room.clock,
+        grace_s=settings.kill_grace_s,
+    )
+    try:
+        ending = running.run(limit_s, room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE])
+    except NotFollowedError as error:
+        raise ToolError(str(error)) from None
+    notes = _notes(ending, limit_s, settings)
+    if not ending.is_all_gone:
+        notes.append("[something it started could not be stopped and still runs]")
+    if limit_s < wish_s:
+        notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
+    text = capture.text().strip("\n") or "(no output)"
+    return ToolOutput(
+        "\n".join([text, *notes]), is_error=ending.how is not Ended.BY_ITSELF or ending.status != 0
+    )
+
+
+def _started(command: str, room: ToolRoom) -> SupervisedCommand:
+    from ralph.machine.processes import SupervisedCommand, environment_for_commands  # noqa: PLC0415 - see there
+
+    settings = room.settings
+    try:
+        return SupervisedCommand(
+            [room.program("bash") or "/bin/sh", "-c", command],
+            cwd=settings.cwd,
+            environment=environment_for_commands(settings.environment),
+            grace_s=settings.kill_grace_s,
+        )
+    except ShortageError as error:
+        raise ToolError(f"the command was not started: {error}. That passes: try again") from None
+    except OSError as error:
+        if not settings.cwd.is_dir():
+            raise ToolError(f"the working directory {settings.cwd} no longer exists") from None
+        raise ToolError(f"the command could not be started: {os_error_text(error)}") from None
+
+
+def _notes(ending: Ending, limit_s: float, settings: ToolSettings) -> list[str]:
+    match ending.how:
+        case Ended.BY_ITSELF:
+            return [f"Exit code {ending.status}"] if ending.status else []
+        case Ended.WITHOUT_SUPERVISOR:
+            return ["[the command killed the process that supervises it; all it had started was stopped]"]
+        case Ended.TOO_MUCH_OUTPUT:
+            size = f"{settings.spill_bytes:,}"
+            return [f"[stopped: it printed more than {size} bytes. Filter the output, or send it to a file]"]
+        case Ended.TIMED_OUT:
+            most_ms = f"{settings.bash_max_timeout_s * 1000:.0f}"
+            sentence = (
+                f"timed out after {limit_s:g} s; the command and all it started were stopped. "
+                f"Give a longer timeout (at most {most_ms} ms), or do less at once"
+            )
+            return [f"[{sentence}]"]
+
+
+def _checked(command: str) -> str:
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        raise ToolError("the command holds half a surrogate pair, which no shell can read") from None
+    if "\0" in command:
+        raise ToolError("the command holds a NUL character, which no shell can read; use printf '\\0'")
+    if size > _LONGEST_COMMAND_BYTES:
+        raise ToolError(
+            f"the command has {size:,} bytes; the system takes {_LONGEST_COMMAND_BYTES:,}. "
+            "Write it to a script file, then run that."
+        )
+    return command

@@ -1,0 +1,155 @@
+"""Edit: replaces exactly one place of a file, or all on request. Every byte outside stays as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.tools.files.edit_hints import hint_for_no_match
+from ralph.tools.files.file_type import binary_type, image_media_type, is_binary
+from ralph.tools.files.path_guard import refuse_kernel_file
+from ralph.tools.files.planned_write import PlannedWrite
+from ralph.tools.files.text_encoding import TextEncoding, marked_encoding, possible_encodings
+from ralph.tools.files.text_match import EditableText, Places
+from ralph.tools.files.write_target import write_target
+from ralph.tools.read import open_regular
+from ralph.tools.write import link_note
+from ralph.values.error_text import ToolError, os_error_text
+from ralph.values.tool_calls import ToolOutput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.tools.tool_room import Arguments, ToolRoom
+
+# Bytes, text and the edited text are in memory together.
+_MAX_BYTES = 10 * 1024 * 1024
+_LINES_AROUND = 3
+_MOST_SNIPPET_LINES = 14
+_LONGEST_SNIPPET_LINE = 200
+_MOST_LINES_NAMED = 10
+
+
+def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
+    shown, old, new = arguments["file_path"], arguments["old_string"], arguments["new_string"]
+    _check_strings(old, new)
+    path = room.resolve(shown)
+    data, before = _content(path, shown, room)
+    # What was read is what is edited: where the file has changed since, the write refuses it.
+    target = replace(write_target(path, shown, room), before=before)
+    digest = hashlib.sha256(data).hexdigest()
+    room.seen.refuse_changed(target.path, before, digest, shown)
+    encoding, text, places = _places(data, old)
+    if not places.count:
+        hint = hint_for_no_match(text.text, old)
+        raise ToolError(f"old_string does not occur in {shown} (0 matches). {hint or 'Read the file again.'}")
+    if not arguments.get("replace_all", False):
+        _refuse_several(text, places, shown)
+    edited = places.replaced(new)
+    if edited == text.text:
+        raise ToolError("the edit changes nothing: the file already reads so")
+    [first] = places.spans(1)
+    line = text.line_number(first.start)
+    where = f"{places.count} places" if places.count > 1 else f"line {line}"
+    snippet = _snippet(edited, first.start, line, new)
+    said = ToolOutput(f"Edited {shown} at {where}:\n{snippet}{link_note(before.st_nlink)}")
+    return PlannedWrite(target, _encoded(encoding, edited, shown), digest, said, room.seen)
+
+
+def _check_strings(old: str, new: str) -> None:
+    if not old:
+        raise ToolError("old_string is empty; to create or replace a whole file use Write")
+    if old == new:
+        raise ToolError("the edit changes nothing: old_string and new_string are equal")
+    try:
+        (old + new).encode()
+    except UnicodeEncodeError:
+        raise ToolError("a string holds half a surrogate pair, which no text file can") from None
+
+
+def _content(path: Path, shown: str, room: ToolRoom) -> tuple[bytes, os.stat_result]:
+    refuse_kernel_file(os.path.realpath(path), shown, None)
+    descriptor, real = open_regular(path, shown, room)
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            before = os.fstat(descriptor)
+            refuse_kernel_file(real, shown, before)
+            data = file.read(_MAX_BYTES + 1) or b""
+    except OSError as error:
+        raise ToolError(f"{shown}: {os_error_text(error)}") from None
+    if len(data) > _MAX_BYTES:
+        raise ToolError(
+            f"{shown} is larger than {_MAX_BYTES >> 20} MB; edit it with Bash, for example sed -i"
+        )
+    if marked_encoding(data) is None and is_binary(data):
+        kind = image_media_type(data) or binary_type(data)
+        raise ToolError(f"{shown} is a binary file: {kind}; Edit changes text only")
+    return data, before
+
+
+def _places(data: bytes, old: str) -> tuple[TextEncoding, EditableText, Places]:
+    """The first reading of the bytes in which `old` occurs; else the likeliest, with no place."""
+    readings = []
+    for encoding in possible_encodings(data):
+        text = EditableText(encoding.decode(data))
+        readings.append((encoding, text, text.places(old)))
+        if readings[-1][2].count:
+            return readings[-1]
+    return readings[0]
+
+
+def _refuse_several(text: EditableText, places: Places, shown: str) -> None:
+    numbers = [text.line_number(span.start) for span in places.spans(_MOST_LINES_NAMED)]
+    if places.count == 1:
+        if places.overlaps_itself():
+            raise ToolError(
+                f"old_string occurs more than once in {shown}, overlapping itself at line {numbers[0]}. "
+                "Add lines around it to make it unique."
+            )
+        return
+    more = ", ..." if places.count > _MOST_LINES_NAMED else ""
+    raise ToolError(
+        f"old_string occurs {places.count} times in {shown}, at lines {', '.join(map(str, numbers))}{more}. "
+        "Add lines around it to make it unique, or set replace_all."
+    )
+
+
+def _encoded(encoding: TextEncoding, edited: str, shown: str) -> bytes:
+    try:
+        return encoding.encode(edited)
+    except UnicodeEncodeError as error:
+        character = edited[error.start]
+        raise ToolError(
+            f"{shown} is encoded as {encoding.codec}, which has no {character!r}; nothing was written"
+        ) from None
+
+
+def _snippet(edited: str, start: int, first: int, new: str) -> str:
+    """The first changed place, which begins at `start` in line `first`: numbered, with lines around."""
+    begin = max(first - _LINES_AROUND, 1)
+    lines = _lines_around(edited, start, first - begin, first - begin + new.count("\n") + 1 + _LINES_AROUND)
+    numbered = [
+        f"{number:>6}\t{line[:_LONGEST_SNIPPET_LINE].removesuffix(chr(13))}"
+        for number, line in enumerate(lines, begin)
+    ]
+    if len(numbered) > _MOST_SNIPPET_LINES:
+        half = _MOST_SNIPPET_LINES // 2
+        numbered = [*numbered[:half], "   ...", *numbered[-half:]]
+    return "\n".join(numbered)
+
+
+def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
+    """`count` lines, from `before` lines above the position on; fewer at the end. The rest is not split."""
+    begin = text.rfind("\n", 0, position) + 1
+    for _ in range(before):
+        begin = text.rfind("\n", 0, begin - 1) + 1
+    end = begin - 1
+    for _ in range(count):
+        end = text.find("\n", end + 1)
+        if end < 0:
+            rest = text[begin:]
+            return rest.removesuffix("\n").split("\n") if rest else []
+    return text[begin:end].split("\n")

@@ -1,0 +1,1 @@
+"""Reading and writing files beneath the roots, and nowhere else."""

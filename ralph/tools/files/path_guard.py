@@ -1,0 +1,203 @@
+"""Keeps the file tools away from the protected paths, judging what a path leads to and what was opened.
+
+An open file is judged by where its descriptor says that it lies; and every path by identity as well, so that a bind
+mount, a hard link or capitals (macOS) are no way around.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.machine.opened_file import is_made_by_kernel, opened_path
+from ralph.sandbox.protected_paths import is_within
+from ralph.values.error_text import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ralph.sandbox.protected_paths import ProtectedPaths, Protection
+
+Identity = tuple[int, int]
+
+# What programs were started with, and what they hold in memory.
+_PRIVATE_KERNEL_NAMES = frozenset({"environ", "mem", "kcore"})
+# Of all secret places together, to find a hard link in them: more than people keep there, browsers apart.
+_MOST_FILES_COMPARED = 2000
+
+
+class PathGuard:
+    """The table is made when it is first asked for: a run without file tools pays nothing for it."""
+
+    def __init__(self, gather: Callable[[], ProtectedPaths], own_files: Callable[[], Path | None]) -> None:
+        """`own_files`: the directory with this run's long outputs, which may be read; None: there is none yet."""
+        self._gather = gather
+        self._own_files = own_files
+
+    @cached_property
+    def paths(self) -> ProtectedPaths:
+        return self._gather()
+
+    def refuse_read(self, path: Path, shown: str) -> str:
+        """For what a name leads to, there or not. Where that is; raises ToolError."""
+        real = os.path.realpath(path)
+        self._refuse_private(real, shown, None)
+        self._refuse(real, shown, self._why_not_read(real))
+        return real
+
+    def refuse_opened(self, descriptor: int, path: Path, shown: str, judged: str) -> str:
+        """For what was opened. Where that lies; raises ToolError. `judged`: the place that `refuse_read` gave."""
+        real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
+        if real is None:
+            raise ToolError(f"{shown} is not read: where it really lies cannot be told")
+        self._refuse_private(real, shown, status)
+        if real != judged:
+            self._refuse(real, shown, self._why_not_read(real))
+        self._refuse(real, shown, self._why_not_linked(status))
+        return real
+
+    def refuse_written(self, real: str, shown: str) -> None:
+        """`real`: absolute, links followed, there or not. Raises ToolError."""
+        for path in dict.fromkeys((real, self._canonical(real))):
+            self._refuse(real, shown, self.paths.why_not_written(path), "written")
+
+    def hidden_beneath(self, directory: str) -> HiddenPlaces:
+        """`directory`: absolute, links followed."""
+        known = self._canonical(directory)
+        return HiddenPlaces(self, directory, self.paths.hidden_beneath(known))
+
+    def may_be_read(self, real: str) -> bool:
+        """`real`: absolute, links followed, there or not."""
+        return self._why_not_read(real) is None
+
+    def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
+        if _is_private(real, status):
+            raise ToolError(f"{shown} shows the environment or memory of a process, and is not read")
+
+    def _refuse(self, real: str, shown: str, protection: Protection | None, verb: str = "read") -> None:
+        if protection is not None:
+            where = shown if shown == real else f"{shown} (really {real})"
+            raise ToolError(f"{where} is not {verb}: {protection}")
+
+    def _why_not_read(self, real: str) -> Protection | None:
+        own = self._own_files()
+        if own is not None and is_within(real, os.path.realpath(own)):
+            return None
+        protection = self.paths.why_not_read(real)
+        known = real if protection is not None else self._canonical(real)
+        return protection if known == real else self.paths.why_not_read(known)
+
+    @cached_property
+    def _known(self) -> Mapping[Identity, str]:
+        """The directories that the protected paths lie in, and these themselves."""
+        places = {*(place.path for place in self.paths.paths), *self.paths.homes}
+        all_above = {str(above) for place in places for above in Path(place).parents}
+        found = {}
+        for path in (*sorted(all_above), *sorted(places)):
+            status = _status_of(path)
+            if status is not None and (stat.S_ISDIR(status.st_mode) or path in places):
+                found[_identity(status)] = path
+        return found
+
+    def _canonical(self, path: str) -> str:
+        """The name by which the table knows it: the nearest known directory above, and the rest of the path."""
+        for above in (path, *map(str, Path(path).parents)):
+            status = _status_of(above)
+            known = None if status is None else self._known.get(_identity(status))
+            # A number may have been given to another file since.
+            if status is not None and known is not None and _is_still(known, status):
+                return known.rstrip("/") + path[len(above.rstrip("/")) :] or "/"
+        return path
+
+    def linked_secrets(self) -> dict[Identity, str]:
+        """The files in secret places by what they are, so that a hard link to one is known: the first 2,000."""
+        found: dict[Identity, str] = {}
+        places = (place.path for place in self.paths.paths if not place.may_be_read)
+        for path in islice(chain.from_iterable(map(_files_of, places)), _MOST_FILES_COMPARED):
+            status = _status_of(path)
+            if status is not None and stat.S_ISREG(status.st_mode):
+                found[_identity(status)] = path
+        return found
+
+    def _why_not_linked(self, status: os.stat_result) -> Protection | None:
+        if status.st_nlink == 1 or not stat.S_ISREG(status.st_mode):
+            return None
+        path = self.linked_secrets().get(_identity(status))
+        return None if path is None else self.paths.why_not_read(path)
+
+
+def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
+    """For writing. `real`: links followed. Raises ToolError."""
+    if is_made_by_kernel(real, status):
+        raise ToolError(f"{shown} is made up by the kernel; it cannot be edited or replaced as a file")
+
+
+class HiddenPlaces:
+    """What a search that begins at a directory leaves out."""
+
+    def __init__(self, guard: PathGuard, directory: str, paths: tuple[str, ...]) -> None:
+        self.paths = paths
+        """From the directory: whoever searches need not go there."""
+        self._guard = guard
+        self._directory = directory.rstrip("/")
+        self._is_open: dict[str, bool] = {}
+
+    @property
+    def those_there(self) -> list[str]:
+        return [path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")]
+
+    def hides(self, path: str) -> bool:
+        """`path`: of a regular file, from the directory, found without following a link."""
+        if any(is_within(path, place) for place in self.paths):
+            return True
+        real = f"{self._directory}/{path}"
+        above = os.path.dirname(real)  # noqa: PTH120 - it is a str
+        if above not in self._is_open:
+            self._is_open[above] = self._guard.may_be_read(above)
+        return not self._is_open[above] or _is_private(real, None) or self._is_linked(real)
+
+    @cached_property
+    def _linked_secrets(self) -> dict[Identity, str]:
+        return self._guard.linked_secrets()
+
+    def _is_linked(self, real: str) -> bool:
+        status = _status_of(real)
+        return status is not None and status.st_nlink > 1 and _identity(status) in self._linked_secrets
+
+
+def _is_private(real: str, status: os.stat_result | None) -> bool:
+    return os.path.basename(real) in _PRIVATE_KERNEL_NAMES and is_made_by_kernel(real, status)  # noqa: PTH119 - a str
+
+
+def _files_of(place: str, depth: int = 1) -> Iterator[str]:
+    """A file itself; of a directory what lies in it and in the directories there."""
+    yield place
+    try:
+        entries = list(os.scandir(place))
+    except OSError:  # no directory, or not ours to look into
+        return
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            yield entry.path
+        elif depth:
+            yield from _files_of(entry.path, depth - 1)
+
+
+def _status_of(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def _is_still(path: str, status: os.stat_result) -> bool:
+    now = _status_of(path)
+    return now is not None and os.path.samestat(now, status)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino

@@ -1,0 +1,77 @@
+"""What Write and Edit are going to do, worked out before anything is done: one file's new content, and from what.
+
+Between the plan and its execution the intent goes into the journal; a file that changes meanwhile is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.machine.atomic_write import remove_leftovers
+from ralph.values.tool_calls import FileChange, ToolOutput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.tools.files.seen_files import SeenFiles
+    from ralph.tools.files.write_target import WriteTarget
+
+
+class PlannedWrite(Struct, frozen=True, dict=True):
+    target: WriteTarget
+    data: bytes
+    digest_before: str | None
+    output: ToolOutput
+    """What the model is told once it is done."""
+    seen: SeenFiles
+
+    @cached_property
+    def change(self) -> FileChange:
+        return FileChange(str(self.target.path), self.digest_before, hashlib.sha256(self.data).hexdigest())
+
+    def execute(self) -> ToolOutput:
+        """Raises ToolError, the old file intact."""
+        after = self.target.replace(self.data)
+        seen = self.seen.was_written(self.target.path, after, self.change.after)
+        return replace(self.output, seen=seen)
+
+
+def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
+    """What came of a write that may have been done: None when it was not, and the file is as it was before.
+
+    The new content that may still lie beside the file, without its name, is removed.
+    """
+    remove_leftovers(target.parent)
+    digest = digest_of(target)
+    if digest == change.after:
+        said = f"Done before the run was interrupted: {target} has the new content."
+        return ToolOutput(said, seen=seen.was_written(target, None, change.after))
+    if digest == change.before:
+        return None
+    return ToolOutput(
+        f"This call was interrupted, and {target} now has neither the old content nor the new. Read it before you "
+        "repeat the call.",
+        is_error=True,
+    )
+
+
+def digest_of(path: Path) -> str | None:
+    """SHA-256 of the content, in hex; None where there is no regular file, or none that can be read. Never blocks."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
+        # Between the look and the open a FIFO may have taken the file's place.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

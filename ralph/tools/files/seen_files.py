@@ -1,0 +1,134 @@
+"""What the model has seen of files: which content Read showed, or Write and Edit left, so that a change by
+somebody else is noticed before it is written over. A new time or mode alone is no change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.values.error_text import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_MOST_FILES = 10_000
+_MOST_BYTES_HASHED = 10_000_000
+_CHUNK_BYTES = 1 << 20
+
+Signature = tuple[int, int, int, int]
+
+
+class _Seen(Struct, frozen=True):
+    signature: Signature | None
+    """None: an earlier run saw it, and it is the digest that counts."""
+    digest: str | None
+    """Of the whole content; None where hashing it would cost too much."""
+
+    def as_text(self) -> str:
+        """For the journal: the digest, or where there is none what stands in for it."""
+        return self.digest or ":".join(map(str, self.signature or ()))
+
+    @classmethod
+    def of_text(cls, text: str) -> _Seen:
+        """Raises ValueError for what `as_text` does not make."""
+        if ":" not in text:
+            return cls(None, text)
+        device, inode, size, time_ns = map(int, text.split(":"))
+        return cls((device, inode, size, time_ns), None)
+
+    def is_of(self, now: os.stat_result, digest: str | None) -> bool:
+        if self.digest is not None and digest is not None:
+            return self.digest == digest
+        return self.signature == signature_of(now)
+
+
+_CHANGED = _Seen(None, None)
+"""It has to be read again."""
+
+
+class SeenFiles:
+    """By real path, the last 10,000 of one session. Any thread may call.
+
+    What the journal has to know of it is given back, for the result of the call.
+    """
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, _Seen] = OrderedDict()
+        self._lock = Lock()
+
+    def restore(self, seen: Mapping[str, str]) -> None:
+        """What the results of earlier runs of this session say."""
+        for path, text in seen.items():
+            try:
+                self._keep(path, _Seen.of_text(text))
+            except ValueError:  # another version's; the file has to be read again
+                self._keep(path, _CHANGED)
+
+    def was_shown(self, path: Path, descriptor: int, before: os.stat_result) -> dict[str, str]:
+        """`before`: the stat of the open file before any of it was read."""
+        signature = signature_of(before)
+        with self._lock:
+            known = self._files.get(str(path))
+        if known is None or known.signature != signature or known.digest is None:
+            known = _Seen(signature, _digest(descriptor, before))
+        return self._keep(str(path), known)
+
+    def was_written(self, path: Path, after: os.stat_result | None, digest: str) -> dict[str, str]:
+        """`after`: None where only the content is known."""
+        return self._keep(str(path), _Seen(None if after is None else signature_of(after), digest))
+
+    def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
+        """`digest`: of the content now, where it is known. Raises ToolError for what is not as it was seen."""
+        with self._lock:
+            seen = self._files.get(str(path))
+        if seen is not None and not seen.is_of(now, digest):
+            self._keep(str(path), _CHANGED)
+            raise ToolError(f"{shown} changed on disk since it was read; read it again. Nothing was written")
+
+    def _keep(self, path: str, seen: _Seen) -> dict[str, str]:
+        with self._lock:
+            self._files[path] = seen
+            self._files.move_to_end(path)
+            if len(self._files) > _MOST_FILES:
+                self._files.popitem(last=False)
+        # JSON cannot hold a name that is no UTF-8; such a file is one that was never seen, after a resume.
+        return {path: seen.as_text()} if _is_utf8(path) else {}
+
+
+def signature_of(stat: os.stat_result) -> Signature:
+    """Differs when the content may."""
+    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _digest(descriptor: int, before: os.stat_result) -> str | None:
+    """None also when the file changes meanwhile: what was shown is then not what would be hashed."""
+    if before.st_size > _MOST_BYTES_HASHED:
+        return None
+    content = hashlib.sha256()
+    position = 0
+    try:
+        while position < before.st_size:
+            chunk = os.pread(descriptor, min(_CHUNK_BYTES, before.st_size - position), position)
+            if not chunk:
+                return None
+            content.update(chunk)
+            position += len(chunk)
+        is_same = signature_of(os.fstat(descriptor)) == signature_of(before)
+    except OSError:
+        return None
+    return content.hexdigest() if is_same else None

@@ -1,0 +1,150 @@
+"""Finds text in a file as a model saw it, line breaks of either kind alike, and replaces it.
+
+Linear in the size of the file whatever is looked for: only `str.find` and its like walk over it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.values.error_text import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# In a file with both kinds of line breaks each place is a step of its own; elsewhere `str.replace` does them all.
+_MOST_MIXED_PLACES = 100_000
+# Bounds the memory; the largest file that can be edited twice over.
+_MOST_CHARACTERS = 20 * 1024 * 1024
+
+
+class Span(Struct, frozen=True):
+    start: int
+    end: int
+
+
+class EditableText:
+    """The text of a file. Where it has line breaks of both kinds, a view with LF only is searched."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        crlf, lf = text.count("\r\n"), text.count("\n")
+        self.has_crlf = crlf > 0
+        self.is_mixed = 0 < crlf < lf
+
+    def places(self, wanted: str) -> Places:
+        """Where `wanted` stands, without overlaps. An LF in it also stands for the CRLF of the text."""
+        if "\n" not in wanted or not self.has_crlf or ("\r" in wanted and wanted in self.text):
+            return Places(self, wanted, wanted, None)
+        with_lf = wanted.replace("\r\n", "\n")
+        if self.is_mixed:
+            return Places(self, wanted, with_lf, _LfView(self.text))
+        return Places(self, wanted, with_lf.replace("\n", "\r\n"), None)
+
+    def line_number(self, position: int) -> int:
+        """1-based."""
+        return self.text.count("\n", 0, position) + 1
+
+
+class _LfView:
+    """The text without the CR of each CRLF, and the way from an offset in it back to the text's own."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self._line_breaks = array("I", _line_breaks_in_view(text))
+
+    def offset(self, position: int) -> int:
+        return position + bisect_left(self._line_breaks, position)
+
+
+def _line_breaks_in_view(text: str) -> Iterator[int]:
+    """Where the LF of each CRLF stands once the CRs are gone."""
+    removed = 0
+    at = text.find("\r\n")
+    while at >= 0:
+        yield at - removed
+        removed += 1
+        at = text.find("\r\n", at + 2)
+
+
+class Places:
+    """All places of one wanted text in another."""
+
+    def __init__(self, whole: EditableText, wanted: str, needle: str, view: _LfView | None) -> None:
+        """`needle` is what is really looked for: in the view, or without one in the text."""
+        self._whole = whole
+        self._wanted = wanted
+        self._needle = needle
+        self._view = view
+        self._hay = whole.text if view is None else view.text
+        self.count = self._hay.count(needle)
+
+    def spans(self, most: int | None = None) -> list[Span]:
+        return list(islice(self._spans(), most))
+
+    def _spans(self) -> Iterator[Span]:
+        size = len(self._needle)
+        at = self._hay.find(self._needle)
+        while at >= 0:
+            yield Span(self._own_offset(at), self._own_offset(at + size))
+            at = self._hay.find(self._needle, at + size)
+
+    def _own_offset(self, position: int) -> int:
+        return position if self._view is None else self._view.offset(position)
+
+    def overlaps_itself(self) -> bool:
+        """True when it begins once more inside its first place: which one is meant cannot be told."""
+        first = self._hay.find(self._needle)
+        size = len(self._needle)
+        # Up to the end of what begins just before the end of the first.
+        return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
+
+    def replaced(self, new: str) -> str:
+        """The text with `new` in all the places, with the line breaks of each unless old or new spell them out."""
+        self._refuse_too_much(new)
+        text = self._whole.text
+        follows_place = "\n" in new and "\r" not in new and "\r" not in self._wanted
+        if self._view is None and not (follows_place and self._whole.is_mixed):
+            as_crlf = follows_place and self._whole.has_crlf
+            return text.replace(self._needle, new.replace("\n", "\r\n") if as_crlf else new)
+        if self.count > _MOST_MIXED_PLACES:
+            raise ToolError(
+                f"{self.count:,} places are too many at once in a file with both LF and CRLF line breaks; "
+                "edit it with Bash, for example sed -i"
+            )
+        return self._replaced_one_by_one(new, follows_place=follows_place)
+
+    def _replaced_one_by_one(self, new: str, *, follows_place: bool) -> str:
+        text = self._whole.text
+        line_break = _LineBreakAt(text)
+        pieces, position = [], 0
+        for span in self._spans():
+            as_crlf = follows_place and line_break.is_crlf(span.start)
+            pieces += [text[position : span.start], new.replace("\n", "\r\n") if as_crlf else new]
+            position = span.end
+        return "".join([*pieces, text[position:]])
+
+    def _refuse_too_much(self, new: str) -> None:
+        size = len(self._whole.text) + self.count * (len(new) + new.count("\n") - len(self._needle))
+        if size > _MOST_CHARACTERS:
+            raise ToolError(f"the result would be larger than {_MOST_CHARACTERS >> 20} MB; edit with Bash")
+
+
+class _LineBreakAt:
+    """Whether the line break after a place is a CRLF; behind the last one, whether that is. Ask from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._last = text.rfind("\n")
+        self._next = -1
+
+    def is_crlf(self, position: int) -> bool:
+        if self._next < position <= self._last:
+            self._next = self._text.find("\n", position)
+        at = self._next if position <= self._last else self._last
+        return at > 0 and self._text[at - 1] == "\r"

@@ -1,0 +1,98 @@
+"""Which file a write means, and the write itself: beneath one of the run's roots, whatever happens on the way there.
+
+The path is followed first, to tell the model where it leads. What counts is the directory that is then opened
+beneath the held root: checked and changed there, never by path.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.atomic_write import replace_at
+from ralph.machine.opened_file import opened_path
+from ralph.tools.files.beneath import open_parent
+from ralph.tools.files.file_type import kind_of
+from ralph.tools.files.path_guard import refuse_kernel_file
+from ralph.tools.files.seen_files import signature_of
+from ralph.values.error_text import ToolError, os_error_text
+
+if TYPE_CHECKING:
+    from ralph.tools.files.path_guard import PathGuard
+    from ralph.tools.files.roots import Root
+    from ralph.tools.tool_room import ToolRoom
+
+_DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+
+
+class WriteTarget(Struct, frozen=True):
+    path: Path
+    """Absolute, links followed."""
+    root: Root
+    before: os.stat_result | None
+    """None: the file does not exist yet."""
+    shown: str
+    guard: PathGuard
+
+    def replace(self, data: bytes) -> os.stat_result:
+        """The stat of the new file. Raises ToolError, the old file intact, also when it is not as `before` says."""
+        relative = str(self.path.relative_to(self.root.path))
+        try:
+            directory, name = open_parent(self.root.descriptor, relative, make=True)
+            try:
+                self._refuse_protected(directory, name)
+                self._refuse_changed(directory, name)
+                replace_at(directory, name, data, self.before)
+                return os.stat(name, dir_fd=directory, follow_symlinks=False)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise ToolError(f"{self.shown} was not written: {self._reason(error)}") from None
+
+    def _refuse_protected(self, directory: int, name: str) -> None:
+        """What the path led to when the call was prepared has been judged; here counts what was opened."""
+        where = opened_path(directory, str(self.path.parent))
+        if where is None:
+            raise ToolError(f"{self.shown} was not written: where it really lies cannot be told")
+        self.guard.refuse_written(os.path.join(where, name), self.shown)  # noqa: PTH118 - strings throughout
+
+    def _refuse_changed(self, directory: int, name: str) -> None:
+        try:
+            now = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            is_same = self.before is None
+        else:
+            is_same = self.before is not None and signature_of(now) == signature_of(self.before)
+        if not is_same:
+            raise ToolError(f"{self.shown} changed while this call was prepared; read it again")
+
+    def _reason(self, error: OSError) -> str:
+        if error.errno == errno.EXDEV:
+            return f"a link on its way leads out of {self.root.path}"
+        where = f" in {self.path.parent}" if error.errno in _DIRECTORY_ERRORS else ""
+        return f"{os_error_text(error)}{where}"
+
+
+def write_target(path: Path, shown: str, room: ToolRoom) -> WriteTarget:
+    """Raises ToolError for what is no regular file, is outside every root, is protected, or may not be written."""
+    target = Path(os.path.realpath(path))
+    before: os.stat_result | None = None
+    try:
+        before = target.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ToolError(f"{shown}: {os_error_text(error)}") from None
+    refuse_kernel_file(str(target), shown, before)
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        raise ToolError(f"{shown} is {kind_of(before.st_mode)}; only regular files can be written")
+    root = room.roots.root_of(target, shown)
+    room.guard.refuse_written(str(target), shown)
+    if before is not None and not os.access(target, os.W_OK):
+        raise ToolError(f"{shown} is read-only")
+    return WriteTarget(target, root, before, shown, room.guard)

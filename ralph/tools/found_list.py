@@ -1,0 +1,49 @@
+"""A list of findings within bounds: so many entries, so many bytes, and notes on what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ralph.tools.files.path_guard import HiddenPlaces
+    from ralph.tools.search.process import SearchProcess
+
+MOST_ENTRIES = 1000
+_MOST_NAMED = 5
+
+
+class FoundList:
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self.entries: list[str] = []
+        self.is_full = False
+        self._bytes = 0
+
+    def add(self, entry: str) -> bool:
+        """False when there is no room for it: stop searching."""
+        size = len(entry.encode("utf-8", "replace")) + 1
+        if len(self.entries) >= self.max_entries or self._bytes + size > self.max_bytes:
+            self.is_full = True
+            return False
+        self.entries.append(entry)
+        self._bytes += size
+        return True
+
+    def text(self, nothing: str, search: SearchProcess, limit_s: float, hidden: HiddenPlaces) -> str:
+        notes = []
+        if self.is_full:
+            notes.append(
+                f"[only the first {len(self.entries):,} are shown; narrow the pattern or the path to see more]"
+            )
+        if search.is_cut_short:
+            notes.append(f"[stopped after {limit_s:g} s: more may exist; narrow the pattern or the path]")
+        if search.skipped:
+            notes.append(f"[{search.skipped:,} could not be read and were skipped]")
+        left_out = hidden.those_there
+        if left_out:
+            more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
+            notes.append(
+                f"[left out, as they hold credentials or ralph's own: {', '.join(left_out[:_MOST_NAMED])}{more}]"
+            )
+        return "\n".join([*(self.entries or [nothing]), *notes])

@@ -1,0 +1,55 @@
+"""Glob: the files whose path fits a pattern, in the order of their paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ralph.tools.found_list import MOST_ENTRIES, FoundList
+from ralph.tools.search.file_search import list_files, place_at
+from ralph.tools.search.glob_pattern import GlobPattern
+from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolOutput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.tools.tool_room import Arguments, ToolRoom
+
+_SPECIAL = re.compile(r"[*?\[{]")
+
+
+def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+    start, pattern = _start_and_pattern(arguments["pattern"], arguments.get("path", "."), room)
+    glob = GlobPattern(pattern)
+    place = place_at(start, room.shown(start), room)
+    if place.file_name is not None:
+        raise ToolError(f"{room.shown(start)} is a file; path must be a directory")
+    found = FoundList(MOST_ENTRIES, room.settings.max_output_bytes)
+    shown_start = room.shown(place.directory)
+    prefix = "" if shown_start == "." else shown_start.rstrip("/") + "/"
+    with list_files(place, room) as search:
+        for record, _size in search.records(b"\0"):
+            path = os.fsdecode(record).removeprefix("./")
+            if glob.matches(path) and not place.hidden.hides(path) and not found.add(prefix + path):
+                break
+        failure = None if found.entries or search.is_cut_short else search.failure()
+        if failure:
+            raise ToolError(failure)
+        text = found.text("No files found", search, room.settings.search_timeout_s, place.hidden)
+        return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
+
+
+def _start_and_pattern(pattern: str, path: str, room: ToolRoom) -> tuple[Path, str]:
+    """An absolute pattern, or one that climbs, moves the start to its last plain directory."""
+    start = room.resolve(path)
+    if not pattern.startswith(("/", "~/", "../")):
+        return start, pattern
+    special = _SPECIAL.search(pattern)
+    plain_end = pattern.rfind("/", 0, special.start() if special else len(pattern))
+    start /= (
+        room.resolve(pattern[: plain_end + 1]) if pattern.startswith(("/", "~")) else pattern[: plain_end + 1]
+    )
+    # What is left is about the path from there, not about a name at any depth: a slash keeps it so.
+    return start.resolve(), "/" + pattern[plain_end + 1 :]

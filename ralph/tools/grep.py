@@ -1,0 +1,121 @@
+"""Grep: the lines, files or counts that fit a regular expression, in the order of the paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ralph.machine.terminal_text import readable_text
+from ralph.tools.found_list import MOST_ENTRIES, FoundList
+from ralph.tools.search.file_search import LineQuery, place_at, search_lines
+from ralph.tools.search.glob_pattern import GlobPattern, plain_glob
+from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.tools.search.file_search import Place
+    from ralph.tools.search.process import Record, SearchProcess
+    from ralph.tools.tool_room import Arguments, ToolRoom
+
+
+_LONGEST_LINE = 500
+_OTHER_ESCAPE = re.compile(r"\\[^n]")
+_NEGATED_CLASS = re.compile(r"\[\^\]?+[^\]]*+\]?")
+_LINE_BREAK = re.compile(r"\n|\\n")
+_MOST_CONTEXT_LINES = 1000
+
+
+def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+    pattern, path = arguments["pattern"], arguments.get("path", ".")
+    _check_pattern(pattern)
+    place = place_at(room.resolve(path), path, room)
+    query = _query(arguments)
+    found = FoundList(
+        min(arguments.get("head_limit", MOST_ENTRIES), MOST_ENTRIES), room.settings.max_output_bytes
+    )
+    with search_lines(place, query, room) as search:
+        for entry in _entries(search, query, place, room, has_numbers=arguments.get("-n", True)):
+            if not found.add(entry):
+                break
+        failure = None if found.entries or search.is_cut_short else search.failure()
+        if failure:
+            raise ToolError(f"the search failed: {failure}")
+        text = found.text("No matches found", search, room.settings.search_timeout_s, place.hidden)
+        return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
+
+
+def _check_pattern(pattern: str) -> None:
+    if "\0" in pattern or not _is_encodable(pattern):
+        raise ToolError("the pattern holds a character that no text file does")
+    without_escapes = _OTHER_ESCAPE.sub("", pattern)
+    if _LINE_BREAK.search(_NEGATED_CLASS.sub("", without_escapes)):
+        raise ToolError(
+            "the pattern holds a line break, which never matches: lines are searched one by one. "
+            "Search for one of the lines, with -A or -B to see those around it"
+        )
+
+
+def _is_encodable(pattern: str) -> bool:
+    try:
+        pattern.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _query(arguments: Arguments) -> LineQuery:
+    around: int = arguments.get("-C", 0)
+    before: int = arguments.get("-B", around)
+    after: int = arguments.get("-A", around)
+    return LineQuery(
+        pattern=arguments["pattern"],
+        output_mode=arguments.get("output_mode", "files_with_matches"),
+        ignore_case=arguments.get("-i", False),
+        before=min(before, _MOST_CONTEXT_LINES),
+        after=min(after, _MOST_CONTEXT_LINES),
+        glob=plain_glob(arguments.get("glob") or "./") or None,
+    )
+
+
+def _entries(
+    search: SearchProcess, query: LineQuery, place: Place, room: ToolRoom, *, has_numbers: bool
+) -> Iterator[str]:
+    """The findings as they are shown, filtered by the glob."""
+    glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
+    shown_directory = room.shown(place.directory)
+    prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"
+    lists_files = query.output_mode == "files_with_matches"
+    is_apart = False
+    for record in search.records(b"\0" if lists_files else b"\n"):
+        name, has_name, rest = record[0].partition(b"\0")
+        if not lists_files and not has_name:  # "--", or a remark on a binary file
+            is_apart = is_apart or record[0] == b"--"
+            continue
+        path = os.fsdecode(name).removeprefix("./")
+        if (glob is not None and not glob.matches(path)) or place.hidden.hides(path):
+            continue
+        path = place.named or path
+        if is_apart:
+            is_apart = False
+            yield "--"
+        if lists_files:
+            yield prefix + path
+        elif query.output_mode == "count":
+            yield f"{prefix}{path}:{rest.decode()}"
+        else:
+            yield _line(prefix + path, rest, record, room, has_numbers=has_numbers)
+
+
+def _line(path: str, rest: bytes, record: Record, room: ToolRoom, *, has_numbers: bool) -> str:
+    """`PATH:NUMBER:LINE`; lines around a match have dashes instead, as grep does."""
+    digits = len(rest) - len(rest.lstrip(b"0123456789"))
+    mark = rest[digits : digits + 1].decode("ascii", "replace")
+    # Before the cut: half a credential would not be recognised.
+    text = room.redact(readable_text(rest[digits + 1 :].removesuffix(b"\r"))[0])
+    if len(text) > _LONGEST_LINE:
+        text = f"{text[:_LONGEST_LINE]} [line cut: {record[1] - len(path):,} bytes]"
+    number = f"{rest[:digits].decode()}{mark}" if has_numbers else ""
+    return f"{path}{mark}{number}{text}"

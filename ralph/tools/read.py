@@ -1,0 +1,148 @@
+"""Read: a range of lines of a text file, or a whole image. Only regular files, and only a bounded part of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.tools.files.file_type import binary_type, image_media_type, image_size, is_binary, kind_of
+from ralph.tools.files.text_encoding import marked_encoding
+from ralph.tools.files.text_lines import LineRange, read_range
+from ralph.values.error_text import ToolError, os_error_text
+from ralph.values.tool_calls import ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.tools.tool_room import Arguments, ToolRoom
+
+_DEFAULT_LINES = 2000
+_CHUNK_BYTES = 1 << 18
+# 5 MB of base64, which clouds take too that are stricter than Anthropic's own API (10 MB).
+_MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
+# A single image may have 8000; with more than 20 in a conversation each is held to this.
+_MAX_IMAGE_PIXELS = 2000
+_MOST_NAMES_COMPARED = 2000
+
+
+def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+    path = room.resolve(arguments["file_path"])
+    descriptor, _ = open_regular(path, arguments["file_path"], room)
+    try:
+        before = os.fstat(descriptor)
+        output = _output(descriptor, arguments, room)
+        seen = room.seen.was_shown(Path(os.path.realpath(path)), descriptor, before)
+    except OSError as error:
+        raise ToolError(f"{arguments['file_path']}: {os_error_text(error)}") from None
+    finally:
+        os.close(descriptor)
+    return replace(output, seen=seen)
+
+
+def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
+    """A descriptor to read from, and where what it opened lies.
+
+    Never blocks, and never opens a device, which could act on being opened. Raises ToolError for what must not be read.
+    """
+    judged = room.guard.refuse_read(path, shown)
+    try:
+        _refuse_special(path.stat().st_mode, shown)
+        # Between the look and the open a FIFO may have taken the file's place: do not block on it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise ToolError(f"{shown} does not exist.{_similar_names(path)}") from None
+    except OSError as error:
+        raise ToolError(f"{shown}: {os_error_text(error)}") from None
+    try:
+        _refuse_special(os.fstat(descriptor).st_mode, shown)
+        return descriptor, room.guard.refuse_opened(descriptor, path, shown, judged)
+    except ToolError:
+        os.close(descriptor)
+        raise
+
+
+def _output(descriptor: int, arguments: Arguments, room: ToolRoom) -> ToolOutput:
+    start = _read_chunk(descriptor)
+    media_type = image_media_type(start)
+    if media_type is not None:
+        return _image(descriptor, start, media_type, room)
+    marked = marked_encoding(start)
+    if marked is None and is_binary(start):
+        size = os.fstat(descriptor).st_size
+        raise ToolError(f"{arguments['file_path']} is a binary file: {binary_type(start)}, {size:,} bytes")
+    if not start:
+        return ToolOutput("(the file is empty)")
+    # 0 is what a model that counts from 0 means by the first line.
+    first = max(arguments.get("offset", 1), 1)
+    wanted = LineRange(first, arguments.get("limit", _DEFAULT_LINES))
+    return ToolOutput(read_range(_chunks(descriptor, start), wanted, marked))
+
+
+def _refuse_special(mode: int, shown: str) -> None:
+    if stat.S_ISREG(mode):
+        return
+    advice = "; list it with Glob or `ls`" if stat.S_ISDIR(mode) else "; only regular files can be read"
+    raise ToolError(f"{shown} is {kind_of(mode)}{advice}")
+
+
+def _chunks(descriptor: int, start: bytes) -> Iterator[bytes]:
+    chunk = start
+    while chunk:
+        yield chunk
+        chunk = _read_chunk(descriptor)
+
+
+def _read_chunk(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK_BYTES)
+    except BlockingIOError:  # kernel logs (/proc/kmsg) look regular, and have nothing to say now
+        return b""
+
+
+def _image(descriptor: int, start: bytes, media_type: str, room: ToolRoom) -> ToolOutput:
+    from ralph.tools.files.image_damage import image_damage  # noqa: PLC0415 - only images need it
+
+    size_bytes = os.fstat(descriptor).st_size
+    if size_bytes > _MAX_IMAGE_BYTES:
+        raise ToolError(
+            f"the image has {size_bytes:,} bytes; at most {_MAX_IMAGE_BYTES:,} can be shown. Scale it down first"
+        )
+    # One that grows meanwhile is read no further than it may be long.
+    data = b"".join(islice(_chunks(descriptor, start), _MAX_IMAGE_BYTES // _CHUNK_BYTES + 1))
+    pixels = image_size(data, media_type)
+    if pixels is None:
+        raise ToolError(f"the image is damaged: its {media_type} header names no size")
+    if max(pixels) > _MAX_IMAGE_PIXELS:
+        raise ToolError(
+            f"the image is {pixels[0]}x{pixels[1]} pixels; at most {_MAX_IMAGE_PIXELS} a side can be shown. Scale it down "
+            "first"
+        )
+    if damage := image_damage(data, media_type):
+        raise ToolError(f"the image is damaged: {damage}")
+    room.images.take(len(data))
+    import base64  # noqa: PLC0415 - only images need it
+
+    source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}
+    return ToolOutput(({"type": "image", "source": source},))
+
+
+def _similar_names(path: Path) -> str:
+    import difflib  # noqa: PLC0415 - only a mistake needs it
+
+    if not path.parent.is_dir():
+        existing = next(parent for parent in path.parents if parent.is_dir())
+        return f" Its directory does not exist either; {existing} does."
+    try:
+        names = [entry.name for entry in islice(path.parent.iterdir(), _MOST_NAMES_COMPARED)]
+    except OSError:
+        return ""
+    same = [name for name in names if name.lower() == path.name.lower()]
+    similar = same + [
+        name for name in difflib.get_close_matches(path.name, sorted(names)) if name not in same
+    ]
+    return f" Similar names there: {', '.join(similar)}." if similar else ""

@@ -1,0 +1,183 @@
+"""Asks for the files below a directory, or the lines in them: ripgrep where there is one, else a worker of our own.
+
+Both honour .gitignore files (nested, and those above up to the top of the repository), see hidden files but
+not `.git`, follow no links, and answer in the order of the paths.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from ralph.machine.atomic_write import HELD_DIRECTORY
+from ralph.machine.own_programs import own_python
+from ralph.machine.repository import repository_top
+from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
+from ralph.tools.files.path_guard import HiddenPlaces
+from ralph.tools.files.text_encoding import marked_encoding
+from ralph.tools.read import open_regular
+from ralph.tools.search.process import SearchProcess
+from ralph.values.error_text import ToolError, os_error_text
+
+if TYPE_CHECKING:
+    from ralph.tools.tool_room import ToolRoom
+
+# What ripgrep's file types understand as `GlobPattern` does: names without classes, escapes, braces in braces
+# and empty alternatives. A colon would have a meaning of its own.
+_PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
+
+_WORKER = "from ralph.tools.search.worker import main; sys.exit(main(sys.argv[1]))"
+
+
+class Place(Struct, frozen=True):
+    """Where to search: a directory, or one file in it."""
+
+    directory: Path
+    """As it was named."""
+    real: str
+    """The same as it was opened, without links: the search begins there."""
+    hidden: HiddenPlaces
+    file_name: str | None = None
+    """In `real`."""
+    named: str | None = None
+    """As the file was named, in `directory`."""
+
+    @property
+    def target(self) -> str:
+        return "./" + (self.file_name or "")
+
+
+class LineQuery(Struct, frozen=True):
+    pattern: str
+    output_mode: str
+    ignore_case: bool = False
+    before: int = 0
+    after: int = 0
+    glob: str | None = None
+
+
+def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
+    """Raises ToolError for what cannot be searched, or must not be."""
+    judged = room.guard.refuse_read(path, shown)
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ToolError(f"{shown}: {os_error_text(error)}") from None
+    if stat.S_ISDIR(mode):
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise ToolError(f"{shown}: Permission denied")
+        real = _opened_directory(path, shown, judged, room)
+        return Place(path, real, room.guard.hidden_beneath(real))
+    if not stat.S_ISREG(mode):
+        raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
+    descriptor, real = open_regular(path, shown, room)
+    try:
+        start = os.read(descriptor, SNIFFED_BYTES)
+    finally:
+        os.close(descriptor)
+    if marked_encoding(start) is None and is_binary(start):
+        raise ToolError(f"{shown} is a binary file")
+    directory, name = os.path.split(real)
+    return Place(path.parent, directory, HiddenPlaces(room.guard, directory, ()), name, path.name)
+
+
+def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
+    """Where it lies."""
+    try:
+        descriptor = os.open(path, HELD_DIRECTORY)
+    except OSError as error:
+        raise ToolError(f"{shown}: {os_error_text(error)}") from None
+    try:
+        return room.guard.refuse_opened(descriptor, path, shown, judged)
+    finally:
+        os.close(descriptor)
+
+
+def list_files(place: Place, room: ToolRoom) -> SearchProcess:
+    """Records are paths that begin with `./`, separated by NUL."""
+    ripgrep = room.program("rg")
+    if ripgrep is not None:
+        command = [ripgrep, *_ripgrep_options(place), "--files", "--null", "--", place.target]
+    else:
+        command = _worker_command(place, room, {"output_mode": "files"})
+    return SearchProcess(command, cwd=place.real, room=room)
+
+
+def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProcess:
+    """Records as ripgrep's `--null` makes them: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH NUL`.
+
+    The glob is a hint only, to search less: what comes may still have to be filtered by it.
+    """
+    ripgrep = room.program("rg")
+    if ripgrep is None:
+        return SearchProcess(_worker_command(place, room, asdict(query)), cwd=place.real, room=room)
+    command = [
+        ripgrep,
+        *_ripgrep_options(place),
+        "--null",
+        "--with-filename",
+        "--no-heading",
+        "--line-number",
+    ]
+    match query.output_mode:
+        case "content":
+            command += ["--before-context", str(query.before), "--after-context", str(query.after)]
+        case "count":
+            command.append("--count")
+        case _:
+            command.append("--files-with-matches")
+    if query.ignore_case:
+        command.append("--ignore-case")
+    # Others are left to who reads the records: types know names only.
+    if query.glob is not None and _PLAIN_GLOB.fullmatch(query.glob):
+        # Not --glob, which would bring ignored files back.
+        command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
+    command += ["--regexp", query.pattern, "--", place.target]
+    return SearchProcess(command, cwd=place.real, room=room)
+
+
+def _ripgrep_options(place: Place) -> list[str]:
+    outside = ["--no-require-git", "--no-ignore-parent"]
+    return [
+        "--no-config",
+        "--no-ignore-dot",
+        "--no-ignore-global",
+        "--no-ignore-exclude",
+        *([] if repository_top(Path(place.real)) else outside),
+        *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
+        *(
+            word
+            for path in place.hidden.paths
+            if _is_text(path)
+            for word in ("--glob", f"!/{_as_glob(path)}")
+        ),
+    ]
+
+
+def _as_glob(path: str) -> str:
+    """Which fits this path alone."""
+    return re.sub(r"([\\*?\[\]{}!])", r"\\\1", path)
+
+
+def _is_text(path: str) -> bool:
+    """Ripgrep takes no other globs; what it finds there is left out all the same."""
+    return path.encode("utf-8", "replace") == os.fsencode(path)
+
+
+def _worker_command(place: Place, room: ToolRoom, query: dict[str, object]) -> list[str]:
+    top = repository_top(Path(place.real))
+    task = {
+        "target": place.target,
+        "top": None if top is None else str(top),
+        "hidden": place.hidden.paths,
+        "limit_s": room.settings.search_timeout_s,
+        **query,
+    }
+    return own_python(_WORKER, json.dumps(task))

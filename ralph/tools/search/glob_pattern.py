@@ -1,0 +1,129 @@
+"""Glob patterns for relative paths: `*`, `?`, `[...]`, `{a,b}` and `**`; refuses to be slow on any of them.
+
+As in ripgrep and .gitignore, a pattern without a slash is about the file's name, at any depth; one with a
+slash is about the whole path from where the search starts.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ralph.values.error_text import ToolError
+
+_MOST_ALTERNATIVES = 200
+# As long as a path can be.
+_LONGEST = 4096
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_PIECES = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]|\\.|.", re.DOTALL)
+
+_CLASS = re.compile(r"\[[!^]?+\]?+[^\]]*\]")
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+
+Segment = re.Pattern[str] | None
+"""One segment of a pattern, for one part of a path; None is `**`, for any number of parts."""
+
+
+class GlobPattern:
+    def __init__(self, pattern: str) -> None:
+        """A leading `!` turns the meaning around. Raises ToolError when the braces stand for too much."""
+        _refuse_long(pattern)
+        self._is_negated = pattern.startswith("!")
+        pattern = pattern.removeprefix("!").removeprefix("./")
+        if pattern.endswith("/"):
+            pattern += "**"
+        self.is_about_name = "/" not in pattern
+        self._alternatives = [segments_of(one) for one in _expanded(pattern.removeprefix("/"))]
+
+    def matches(self, path: str) -> bool:
+        """`path` is relative, with slashes."""
+        parts = [path.rpartition("/")[2]] if self.is_about_name else path.split("/")
+        return any(segments_match(segments, parts) for segments in self._alternatives) != self._is_negated
+
+
+def plain_glob(pattern: str) -> str:
+    """Without the `./` in front, which says nothing. Raises ToolError for one that was not finished."""
+    _refuse_long(pattern)
+    plain = pattern.removeprefix("./")
+    rest = _CLASS.sub("", _ESCAPED.sub("", plain))
+    if rest == "!" or any(mark in rest for mark in "[\\") or rest.count("{") != rest.count("}"):
+        raise ToolError(f"the glob {pattern!r} is not finished: a bracket, a brace or a name is missing")
+    return plain
+
+
+def _refuse_long(pattern: str) -> None:
+    if len(pattern) > _LONGEST:
+        raise ToolError(f"the glob has {len(pattern):,} characters; at most {_LONGEST:,} make sense")
+
+
+def _expanded(pattern: str) -> list[str]:
+    """Braces multiplied out, the innermost first. A brace without its partner means itself."""
+    done: list[str] = []
+    todo = [pattern]
+    while todo:
+        if len(done) + len(todo) > _MOST_ALTERNATIVES:
+            raise ToolError(
+                f"the pattern stands for more than {_MOST_ALTERNATIVES} alternatives; use a simpler one"
+            )
+        pattern = todo.pop()
+        braces = _BRACES.search(pattern)
+        if braces is None:
+            done.append(pattern)
+            continue
+        before, after = pattern[: braces.start()], pattern[braces.end() :]
+        todo += [before + choice + after for choice in braces[1].split(",")]
+    return done
+
+
+def segments_of(pattern: str) -> list[Segment]:
+    segments: list[Segment] = [None if name == "**" else _compiled(name) for name in pattern.split("/")]
+    if segments[-1] is None:  # `src/**` is what lies below src, not src itself
+        segments.append(_compiled("*"))
+    return segments
+
+
+def _compiled(name: str) -> re.Pattern[str]:
+    """Linear: what follows a `*` is matched where it first fits and never tried again (as in fnmatch)."""
+    fixed = [""]
+    for piece in _PIECES.findall(name):
+        if piece[0] == "*":
+            fixed.append("")
+        else:
+            fixed[-1] += _translated(piece)
+    if len(fixed) == 1:
+        return re.compile(fixed[0], re.DOTALL)
+    middle = "".join(f"(?>.*?{part})" for part in fixed[1:-1])
+    return re.compile(f"{fixed[0]}{middle}.*{fixed[-1]}", re.DOTALL)
+
+
+def _translated(piece: str) -> str:
+    if piece == "?":
+        return "."
+    if piece[0] == "[" and len(piece) > 1:
+        negation = "^" if piece[1] in "!^" else ""
+        members = piece[1 + len(negation) : -1]
+        ranges = re.fullmatch(r"(?:.-.|[^-]|-)*", members, re.DOTALL)
+        escaped = re.sub(r"([\\\]\[^&~|])", r"\\\1", members)
+        try:
+            return re.compile(f"[{negation}{escaped}]").pattern if ranges else re.escape(piece)
+        except re.error:  # [z-a]
+            return re.escape(piece)
+    return re.escape(piece[-1])
+
+
+def segments_match(segments: list[Segment], parts: list[str]) -> bool:
+    """The usual two-pointer walk: on failure the latest `**` takes one part more."""
+    at = part = 0
+    retry_at, retry_part = -1, 0
+    while part < len(parts):
+        segment = segments[at] if at < len(segments) else ""
+        if segment is None:
+            retry_at, retry_part = at, part
+            at += 1
+        elif not isinstance(segment, str) and segment.fullmatch(parts[part]):
+            at, part = at + 1, part + 1
+        elif retry_at >= 0:
+            retry_part += 1
+            at, part = retry_at + 1, retry_part
+        else:
+            return False
+    return at == len(segments)

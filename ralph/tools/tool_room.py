@@ -1,0 +1,112 @@
+"""What the tools of one run share: the settings, the clock, the one place that waits, and what to hide."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from ralph.machine.own_programs import own_program
+from ralph.machine.repository import repository_top
+from ralph.machine.spill_directory import SpillDirectory
+from ralph.tools.files.seen_files import SeenFiles
+from ralph.tools.image_budget import ImageBudget
+from ralph.values.error_text import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from ralph.tools.files.path_guard import PathGuard
+    from ralph.tools.files.roots import Roots
+    from ralph.values.ports import Clock, Waiter
+
+ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
+
+
+class ToolSettings(Struct, frozen=True):
+    cwd: Path
+    """Absolute. Relative paths start here, and every command does."""
+    environment: Mapping[str, str]
+    """What commands see, already without credentials. On its PATH `rg` and `bash` are found, but not in the work."""
+    bash_timeout_s: float = 120
+    bash_max_timeout_s: float = 600
+    """A longer wish is clamped to this."""
+    max_output_bytes: int = 30_000
+    """Of one result of Bash, Glob or Grep; the rest of it is left out, with a note."""
+    enabled: frozenset[str] = ALL_TOOLS
+    kill_grace_s: float = 5.0
+    """From SIGTERM to SIGKILL."""
+    search_timeout_s: float = 20.0
+    spill_bytes: int = 100_000_000
+    """A command that prints more is stopped."""
+    writable: tuple[Path, ...] = ()
+    """Directories besides `cwd` that Write and Edit may write beneath. Absolute."""
+    user_environment: Mapping[str, str] | None = None
+    """The one that ralph was started with: it says where the user's secrets are. None: `environment` does."""
+    configuration: tuple[Path, ...] = ()
+    """Files of ralph's settings that the command line named."""
+    session_directory: Path | None = None
+    """Where the command line said that sessions are kept."""
+
+
+class ToolRoom(Struct, frozen=True, dict=True):
+    settings: ToolSettings
+    waiter: Waiter
+    clock: Clock
+    redact: Callable[[str], str]
+    redact_longest: int
+    roots: Roots
+    spill: SpillDirectory = field(default_factory=SpillDirectory)
+    seen: SeenFiles = field(default_factory=SeenFiles)
+    images: ImageBudget = field(default_factory=ImageBudget)
+    give_up: Event = field(default_factory=Event)
+    """Set when nobody wants the results of the running read-only calls any more."""
+    _found: dict[str, str | None] = field(default_factory=dict)
+
+    @cached_property
+    def guard(self) -> PathGuard:
+        from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - for the first file tool
+        from ralph.tools.files.path_guard import PathGuard  # noqa: PLC0415 - the same
+
+        settings = self.settings
+        environment = settings.environment if settings.user_environment is None else settings.user_environment
+        roots = self.roots.paths
+        return PathGuard(
+            lambda: gather_paths(roots, environment, settings.configuration, settings.session_directory),
+            own_files=lambda: self.spill.path,
+        )
+
+    def program(self, name: str) -> str | None:
+        """The path of a program of ralph's own, looked up once; None when the machine has none outside the work."""
+        if name not in self._found:
+            work = repository_top(self.settings.cwd) or self.settings.cwd
+            search_path = self.settings.environment.get("PATH", os.defpath)
+            self._found[name] = own_program(name, search_path, work)
+        return self._found[name]
+
+    def resolve(self, path: str) -> Path:
+        """Absolute, from the working directory; `~` is the home directory. Links are not followed."""
+        if path == "~" or path.startswith("~/"):
+            path = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises without a home
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError:
+            raise ToolError(f"the path {path!r} cannot be the name of a file") from None
+        if not path or "\0" in path:
+            raise ToolError(f"the path {path!r} cannot be the name of a file")
+        return self.settings.cwd / path
+
+    def shown(self, path: Path) -> str:
+        """Relative to the working directory when inside it: shorter, and what models type back."""
+        try:
+            return str(path.relative_to(self.settings.cwd))
+        except ValueError:
+            return str(path)
+
+
+Arguments = dict[str, Any]
+"""A call's arguments, already checked against the tool's schema."""

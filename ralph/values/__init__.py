@@ -1,0 +1,1 @@
+"""What every room speaks: outcomes, events, errors, usage, limits, reports, and the ports of clock and waiter."""

@@ -1,0 +1,96 @@
+"""A whole assistant message, as the loop sees it: its blocks, its calls, what was odd about it."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from ralph.values.tool_calls import Block, ToolCall
+
+# The API refuses a conversation that holds an id or a name of other characters, or a longer name.
+_REFUSED_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 128
+
+
+class MalformedCall(Struct, frozen=True):
+    """A tool call that must not run. `raw` is its input as the model wrote it."""
+
+    id: str
+    name: str
+    raw: str
+    reason: str
+
+
+class Answer(Struct, frozen=True):
+    """A whole assistant message."""
+
+    message: dict[str, Any]
+    """The API's message object; `content` holds finished blocks in index order."""
+    calls: tuple[ToolCall | MalformedCall, ...]
+    """The client tool calls, in order. Empty where the stop reason forbids to run any."""
+    warnings: tuple[str, ...] = ()
+    request_id: str | None = None
+
+    @property
+    def content(self) -> list[Block]:
+        content: list[Block] = self.message["content"]
+        return content
+
+    @property
+    def call_ids(self) -> list[str]:
+        """Of all client tool calls, also of those that must not run."""
+        return [block["id"] for block in self.content if block.get("type") == "tool_use"]
+
+    @property
+    def stop_reason(self) -> str:
+        return str(self.message["stop_reason"])
+
+    @property
+    def text(self) -> str:
+        """What the model said, as it said it; blocks on lines of their own."""
+        return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
+
+
+def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
+    """The answer with new ids and names for calls whose own the API would refuse in the next request.
+
+    Some local servers number their calls from 0 in every answer, or call them `functions.Bash:0`; the API wants ids
+    unique over a conversation (`taken`: the ids so far), and both without dots and colons.
+    """
+    ids = _sendable_ids(answer.call_ids, taken)
+    content = [_renamed(block, ids) if block.get("type") == "tool_use" else block for block in answer.content]
+    if content == answer.content:
+        return answer
+    calls = tuple(replace(call, id=ids[call.id], name=_sendable_name(call.name)) for call in answer.calls)
+    return replace(answer, message={**answer.message, "content": content}, calls=calls)
+
+
+def _sendable_ids(ids: Collection[str], taken: Collection[str]) -> dict[str, str]:
+    sendable = {own: _REFUSED_CHARACTER.sub("_", own) for own in ids}
+    used = {own for own in ids if sendable[own] == own and own not in taken}
+    for own in ids:
+        if own not in used:
+            free = (name for name in _numbered(sendable[own]) if name not in taken and name not in used)
+            sendable[own] = next(free)
+            used.add(sendable[own])
+    return sendable
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
+
+
+def _sendable_name(name: str) -> str:
+    return _REFUSED_CHARACTER.sub("_", name)[:_LONGEST_NAME]
+
+
+def _renamed(block: Block, ids: Mapping[str, str]) -> Block:
+    return {**block, "id": ids[block["id"]], "name": _sendable_name(block["name"])}

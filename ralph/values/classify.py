@@ -1,0 +1,243 @@
+"""Is an error worth another try, what kind of failure is it, and how does a run end that died of it.
+
+Decided over fields, never over message text, with three exceptions where servers give nothing else: context
+overflow, low credit, and spend limits sent as a plain 400. `docs/retry.md` shows the table; a test compares.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.outcome import Outcome
+
+
+class ErrorClass(enum.Enum):
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+
+
+class FailureKind(enum.Enum):
+    """Finer than `ErrorClass`; feeds outcomes, events and the choice of a target."""
+
+    RATE_LIMIT = "rate_limit"
+    USAGE_LIMIT = "usage_limit"
+    OVERLOADED = "overloaded"
+    SERVER = "server"
+    TIMEOUT = "timeout"
+    NETWORK = "network"
+    STREAM = "stream"
+    PROTOCOL = "protocol"
+    AUTH = "auth"
+    BILLING = "billing"
+    INVALID_REQUEST = "invalid_request"
+    NOT_FOUND = "not_found"
+    CONTEXT_OVERFLOW = "context_overflow"
+
+
+PERMANENT_KINDS = frozenset(
+    {
+        FailureKind.USAGE_LIMIT,
+        FailureKind.PROTOCOL,
+        FailureKind.AUTH,
+        FailureKind.BILLING,
+        FailureKind.INVALID_REQUEST,
+        FailureKind.NOT_FOUND,
+        FailureKind.CONTEXT_OVERFLOW,
+    }
+)
+"""Asking again cannot mend these."""
+
+PERMANENT_CAUSES = frozenset(
+    {
+        NetworkCause.DNS_UNKNOWN_HOST,
+        NetworkCause.CERTIFICATE,
+        NetworkCause.BAD_URL,
+        NetworkCause.UNSENDABLE,
+    }
+)
+"""What somebody has to mend. Every other one is weather, what nobody has thought of included."""
+
+# The last one is OpenAI's: a 429 that no waiting mends.
+SPEND_LIMIT_CODES = frozenset(
+    {"enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"}
+)
+OVERFLOW_CODES = frozenset({"context_length_exceeded"})
+"""OpenAI's name for it, which gateways pass on."""
+
+DECISIVE_CODES = SPEND_LIMIT_CODES | OVERFLOW_CODES
+"""Error codes that decide, whatever the status or the type beside them."""
+
+STATUS_OF_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "exceed_context_size_error": 413,  # llama.cpp
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""What the API answers with beside each `error.type`: inside a stream the type stands for the status."""
+
+# Anthropic (with and without counts), its Bedrock form, llama.cpp, vLLM/OpenAI.
+# Like all patterns that only a failure needs: text, which `re` compiles once, when it is first looked for.
+_OVERFLOW_TEXT = (
+    r"(?i:prompt is too long|input is too long|exceed context limit|exceed_context_size|exceeds the available context"
+    r"|maximum context length|context_length_exceeded)"
+)
+_LOW_CREDIT_TEXT = r"(?i:credit balance is too low)"
+_SPEND_LIMIT_TEXT = r"(?i:you have reached your (specified )?(workspace )?api usage limits)"
+
+_KIND_OF_STATUS = {
+    401: FailureKind.AUTH,
+    402: FailureKind.BILLING,
+    403: FailureKind.AUTH,
+    404: FailureKind.NOT_FOUND,
+    407: FailureKind.AUTH,
+    # These two pass with time, as the official client holds too; the rest of 4xx does not.
+    408: FailureKind.TIMEOUT,
+    409: FailureKind.SERVER,
+    413: FailureKind.CONTEXT_OVERFLOW,
+    429: FailureKind.RATE_LIMIT,
+    503: FailureKind.OVERLOADED,
+    504: FailureKind.TIMEOUT,
+    529: FailureKind.OVERLOADED,
+}
+
+
+def classify_error(error: AgentError) -> ErrorClass:
+    """R1 of the retry specification: transient errors are asked again, permanent ones never."""
+    match error:
+        case HttpError():
+            transient = _is_transient_status(error)
+        case StreamTransient():
+            transient = True
+        case Api(cause=cause):
+            transient = cause not in PERMANENT_CAUSES
+        case StreamParse() | Json():
+            transient = False
+        case _:
+            raise TypeError(f"not one of the five errors: {error!r}")
+    return ErrorClass.TRANSIENT if transient else ErrorClass.PERMANENT
+
+
+def is_damaged(error: AgentError) -> bool:
+    """The server answered, and what came makes no sense: no error of its own, and no word on the request."""
+    match error:
+        case Json():
+            return True
+        case StreamParse():
+            return error.error_type is None and error.error_code is None and error.status is None
+        case _:
+            return False
+
+
+def failure_kind(error: AgentError) -> FailureKind:
+    match error:
+        case HttpError():
+            return kind_of(error.status, error.error_type, error.error_code, _text(error))
+        case StreamTransient() | StreamParse() if error.error_type or error.error_code or error.status:
+            status = status_meant(error.error_type, error.status)
+            return kind_of(status, error.error_type, error.error_code, error.message)
+        case StreamTransient():
+            return FailureKind.STREAM
+        case Api(cause=NetworkCause.TIMEOUT):
+            return FailureKind.TIMEOUT
+        case Api():
+            return FailureKind.NETWORK
+        case _:
+            return FailureKind.PROTOCOL
+
+
+def status_meant(error_type: str | None, status: int | None) -> int | None:
+    """Inside a stream: the type decides; one that is not the API's gives way to a status that stands beside it."""
+    return STATUS_OF_TYPE.get(error_type or "", status)
+
+
+def kind_of(status: int | None, error_type: str | None, error_code: str | None, text: str) -> FailureKind:
+    """One rule for every error that a server reports. None: nothing tells what status it would have."""
+    if error_code in SPEND_LIMIT_CODES:
+        return FailureKind.USAGE_LIMIT
+    if error_code in OVERFLOW_CODES or error_type == "exceed_context_size_error":
+        return FailureKind.CONTEXT_OVERFLOW
+    # A spend limit set by the user comes as 400 and one of the tier as 429, both told by text alone.
+    if status in (400, 429) and re.search(_SPEND_LIMIT_TEXT, text):
+        return FailureKind.USAGE_LIMIT
+    if status == 400 and re.search(_LOW_CREDIT_TEXT, text):
+        return FailureKind.BILLING
+    if status == 400 and re.search(_OVERFLOW_TEXT, text):
+        return FailureKind.CONTEXT_OVERFLOW
+    return FailureKind.STREAM if status is None else _kind_of_status(status)
+
+
+def outcome_of(error: AgentError) -> Outcome:
+    """How a run ends when this error is final."""
+    if classify_error(error) is ErrorClass.TRANSIENT or is_for_later(error):
+        return Outcome.API_UNAVAILABLE
+    kind = failure_kind(error)
+    if kind is FailureKind.CONTEXT_OVERFLOW:
+        return Outcome.LIMIT_REACHED
+    if is_low_credit(error):
+        return Outcome.API_REJECTED
+    if kind in (FailureKind.AUTH, FailureKind.USAGE_LIMIT, FailureKind.BILLING):
+        return Outcome.AUTH
+    return Outcome.API_REJECTED
+
+
+def is_for_later(error: AgentError) -> bool:
+    """A 429 or a 5xx that the server wants nobody to try again now: permanent for this run, not for the next one."""
+    if not isinstance(error, HttpError) or error.should_retry is not False:
+        return False
+    return (error.status == 429 or error.status >= 500) and failure_kind(error) not in PERMANENT_KINDS
+
+
+def is_low_credit(error: AgentError) -> bool:
+    """Low credit comes as a plain 400 with nothing but its text to tell it."""
+    return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
+
+
+def is_shortage(error: AgentError) -> bool:
+    """The machine lacks something: no server has to do with it, and none would fare better."""
+    return isinstance(error, Api) and error.cause is NetworkCause.SHORTAGE
+
+
+def is_bad_key(error: AgentError) -> bool:
+    """The key itself is refused (401): another one may be taken."""
+    return _status_of(error) == 401
+
+
+def _status_of(error: AgentError) -> int | None:
+    """Of the answer, or the one that an error inside a stream stands for."""
+    match error:
+        case HttpError():
+            return error.status
+        case StreamParse():
+            return status_meant(error.error_type, error.status)
+        case _:
+            return None
+
+
+def _is_transient_status(error: HttpError) -> bool:
+    kind = failure_kind(error)
+    if kind in (FailureKind.USAGE_LIMIT, FailureKind.CONTEXT_OVERFLOW):
+        return False
+    if error.should_retry is not None:
+        return error.should_retry
+    return kind not in PERMANENT_KINDS
+
+
+def _kind_of_status(status: int) -> FailureKind:
+    if status in _KIND_OF_STATUS:
+        return _KIND_OF_STATUS[status]
+    if status >= 500:
+        return FailureKind.SERVER
+    return FailureKind.INVALID_REQUEST if status >= 400 else FailureKind.PROTOCOL
+
+
+def _text(error: HttpError) -> str:
+    return error.message or error.body[:4096]

@@ -1,0 +1,32 @@
+"""What a driver may change while the loop runs. The loop reads it; it decides nothing itself."""
+
+from __future__ import annotations
+
+from ralph.values.permission_mode import PermissionMode, why_refused
+
+
+class RunControls:
+    def __init__(
+        self,
+        auto_retry: bool = True,
+        model: str | None = None,
+        permission_mode: PermissionMode = PermissionMode.BYPASS,
+        stays_in_plan: bool = False,
+    ) -> None:
+        self.auto_retry = auto_retry
+        """False: a failed request is not asked again."""
+        self.model = model
+        """The model to take from the next request on. None: stay with the one in use."""
+        self.permission_mode = permission_mode
+        """Which calls run from the next one on; never more than the tools of the run."""
+        self.stays_in_plan = stays_in_plan
+        """The command line said plan: no request of a driver leads out of it."""
+
+    def why_refused(self, tool: str) -> str | None:
+        """What the model is told of a call of it just now; None: it may run."""
+        return why_refused(self.permission_mode, tool)
+
+    def take_model_wish(self) -> str | None:
+        """The wish, once."""
+        wish, self.model = self.model, None
+        return wish

@@ -1,0 +1,278 @@
+"""What looks like a credential, by name and by value, and which of the environment a tool's process may see.
+
+Refuses to guess about short values: under eight characters nothing is a known secret, so that "1" or "true"
+is never cut out of a text.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from msgspec import Struct
+
+from ralph.values.endpoint import header_value
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+T = TypeVar("T")
+
+MIN_SECRET_CHARS = 8
+"""Shorter values occur in ordinary text by accident; nobody hands out keys this short."""
+
+
+class Secret(Generic[T]):
+    """A value that never shows itself: not in a `repr`, and so in no error and no log line. Equal by what it holds."""
+
+    __slots__ = ("plain",)
+
+    def __init__(self, plain: T) -> None:
+        self.plain = plain
+
+    def __repr__(self) -> str:
+        return "Secret()"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self.plain == other.plain
+
+    def __hash__(self) -> int:
+        return hash(self.plain)
+
+
+Headers = Secret[tuple[tuple[str, str], ...]]
+"""Names and values, sent in this order; latin-1. Any of them may be a credential."""
+NO_HEADERS: Headers = Secret(())
+
+
+class Credential(Struct, frozen=True):
+    """What proves to the endpoint who is asking."""
+
+    header: str
+    """The HTTP header's name, lower case."""
+    value: Secret[str]
+    """The header's whole value, `Bearer ` included; latin-1."""
+    source: str
+    """The environment variable it came from."""
+
+    @property
+    def secret(self) -> str:
+        """The part that must never be shown."""
+        return self.value.plain.removeprefix("Bearer ")
+
+
+def credential_from(variable: str, environment: Mapping[str, str]) -> Credential | None:
+    """The key that a variable holds; None when it is not set or empty. A name that ends so says how it is sent.
+
+    Raises ValueError, without the value, for what a header cannot carry.
+    """
+    text = environment.get(variable, "").strip()
+    if not text:
+        return None
+    try:
+        key = header_value(text)
+    except ValueError as error:
+        raise ValueError(f"{variable} {error}") from error
+    if variable.endswith("_AUTH_TOKEN"):
+        return Credential("authorization", Secret(f"Bearer {key}"), variable)
+    return Credential("x-api-key", Secret(key), variable)
+
+
+# One word of a name that is enough, wherever in the word it stands (PGPASSWORD, SECRETS).
+_ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
+# Neighbouring words that are enough wherever they stand (AWS_ACCESS_KEY_ID).
+_TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_")
+# Not a prefix: GIT_AUTHOR_NAME is no credential, and WWW-Authenticate asks for one.
+_AUTH_WORDS = frozenset({"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION"})
+_LAST_WORDS = frozenset({"DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS"})
+# Alone these are a directory, a word and a variable of every shell script.
+_LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD"})
+# The name of a place, not of what lies there: SSH_AUTH_SOCK, AWS_WEB_IDENTITY_TOKEN_FILE.
+_PLACES = frozenset({"SOCK", "SOCKET", "FILE", "PATH", "DIR", "HOME"})
+# Settings about credentials: TOKEN_LIMIT, AUTH_TYPE.
+_ABOUT = frozenset(
+    {"LIMIT", "COUNT", "TYPE", "BUDGET", "TTL", "URL", "URI", "HOST", "PORT", "ENDPOINT", "ENABLED", "METHOD"}
+    | {"MODE", "LENGTH", "SIZE", "NAME", "REMAINING", "RESET"}
+)
+# MAX_OUTPUT_TOKENS and x-ratelimit-remaining-tokens count what a model reads and writes.
+_COUNTED = frozenset(
+    {"MAX", "MIN", "NUM", "INPUT", "OUTPUT", "THINKING", "CONTEXT", "TOTAL", "LIMIT", "REMAINING", "RESET"}
+)
+_KEYS_NOT_SECRET = frozenset({"PUBLIC", "CACHE", "SORT", "PRIMARY", "FOREIGN", "PARTITION", "IDEMPOTENCY"})
+
+
+def looks_like_credential_name(name: str) -> bool:
+    """Whether a variable's or a header's name says that its value is secret. Matches whole words."""
+    words = _words(name)
+    if not words or words[-1] in _PLACES:
+        return False
+    if is_header_list(name):
+        return True
+    joined = f"_{'_'.join(words)}_"
+    if any(part in joined for part in (*_ANYWHERE, *_TOGETHER)):
+        return True
+    last = words[-1]
+    if last == "TOKENS":
+        return _COUNTED.isdisjoint(words)
+    if last in _LAST_OF_SEVERAL:
+        return len(words) > 1 and words[-2] not in _KEYS_NOT_SECRET
+    if last in _LAST_WORDS or last.endswith("AUTHKEY"):
+        return True
+    return last not in _ABOUT and any(word in _AUTH_WORDS or word.endswith("TOKEN") for word in words)
+
+
+def is_header_list(name: str) -> bool:
+    """OTEL_EXPORTER_OTLP_HEADERS and its kin: `name=value` pairs, the value most often a key."""
+    words = _words(name)
+    return words[:1] == ["OTEL"] and words[-1:] == ["HEADERS"]
+
+
+def is_endpoint_name(name: str) -> bool:
+    """HTTPS_PROXY, npm_config_proxy, OPENAI_BASE_URL: a server that requests go to or through."""
+    words = _words(name)
+    return words[-1:] in (["PROXY"], ["ENDPOINT"]) or words[-2:] == ["BASE", "URL"]
+
+
+def _words(name: str) -> list[str]:
+    """`npm_config__authToken` -> NPM CONFIG AUTH TOKEN."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
+    return ["KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word]
+
+
+@cache
+def credential_shapes() -> re.Pattern[str]:
+    """Everything that looks like a credential inside a text; group `password` is set for a URL's password.
+
+    Written so that no start is tried twice over the same run of characters: linear on hostile bodies.
+    """
+    return re.compile(
+        r"""
+          (?<![A-Za-z0-9]) (?:
+              sk-ant-[\w-]{4,}
+            | sk-(?=[\w-]{0,64}\d)[\w-]{20,}                # a digit: "sk-learn-..." is a package
+            | gh[oprsu]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
+            | xox[abeprs]-[\w-]{10,}
+            | (?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])
+            | npm_[A-Za-z0-9]{30,} | pypi-[\w-]{32,} | AIza[\w-]{30,} | hf_[A-Za-z0-9]{30,}
+            | [rs]k_(?:live|test)_[A-Za-z0-9]{16,}
+            | (?i:bearer|basic)\ (?=[^\s\d]{0,64}\d)[\w.~+/-]{16,}={0,2}
+          )
+        | (?<![\w-]) eyJ[\w-]{8,}\.[\w-]{8,}\.[\w.-]*
+        | -----BEGIN\ [A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----
+            [\s\S]*? (?: -----END\ [A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?----- | \Z )
+        | (?<=://) [^\s/:@"'<>]{0,256} : (?P<password> [^\s/?#"'<>]{1,1024} ) @
+        """,
+        re.VERBOSE | re.ASCII,
+    )
+
+
+def looks_like_credential_value(value: str) -> bool:
+    """Whether a value holds something in the shape of a known kind of key, or a URL with a password."""
+    return credential_shapes().search(value) is not None
+
+
+def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Of the headers that look like a credential, by name or value."""
+    for name, value in headers:
+        if looks_like_credential_name(name) or looks_like_credential_value(value):
+            yield from filter(None, (value, value.rpartition(" ")[2]))  # `Bearer x`: x alone is secret too
+
+
+def child_environment(
+    environment: Mapping[str, str],
+    pass_env: Collection[str],
+    secrets: Collection[str],
+    withheld: Collection[str] = (),
+) -> dict[str, str]:
+    """What a tool's process gets: `pass_env` lets exactly those names through, whatever they hold.
+
+    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and what looks like a credential by name, by
+    value, or because one of `secrets` is part of it.
+    """
+    login_names = _login_names(environment)
+
+    def is_harmless(name: str, value: str) -> bool:
+        return not (
+            name in withheld
+            or name.upper().startswith("ANTHROPIC_")
+            or looks_like_credential_name(name)
+            or looks_like_credential_value(value)
+            or (is_endpoint_name(name) and _endpoint_credential(value, login_names))
+            or any(secret in value for secret in secrets)
+        )
+
+    return {
+        name: value for name, value in environment.items() if name in pass_env or is_harmless(name, value)
+    }
+
+
+def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> frozenset[str]:
+    """The values to redact: of variables that look like a credential, and `extra` (settings, headers).
+
+    Of a value that merely contains one (a URL, a JSON text) only that part counts.
+    """
+    found: set[str] = set()
+    login_names = _login_names(environment)
+    for name, value in environment.items():
+        if is_endpoint_name(name):
+            found.update(_endpoint_credential(value, login_names))
+        if is_header_list(name):
+            found.update(_header_list_values(value))
+        elif looks_like_credential_name(name):
+            found.add(value.strip())
+        found.update(_secret_parts(value))
+    for value in extra:
+        found.add(value.strip())
+        found.update(_secret_parts(value))
+    return frozenset(secret for secret in found if len(secret) >= MIN_SECRET_CHARS)
+
+
+def _header_list_values(value: str) -> Iterator[str]:
+    """As the variable has them, as they are sent, and without the name of a scheme before them."""
+    for pair in value.split(","):
+        sent = pair.partition("=")[2].strip()
+        for form in (sent, _unquoted(sent)):
+            yield from (form, form.rpartition(" ")[2])
+
+
+def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
+    return frozenset({environment.get("USER", ""), environment.get("LOGNAME", "")})
+
+
+def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
+    """What lets a request in at an endpoint: `TOKEN@host`, `user:password@host`, with or without a scheme before it.
+
+    Empty where there is nothing, or only the user's own login name: that stands in every path of their files.
+    """
+    found = re.match(r"(?:[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
+    if found is None or found[1] in login_names:
+        return []
+    user, _, password = found[1].partition(":")
+    # With `x` or nothing for a password, the name is the token.
+    secret = password if len(password) >= MIN_SECRET_CHARS else user
+    return [found[1], _unquoted(found[1]), secret, _unquoted(secret)]
+
+
+def _secret_parts(value: str) -> Iterator[str]:
+    for match in credential_shapes().finditer(value):
+        password = match["password"]
+        if password is not None:
+            yield password
+            yield _unquoted(password)
+            continue
+        secret = match[0]
+        yield secret
+        scheme, _, token = secret.partition(" ")
+        if scheme.lower() in {"bearer", "basic"}:
+            yield token
+        if secret.startswith("-----"):  # a diff or an indented copy shows a key line by line
+            lines = secret.replace("\\n", "\n").split("\n")
+            yield from (line.strip() for line in lines if "-----" not in line)
+
+
+def _unquoted(text: str) -> str:
+    """Percent escapes resolved, as a program that uses the URL would see it."""
+    raw = text.encode("utf-8", "surrogateescape")
+    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]), raw)
+    return plain.decode("utf-8", "surrogateescape")

@@ -1,0 +1,361 @@
+"""What happened, as values. Output turns them into JSON lines and into sentences; nothing here prints.
+
+Every event is emitted once, by the one who knows. `output/stream_json.py` holds their names on the wire.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from ralph.values.models import ModelFacts
+    from ralph.values.outcome import Outcome
+    from ralph.values.report import Report
+    from ralph.values.tool_calls import Block, ToolCall, ToolResult
+    from ralph.values.usage import RunUsage, TokenUsage
+
+
+class DeadEnd(Struct, frozen=True):
+    """What a model did again and again, until its run was ended for it."""
+
+    name: str
+    """One of `guards.GUARDS`, or of `malformed_answers.NAMES`."""
+    call: ToolCall
+    """The last one of it."""
+    error: str
+    """For people: why the run ends."""
+
+
+class RunStarted(Struct, frozen=True):
+    cwd: str
+    model: str
+    tools: tuple[str, ...]
+    api_key_source: str
+    """Where the credential came from: a variable's name, or "none"."""
+    targets: tuple[str, ...] = ()
+    """Everybody who can be asked, the first first; empty where there is only one."""
+    permission_mode: str = "bypassPermissions"
+    """One of `permission_mode.PermissionMode`."""
+
+
+class StreamReceived(Struct, frozen=True):
+    """One event of the answer as the server sent it, before it is known whether the answer will be whole."""
+
+    event: dict[str, Any]
+
+
+class AnswerAccepted(Struct, frozen=True):
+    """A whole assistant message, committed."""
+
+    message: dict[str, Any]
+    """The API's message object: id, type, role, model, content, stop_reason, stop_sequence, usage."""
+    request_id: str | None = None
+
+
+class ToolStarted(Struct, frozen=True):
+    call: ToolCall
+
+
+class ToolFinished(Struct, frozen=True):
+    call: ToolCall
+    result: ToolResult
+    took_s: float
+
+
+class UserMessageCommitted(Struct, frozen=True):
+    """Tool results, or a message ralph adds for the model (a continuation, a notice)."""
+
+    content: tuple[Block, ...]
+
+
+class AttemptEnded(Struct, frozen=True):
+    """One `send_message()` is over, with an answer or an error. An error is shown, also when nothing is retried."""
+
+    turn: int
+    """1-based, within the run."""
+    attempt: int
+    """1-based, within the turn: retries, other targets, synthetic retries, continuations and summaries alike."""
+    target: str
+    model: str
+    latency_s: float
+    tokens: TokenUsage
+    """What the server counted; of a broken answer, as far as it got."""
+    facts: ModelFacts | None = None
+    """What is known of the target's model, its price above all."""
+    status: int | None = None
+    """Of an HTTP answer that was an error."""
+    kind: str | None = None
+    """A `FailureKind`, or "interrupted"; None: it was answered."""
+    error: str | None = None
+    wait_s: float = 0.0
+    """Seconds that are slept before the next attempt."""
+
+
+class TurnAsked(Struct, frozen=True):
+    """A turn is over: how many attempts its answers took together, and how long, waits included."""
+
+    turn: int
+    attempts: int
+    """Retries, other targets, synthetic retries, continuations and summaries alike."""
+    took_s: float
+
+
+class RetryScheduled(Struct, frozen=True):
+    """Emitted before each retry, zero waits included. `attempt` is 1-based and counts retries."""
+
+    attempt: int
+    max_retries: int
+    wait_s: float
+    status: int | None
+    error_class: str
+    kind: str
+    """`FailureKind` value."""
+    message: str
+    server_wish_s: float | None = None
+    """Set when the server's wish decided the wait."""
+    restarts_response: bool = False
+    """A broken stream is asked again from the beginning."""
+    turn: int = 1
+    target: str = ""
+    """Whom the error came from."""
+
+
+class RetryRecovered(Struct, frozen=True):
+    retries: int
+    total_wait_s: float
+    turn: int = 1
+    attempt: int = 1
+    """The one that was answered, counted as in `AttemptEnded`; so in the next four events."""
+
+
+class RetryExhausted(Struct, frozen=True):
+    retries: int
+    total_wait_s: float
+    error: str
+    turn: int = 1
+    attempt: int = 1
+
+
+class ModelFallback(Struct, frozen=True):
+    """Another target is asked now."""
+
+    from_target: str
+    to_target: str
+    reason: str
+    """The `FailureKind` of the error that made it so, or "cooldown": an earlier one did."""
+    turn: int
+    attempt: int
+    """The one that failed; 0: none of this turn did."""
+
+
+class ModelFallbackSucceeded(Struct, frozen=True):
+    """The first answer of a target that is not the first."""
+
+    target: str
+    turn: int
+    attempt: int
+
+
+class ModelFallbackRecovered(Struct, frozen=True):
+    """The first target answers again."""
+
+    target: str
+    turn: int
+    attempt: int
+
+
+class ResponseDiscarded(Struct, frozen=True):
+    """A partial answer was thrown away; whatever was streamed of it does not count."""
+
+    message_id: str
+
+
+class ClockFired(Struct, frozen=True):
+    clock: str
+    after_s: float
+
+
+class Heartbeat(Struct, frozen=True):
+    waiting_for: str
+    since_s: float
+
+
+class TurnStarted(Struct, frozen=True):
+    """The model is about to be asked for a turn: one accepted answer and the results of its tools."""
+
+    turn: int
+    """1-based, within the run."""
+
+
+class SyntheticRetry(Struct, frozen=True):
+    """An answer that is no use is asked for again; neither it nor what the model is told about it is kept."""
+
+    turn: int
+    number: int
+    """1-based, within the turn."""
+    reason: str
+    """One of `next_step.FAILURES`; the API never sees it."""
+
+
+class MalformedCallRefused(Struct, frozen=True):
+    """A tool call that could not be run as it was written: cut, no JSON, an unknown tool, wrong arguments."""
+
+    turn: int
+    tool: str
+    why: str
+    """What the model is told."""
+
+
+class GuardTripped(Struct, frozen=True):
+    """A call that leads nowhere was refused."""
+
+    turn: int
+    guard: str
+    """One of `guards.GUARDS`."""
+    call: ToolCall
+    refusals: int
+    """So far, without anything new in between."""
+
+
+class FinalTurnEntered(Struct, frozen=True):
+    """From here on only a report or a closing answer is taken."""
+
+    turn: int
+    reason: str
+    """One of `finishing.FORCES`."""
+
+
+class TurnsCollapsed(Struct, frozen=True):
+    """A report that failed has shortened what is left of the run."""
+
+    turn: int
+    reason: str
+    old_max_turns: int | None
+    """None: there was no limit."""
+    new_max_turns: int
+
+
+class ReportAccepted(Struct, frozen=True):
+    """The run's final report is known."""
+
+    source: str
+    """One of `report.SOURCES`: "tool_call", "text" or "synthetic"."""
+    status: str
+    """One of `report.STATUSES`: "success" or "failure"."""
+    turn: int
+    """The turn that gave it; of a synthetic one, the last that was asked."""
+    attempts: int
+    """At a report in this run, this one included: calls of the tool, and plain text in its place."""
+    forced_reason: str | None = None
+    """Why the run was in its final turn; None: it was not."""
+
+
+class ContextCompacted(Struct, frozen=True):
+    """A fresh context takes the place of the old one."""
+
+    trigger: str
+    """One of `compaction.TRIGGERS`: "threshold", "overflow" or "window_exceeded"."""
+    source: str
+    """Who made the summary: "model", or "cut" where the history was cut without one."""
+    pre_tokens: int
+    """Estimated size of the context before, and after."""
+    post_tokens: int
+
+
+class PermissionModeChanged(Struct, frozen=True):
+    """A driver set it in the middle of the run."""
+
+    mode: str
+
+
+class Notice(Struct, frozen=True):
+    """A sentence for the people who read the run."""
+
+    text: str
+    is_vital: bool = False
+    """Something of what the user gave is left out: `--quiet` does not hide it."""
+
+
+class SessionTotal(Struct, frozen=True):
+    turns: int = 0
+    cost_usd: float | None = 0.0
+    """None: not known of every run."""
+
+    def plus(self, ended: RunEnded) -> SessionTotal:
+        known = (self.cost_usd, ended.usage.cost_usd)
+        cost_usd = None if known[0] is None or known[1] is None else known[0] + known[1]
+        return SessionTotal(self.turns + ended.num_turns, cost_usd)
+
+
+class RunEnded(Struct, frozen=True):
+    """The last word. Everything the `result` object says comes from here."""
+
+    outcome: Outcome
+    exit_code: int
+    result: str | None
+    """The model's final answer, None when there was none."""
+    errors: tuple[str, ...]
+    stop_reason: str | None
+    num_turns: int
+    """Turns in which the model answered or was interrupted, whatever became of it."""
+    duration_s: float
+    api_s: float
+    """Seconds inside `send_message()`, retries included, waits not."""
+    usage: RunUsage
+    retries: int = 0
+    waited_s: float = 0.0
+    api_failure: str | None = None
+    """The `FailureKind` of the API's failure that ended the run; None: something else did."""
+    api_error_status: int | None = None
+    retry_after_s: float | None = None
+    hints: tuple[str, ...] = ()
+    """What the reader can do about it, one sentence each."""
+    notices: tuple[str, ...] = ()
+    """What was left out of what the user gave, one sentence each."""
+    limit: str | None = None
+    """Which limit of the user's ended it: "max_turns", "max_budget_usd" or "context"; None: none of these."""
+    report: Report | None = None
+    """The final report, the model's or a synthetic one; None: none was required and an answer took its place."""
+    dead_end: DeadEnd | None = None
+    """What led nowhere once too often."""
+    denied: tuple[ToolCall, ...] = ()
+    """Calls that the permission mode did not let run."""
+    session_total: SessionTotal = field(default_factory=SessionTotal)
+    """Of all runs of the session, this one included."""
+
+
+Event = (
+    RunStarted
+    | StreamReceived
+    | AnswerAccepted
+    | ToolStarted
+    | ToolFinished
+    | UserMessageCommitted
+    | AttemptEnded
+    | TurnAsked
+    | RetryScheduled
+    | RetryRecovered
+    | RetryExhausted
+    | ModelFallback
+    | ModelFallbackSucceeded
+    | ModelFallbackRecovered
+    | ResponseDiscarded
+    | ClockFired
+    | Heartbeat
+    | TurnStarted
+    | SyntheticRetry
+    | MalformedCallRefused
+    | GuardTripped
+    | FinalTurnEntered
+    | TurnsCollapsed
+    | ReportAccepted
+    | ContextCompacted
+    | PermissionModeChanged
+    | Notice
+    | RunEnded
+)
+
+SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
+"""Events after which a reader has just seen a sign of life. (Text deltas count too; see `Heartbeats`.)"""

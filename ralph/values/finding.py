@@ -1,0 +1,54 @@
+"""What a look at one thing found: a level, what it is about, and what to do. A value with its one line."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.values.shortage import ADVICE
+
+if TYPE_CHECKING:
+    from ralph.values.shortage import ShortageError
+
+
+class Level(enum.Enum):
+    """The value is the word that people see."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "FAIL"
+
+
+class Finding(Struct, frozen=True):
+    level: Level
+    subject: str
+    text: str
+    advice: str | None = None
+    """What to do about it; None: nothing needs doing."""
+    is_for_later: bool = False
+    """The machine lacks something for now: nothing that could be corrected is known to be wrong."""
+
+    @property
+    def line(self) -> str:
+        """All but the level."""
+        advice = f" -> {self.advice}" if self.advice else ""
+        return f"{self.subject}: {self.text}{advice}"
+
+
+def ok(subject: str, text: str) -> Finding:
+    return Finding(Level.OK, subject, text)
+
+
+def warn(subject: str, text: str, advice: str) -> Finding:
+    return Finding(Level.WARN, subject, text, advice)
+
+
+def fail(subject: str, text: str, advice: str) -> Finding:
+    return Finding(Level.FAIL, subject, text, advice)
+
+
+def short(subject: str, shortage: ShortageError) -> Finding:
+    """What could not be looked at just now."""
+    return Finding(Level.FAIL, subject, str(shortage), ADVICE, is_for_later=True)

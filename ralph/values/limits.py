@@ -1,0 +1,79 @@
+"""The limits of a run, and what it may still spend: looked at before each call, at the worst that the call can cost.
+
+The worst case: every token of the prompt at the dearest input price, and an answer as long as it may get.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.values.events import AttemptEnded
+from ralph.values.usage import cost_usd
+
+if TYPE_CHECKING:
+    from ralph.values.events import Event
+    from ralph.values.models import ModelFacts, Price
+
+SHORTEST_ANSWER = 1024
+"""Tokens. An answer that may not even get so long is not worth its prompt: the run ends instead."""
+
+MOST_REFUSALS = 6
+"""In a row, by guards: with the last one the run ends."""
+
+_MILLION = 1_000_000
+
+
+class LimitSettings(Struct, frozen=True):
+    max_turns: int | None = None
+    """Turns that one task may take (exit 3); None: no limit."""
+    max_budget_usd: float | None = None
+    """What the process may spend (exit 3); None: no limit."""
+    max_time_s: float | None = None
+    """Seconds from the start of the process after which the run ends (exit 124); None: no limit."""
+
+
+class Budget:
+    """One for all that a process asks for, summaries and broken answers included."""
+
+    def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
+        self.max_usd = max_usd
+        """None: no limit."""
+        self.spent_usd = spent_usd
+        """By what the servers have counted so far."""
+
+    def saw(self, event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
+
+    def longest_answer(self, facts: ModelFacts | None, prompt_tokens: int, wish: int) -> int:
+        """Tokens of answer that it still buys, at most `wish`; 0 or less: not even the prompt."""
+        if self.max_usd is None:
+            return wish
+        price = facts.price_for(prompt_tokens) if facts is not None else None
+        if price is None:
+            return 0  # what cannot be counted cannot be kept within a budget
+        left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
+        if left_millionths < 0:
+            return 0
+        return wish if wish * price.output <= left_millionths else math.floor(left_millionths / price.output)
+
+    def least_usd(self, facts: ModelFacts | None, prompt_tokens: int) -> float:
+        """What a request has to be able to cost before it is made."""
+        price = facts.price_for(prompt_tokens) if facts is not None else None
+        if price is None:
+            return 0.0
+        return (prompt_tokens * _dearest_input(price) + SHORTEST_ANSWER * price.output) / _MILLION
+
+    def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
+        """By its share, or because after one more request, which may cost `least_usd`, there may be none."""
+        if self.max_usd is None or not self.spent_usd:
+            return False
+        return self.spent_usd >= share * self.max_usd or self.max_usd - self.spent_usd < 2 * least_usd
+
+
+def _dearest_input(price: Price) -> float:
+    """Of those that a request of ours can be billed at: it never asks for the 1-hour cache."""
+    return max(price.input, price.cache_write, price.cache_read)

@@ -1,0 +1,157 @@
+"""What is known of each model: window, largest answer, thinking, effort, prices. Data, with date and source.
+
+Source: the Messages API reference as of 2026-11-21 (prices in USD per million tokens). A model that is not
+listed gets a plain request and no price: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class NamedModel(NamedTuple):
+    """A model as people name it."""
+
+    id: str
+    """What requests carry."""
+    context_window: int | None = None
+    """Tokens, where the name says so of a model of which nothing else is known."""
+
+
+ALIASES = {
+    "opus": NamedModel("claude-opus-5-5"),
+    "sonnet": NamedModel("claude-sonnet-5-5"),
+    "haiku": NamedModel("claude-haiku-5-5"),
+}
+_USUAL_ALIAS = "sonnet"
+USUAL_MODEL = ALIASES[_USUAL_ALIAS].id
+_MILLION = 1_000_000
+_MILLION_SUFFIX = "[1m]"
+
+DEFAULT_MAX_TOKENS = 32_000
+
+
+class Price(Struct, frozen=True):
+    """USD per million tokens. `cache_write` is the 5-minute price, `cache_write_1h` the 1-hour one."""
+
+    input: float
+    output: float
+    cache_write: float
+    cache_write_1h: float
+    cache_read: float
+
+
+class ModelFacts(Struct, frozen=True):
+    context_window: int | None
+    """Tokens of prompt and answer together; None: not known."""
+    max_output: int | None
+    """Largest `max_tokens` the API accepts; None: not known."""
+    price: Price | None
+    """None: not known."""
+    needs_adaptive: bool = False
+    """Thinking is off unless the request says `adaptive`."""
+    takes_effort: bool = True
+    long_prompt_price: Price | None = None
+    """Price of a whole request whose prompt is over `long_prompt_tokens`."""
+    long_prompt_tokens: int = 0
+
+    def price_for(self, prompt_tokens: int) -> Price | None:
+        if self.long_prompt_price is not None and prompt_tokens > self.long_prompt_tokens:
+            return self.long_prompt_price
+        return self.price
+
+
+def _million(price: Price | None, *, needs_adaptive: bool = False) -> ModelFacts:
+    return ModelFacts(1_000_000, 128_000, price, needs_adaptive=needs_adaptive)
+
+
+def _older(price: Price, *, takes_effort: bool = False) -> ModelFacts:
+    return ModelFacts(200_000, 64_000, price, takes_effort=takes_effort)
+
+
+_FABLE_5_1 = _million(Price(10, 50, 12.5, 20, 0.25))
+_FABLE_5 = _million(Price(10, 50, 12.5, 20, 1))
+_OPUS_4 = _million(Price(5, 25, 6.25, 10, 0.50), needs_adaptive=True)
+
+MODELS: dict[str, ModelFacts] = {
+    # The cache-read price of Fable 5.2 is not published: without it a cost would be a guess.
+    "claude-fable-5-2": _million(None),
+    "claude-mythos-5-2": _million(None),
+    "claude-fable-5-1": _FABLE_5_1,
+    "claude-mythos-5-1": _FABLE_5_1,
+    "claude-opus-5-5": _million(Price(4, 20, 5, 8, 0.20)),
+    "claude-sonnet-5-5": _million(Price(2, 10, 2.5, 4, 0.10)),
+    "claude-haiku-5-5": ModelFacts(
+        1_000_000,
+        128_000,
+        Price(0.10, 0.50, 0.125, 0.20, 0.01),
+        long_prompt_price=Price(0.50, 2.50, 0.625, 1.0, 0.05),
+        long_prompt_tokens=100_000,
+    ),
+    "claude-fable-5": _FABLE_5,
+    "claude-mythos-5": _FABLE_5,
+    "claude-opus-5": _million(Price(5, 25, 6.25, 10, 0.50)),
+    "claude-sonnet-5": _million(Price(2, 10, 2.5, 4, 0.20)),
+    "claude-opus-4-8": _OPUS_4,
+    "claude-opus-4-7": _OPUS_4,
+    "claude-opus-4-6": _OPUS_4,
+    "claude-sonnet-4-6": _million(Price(3, 15, 3.75, 6, 0.30), needs_adaptive=True),
+    "claude-opus-4-5": _older(Price(5, 25, 6.25, 10, 0.50), takes_effort=True),
+    "claude-sonnet-4-5": _older(Price(3, 15, 3.75, 6, 0.30)),
+    "claude-haiku-4-5": _older(Price(1, 5, 1.25, 2, 0.10)),
+}
+
+
+def facts_of(model: str) -> ModelFacts | None:
+    """What is known of `model`, dated ids such as `claude-opus-4-5-20251101` included; None when nothing is."""
+    if model in MODELS:
+        return MODELS[model]
+    name, _, date = model.rpartition("-")
+    return MODELS.get(name) if len(date) == 8 and date.isdecimal() else None
+
+
+def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
+    """The model that a name, an alias or one of them with `[1m]` stands for. `default` is ralph's own choice.
+
+    Raises ValueError, whose text goes after what the name was given for: a name that means something else to Claude
+    Code must not become an id.
+    """
+    has_million = name.lower().endswith(_MILLION_SUFFIX)
+    plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name
+    alias = plain.lower()  # as Claude Code reads them; ids keep their capitals
+    if alias == "opusplan":
+        raise ValueError("must name one model: 'opusplan' changes it after planning; use opus or sonnet")
+    if not plain:
+        raise ValueError(f"must name a model before {_MILLION_SUFFIX}")
+    model = aliases.get(_USUAL_ALIAS if alias == "default" else alias) or NamedModel(plain)
+    return _with_a_million(model) if has_million else model
+
+
+def _with_a_million(model: NamedModel) -> NamedModel:
+    """`[1m]` is no part of an id: it says that the window holds a million tokens, which current models need no word for."""
+    facts = facts_of(model.id)
+    if facts is None:
+        return NamedModel(model.id, _MILLION)
+    if facts.context_window is not None and facts.context_window < _MILLION:
+        raise ValueError(
+            f"must be without {_MILLION_SUFFIX}: the window of {model.id} holds {facts.context_window:,} tokens; "
+            f"those of {', '.join(ALIASES)} hold a million"
+        )
+    return model
+
+
+def is_claude(model: str) -> bool:
+    """Whether prompt-cache markers mean something to it, also behind a gateway that renames models."""
+    return "claude" in model
+
+
+def max_tokens_for(model: str, wish: int | None) -> int:
+    """The `max_tokens` of a request: the wish, else the default, and never over what the model is known for."""
+    facts = facts_of(model)
+    wished = wish or DEFAULT_MAX_TOKENS
+    return wished if facts is None or facts.max_output is None else min(wished, facts.max_output)

@@ -1,0 +1,61 @@
+"""Permission modes: which there are, and which calls each lets run. Pure.
+
+Nobody is asked in ralph, so that a mode which asks elsewhere lets everything run here, and says so. Refuses a mode
+whose limits ralph cannot keep.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from ralph.values.tool_choice import READ_ONLY
+
+
+class PermissionMode(enum.StrEnum):
+    """The names that drivers and scripts know."""
+
+    PLAN = "plan"
+    BYPASS = "bypassPermissions"
+    AUTO = "auto"
+    DEFAULT = "default"
+    ACCEPT_EDITS = "acceptEdits"
+
+
+_DONT_ASK = "dontAsk"
+_ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
+
+
+def permission_mode(text: str) -> PermissionMode:
+    """Raises ValueError with what to say after the option's name."""
+    try:
+        return PermissionMode(text)
+    except ValueError:
+        pass
+    if text == _DONT_ASK:
+        raise ValueError(
+            "dontAsk needs allow rules, which ralph does not have yet: use plan, or limit the tools by --tools or "
+            "--allowed-tools"
+        ) from None
+    shown = repr(text) if len(text) <= len(_DONT_ASK) * 4 else f"a text of {len(text):,} characters"
+    raise ValueError(f"must be one of {', '.join(PermissionMode)}, not {shown}") from None
+
+
+def is_permitted(mode: PermissionMode, tool: str) -> bool:
+    return mode is not PermissionMode.PLAN or tool in READ_ONLY
+
+
+def why_refused(mode: PermissionMode, tool: str) -> str | None:
+    """What the model is told of a call that the mode does not let run; None: it may."""
+    if is_permitted(mode, tool):
+        return None
+    return (
+        f"This call was not run: the permission mode is {mode}, in which only {', '.join(READ_ONLY)} run. "
+        "Look at things and say what should be done."
+    )
+
+
+def mode_notice(mode: PermissionMode) -> str | None:
+    """What people should know of the mode; None: it is what its name says."""
+    if mode in _ASKING:
+        return f"permission mode {mode}: nobody is asked here, and every tool of the run may be used"
+    return None

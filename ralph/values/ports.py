@@ -1,0 +1,166 @@
+"""The ports that every room speaks: clock, waiter, events. `machine/` and `run/` implement them, tests have fakes.
+
+A port of one room stands there: `retry/ports.py`, `agent/ports.py`.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ralph.values.outcome import Outcome
+from ralph.values.usage import TokenUsage
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from ralph.values.events import Event
+
+
+class Interrupted(BaseException):
+    """Somebody asked ralph to stop, by a signal or by a limit. Raised by the `Waiter`, and where a limit is looked at.
+
+    A BaseException, so that no `except Exception` on the way can swallow it. Where an API error came before it, that
+    is its `__cause__`.
+    """
+
+    outcome: Outcome
+    signal_number = 0
+    tokens = TokenUsage()
+    """What the server had counted of an answer that was under way."""
+
+
+class SignalReceived(Interrupted):
+    """Raised once per signal, never by a signal handler."""
+
+    outcome = Outcome.INTERRUPTED
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        self.signal_number = signal_number
+
+
+class TimeIsUp(Interrupted):
+    """The run's time limit has passed, or what comes next would outlast it. Raised once, and never after a signal."""
+
+    outcome = Outcome.TIMED_OUT
+
+
+class BudgetSpent(Interrupted):
+    """What is left of the budget does not buy the next call at its worst."""
+
+    outcome = Outcome.LIMIT_REACHED
+
+
+class InterruptRequested(Interrupted):
+    """A driver asked for the work on the message to stop: as after Ctrl-C, but ralph goes on with the next message."""
+
+    outcome = Outcome.INTERRUPTED
+    signal_number = signal.SIGINT
+
+    def __init__(self) -> None:
+        super().__init__("interrupted by a control request")
+
+
+class RetryAborted(Interrupted):
+    """The driver of this run does not want to wait for the API any longer. Raised while a chain of retries is open."""
+
+    outcome = Outcome.API_UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__("Retry cancelled")
+
+
+class GuardRefused(Interrupted):
+    """The driver asked for a guard that ralph cannot honour: the work on the message stops, and none begins after it."""
+
+    outcome = Outcome.CONFIG
+
+
+class JournalError(Exception):
+    """The journal takes no more records: nothing that it would have to announce may happen."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"cannot write the journal {path}: {error.strerror or error}")
+
+
+class WorkingDirectoryGoneError(Exception):
+    """The path of the working directory leads nowhere, or to another directory: no tool may work there."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"the working directory {directory} is gone: it was removed, moved or replaced")
+
+
+class TimedOut:
+    """What `Waiter.wait` returns when the deadline came first."""
+
+
+TIMED_OUT = TimedOut()
+
+
+class Clock(Protocol):
+    def now_s(self) -> float:
+        """Seconds on a clock that never jumps and, where the system has one, counts sleep."""
+        ...
+
+    def utc_now(self) -> datetime:
+        """The wall clock, aware, for reading HTTP dates and stamping events; never for durations."""
+        ...
+
+
+class Mailbox(Protocol):
+    """Where a worker thread leaves things for the main thread."""
+
+    def put(self, item: Any) -> None:
+        """Called from any thread; never blocks. Ignored once the mailbox is closed."""
+        ...
+
+    def close(self) -> None:
+        """Nobody will ask again: what is there and what still comes is dropped."""
+        ...
+
+
+class Waiter(Protocol):
+    """The one place where the main thread waits."""
+
+    def mailbox(self) -> Mailbox: ...
+
+    def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
+        """The mailbox's next item, or `TIMED_OUT` when `now_s()` passes `until_s` (None: wait for ever).
+
+        An item that is there wins over a deadline that has passed. `waiting_for` is what a heartbeat says.
+        Raises `SignalReceived` once for each signal that came, also for one that came before the call, and
+        `TimeIsUp` once when the run's time limit passes. With a driver also `InterruptRequested` and
+        `RetryAborted`, at most one of them for each message.
+        """
+        ...
+
+    def sleep(self, seconds: float, *, waiting_for: str) -> None:
+        """Raises like `wait`."""
+        ...
+
+    def time_left_s(self) -> float:
+        """Seconds until the run's time limit, infinite where there is none. 0 or less: it has passed."""
+        ...
+
+
+class Driven(Protocol):
+    """Takes a driver's control lines, whatever the main thread is waiting for."""
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """Where the lines come in."""
+        ...
+
+    def can_take(self) -> bool:
+        """Whether a line may be handled now; it stays where it is otherwise."""
+        ...
+
+    def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
+        """Raises `InterruptRequested` and `RetryAborted`, which then leave the wait."""
+        ...
+
+
+class Events(Protocol):
+    def emit(self, event: Event) -> None: ...

@@ -1,0 +1,250 @@
+"""The final report of a run: what counts as one, and what stands in where none came.
+
+Pure. A user's schema is checked elsewhere: whoever holds a schema library injects a `Validator`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from ralph.values.answer import MalformedCall
+from ralph.values.json_in_text import found_in
+from ralph.values.strict_json import strict_json
+from ralph.values.tool_calls import ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ralph.values.json_in_text import Found
+    from ralph.values.tool_calls import ToolCall, ToolDefinition
+
+    Validator = Callable[[Mapping[str, Any]], Sequence[str]]
+    """From a report's arguments to what is wrong with them: a few short lines, each with path and expectation."""
+
+STATUSES = ("success", "failure")
+SOURCES = ("tool_call", "text", "synthetic")
+
+_STATUS_NAMES = '"success" or "failure"'
+_LONGEST_SHOWN_VALUE = 60
+NO_CALL = "the answer was plain text and no call of final_report"
+NO_SUMMARY = "The answer was the result itself, without a summary."
+_LONGEST_ERROR = 500
+
+
+class Report(Struct, frozen=True):
+    status: str
+    summary: str
+    payload: Any
+    """None: there is no schema for it, or a failure came without."""
+    source: str
+    details: Mapping[str, object] = field(default_factory=dict)
+    """Of a synthetic one: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason`, `last_error`."""
+
+
+def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
+    """The `Validator` of a report without a payload."""
+    text = "a text that is not empty"
+    status, summary = arguments.get("status"), arguments.get("summary")
+    problems = []
+    if status not in STATUSES:
+        problems.append(_problem(arguments, "status", _STATUS_NAMES))
+    if not isinstance(summary, str) or not summary.strip():
+        problems.append(_problem(arguments, "summary", text))
+    return problems
+
+
+def problems_without_payload(arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong beside the payload, where there is a schema for it."""
+    problems = plain_problems(arguments)
+    if "payload" not in arguments and arguments.get("status") != "failure":
+        problems.append('payload: required with status "success"')
+    return problems
+
+
+def _problem(arguments: Mapping[str, Any], key: str, expected: str) -> str:
+    if key not in arguments:
+        return f"{key}: required ({expected})"
+    return f"{key}: expected {expected}, got {shown(arguments[key])}"
+
+
+def shown(value: object) -> str:
+    """Never long: what is inside a list or an object has problems of its own."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    # Python refuses to write out the longest integers.
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a very large integer"
+    if isinstance(value, str) and len(value) > _LONGEST_SHOWN_VALUE:
+        return f"{shown(value[:_LONGEST_SHOWN_VALUE])}... ({len(value)} characters)"
+    # Half a surrogate pair cannot be sent.
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+
+
+class ReportForm(Struct, frozen=True):
+    """What a final report must be."""
+
+    tool: ToolDefinition
+    validator: Validator
+    has_payload: bool
+
+    def desk(self) -> ReportDesk:
+        """For one task."""
+        return ReportDesk(self.validator, self.has_payload)
+
+
+class ReportDesk:
+    """Takes a run's reports: checks each, keeps the first that is right."""
+
+    def __init__(self, validator: Validator, has_payload: bool) -> None:
+        self.validator = validator
+        self.has_payload = has_payload
+        self.attempts = 0
+        """At a report: calls of the tool, and answers of plain text in its place, whatever became of them."""
+        self.accepted: Report | None = None
+        self.cached: Report | None = None
+        """What the last answer's text was, where that is a report; it counts for nothing until `accept_cached`."""
+        self.last_problem: str | None = None
+        """Why the last attempt was not accepted; None: it was, or there was none."""
+
+    def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
+        """What the model is told. A report after an accepted one changes nothing: its result may be out already.
+
+        Whatever it says, an older text of the model's is no longer its last word.
+        """
+        self.attempts += 1
+        self.cached = None
+        if self.accepted is not None:
+            return ToolOutput(
+                "A report was accepted before; it stays as it is, and this one is not used.", is_error=True
+            )
+        if isinstance(call, MalformedCall):
+            self.last_problem = call.reason
+            why = f"This report was not accepted: {call.reason}. Send it again, whole and as valid JSON."
+            return ToolOutput(why, is_error=True)
+        problems = self.validator(call.arguments)
+        if problems:
+            self.last_problem = "; ".join(problems)
+            lines = "\n".join(f"- {problem}" for problem in problems)
+            why = f"This report was not accepted:\n{lines}\nPut this right and send the whole report again."
+            return ToolOutput(why, is_error=True)
+        self.last_problem = None
+        self.accepted = self._report(call.arguments, "tool_call")
+        return ToolOutput("The report was accepted.")
+
+    def restored(self, arguments: Mapping[str, Any]) -> Report:
+        """One that was accepted before: nothing is checked again."""
+        self.attempts += 1
+        self.accepted = self._report(arguments, "tool_call")
+        return self.accepted
+
+    def forget_text(self) -> None:
+        """The model was told that its text does not count, or is about to say or do something else."""
+        self.cached = None
+
+    def take_text(self, text: str) -> bool:
+        """An answer that is nothing but text, in the place of a call. Whether it is a report, which is then cached."""
+        is_report = self.look_at_text(text)
+        if text.strip():
+            self.attempts += 1
+            self.last_problem = None if is_report else NO_CALL
+        return is_report
+
+    def look_at_text(self, text: str) -> bool:
+        """Whether an answer's text is a report or a payload; if so, it is cached. Other words take an older one's place."""
+        if text.strip():
+            self.cached = None
+        for found in found_in(text):
+            try:
+                value = strict_json(found.body)
+            except (ValueError, RecursionError):
+                continue
+            arguments = self._as_arguments(value, found)
+            if arguments is not None:
+                self.cached = self._report(arguments, "text")
+                return True
+        return False
+
+    def accept_cached(self) -> Report | None:
+        """The report that counts from now on; None: there is none."""
+        self.accepted = self.accepted or self.cached
+        return self.accepted
+
+    def _as_arguments(self, value: Any, found: Found) -> dict[str, Any] | None:
+        """A bare payload is a success only where the answer says nothing else: words beside it may say otherwise."""
+        if isinstance(value, dict) and not self.validator(value):
+            return value
+        if not self.has_payload or found.around or _is_meant_as_report(value):
+            return None
+        arguments = {"status": "success", "summary": NO_SUMMARY, "payload": value}
+        return None if self.validator(arguments) else arguments
+
+    def _report(self, arguments: Mapping[str, Any], source: str) -> Report:
+        payload = arguments.get("payload") if self.has_payload else None
+        return Report(arguments["status"], arguments["summary"], payload, source)
+
+
+def _is_meant_as_report(value: object) -> bool:
+    """A report with a mistake must not pass for a payload: a lenient schema would make a success of a failure."""
+    if not isinstance(value, dict) or value.get("status") not in STATUSES:
+        return False
+    return "payload" in value or value["status"] == "failure"
+
+
+_WHAT_HAPPENED = {
+    "max_turns": "the turn limit was reached",
+    "max_budget": "the budget was used up",
+    "max_budget_usd": "the budget was used up",
+    "max_time": "the time limit was reached",
+    "context": "the context was full",
+    "no_progress": "the run made no progress",
+    "no_report": "no valid final report was sent",
+}
+
+
+_LIMITS = frozenset({"max_turns", "max_budget_usd", "max_time", "context"})
+
+
+def synthetic_report(
+    *,
+    reason: str,
+    turns_completed: int,
+    attempts: int,
+    last_stop_reason: str | None,
+    last_error: str | None,
+) -> Report:
+    """Its summary can stand as the run's only output. A reason that is not known is said in its own words."""
+    what = _WHAT_HAPPENED.get(reason, reason.replace("_", " "))
+    sentences = [f"No final answer: {what} after {_counted(turns_completed, 'turn')}."]
+    if attempts:
+        were = "was" if attempts == 1 else "were"
+        sentences.append(f"{_counted(attempts, 'attempt')} at a final report {were} not accepted.")
+    if last_stop_reason is not None:
+        sentences.append(f"The last answer ended with {last_stop_reason}.")
+    if last_error is not None and (attempts or reason not in _LIMITS):  # a limit's own words say no more
+        sentences.append(f"Last error: {_cut(last_error, _LONGEST_ERROR).rstrip('.')}.")
+    details = {
+        "reason": reason,
+        "turns_completed": turns_completed,
+        "final_report_attempts": attempts,
+        "last_stop_reason": last_stop_reason,
+        "last_error": last_error,
+    }
+    return Report("failure", " ".join(sentences), None, "synthetic", details)
+
+
+def report_object(report: Report) -> dict[str, object]:
+    """What a result says of it. The payload is not in it: it has a field of its own there."""
+    return {"source": report.source, "status": report.status, "summary": report.summary, **report.details}
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}..."

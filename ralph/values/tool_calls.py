@@ -1,0 +1,89 @@
+"""The vocabulary of tools: what the model may call, what it called, what came back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FINAL_REPORT = "final_report"
+"""The tool by which a model ends its task, where a report is required. It runs nothing: `values/report.py` takes it."""
+
+FILE_TOOLS = frozenset({"Write", "Edit"})
+"""Whose effect is one file's new content, so that it can be seen afterwards whether they had it."""
+
+Block = dict[str, Any]
+"""One content block as it stands on the wire; unknown kinds are carried verbatim."""
+
+
+class ToolDefinition(Struct, frozen=True):
+    """What the model is told about a tool. `input_schema` is JSON Schema, `type: object` at the top."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    is_read_only: bool = False
+    """Read-only calls of one message may run in parallel, and again after a crash."""
+
+
+class ToolCall(Struct, frozen=True):
+    """A call the model made. `id` is the API's `tool_use` id."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolOutput(Struct, frozen=True):
+    """What a tool gives back: text, or content blocks (text and image) in wire form."""
+
+    content: str | tuple[Block, ...]
+    is_error: bool = False
+    seen: Mapping[str, str] = field(default_factory=dict)
+    """What the model knows of files by it: by path, which content. For the journal alone, no part of the block."""
+
+
+class FileChange(Struct, frozen=True):
+    """What a call is about to do to one file, by content: enough to tell later whether it was done."""
+
+    path: str
+    """Absolute, links followed."""
+    before: str | None
+    """SHA-256 of the content, in hex; None: the file did not exist."""
+    after: str
+
+    @property
+    def is_real(self) -> bool:
+        return self.before != self.after
+
+
+class ToolResult(Struct, frozen=True):
+    """An output bound to its call."""
+
+    tool_use_id: str
+    output: ToolOutput
+
+    @classmethod
+    def of_block(cls, block: Block) -> ToolResult:
+        """Also of its record in the journal, which may say more."""
+        content = block["content"]
+        output = ToolOutput(
+            content if isinstance(content, str) else tuple(content),
+            block.get("is_error", False),
+            block.get("seen", {}),
+        )
+        return cls(block["tool_use_id"], output)
+
+    def as_block(self) -> Block:
+        content = self.output.content
+        block: Block = {
+            "type": "tool_result",
+            "tool_use_id": self.tool_use_id,
+            "content": content if isinstance(content, str) else list(content),
+        }
+        if self.output.is_error:
+            block["is_error"] = True
+        return block

@@ -1,0 +1,118 @@
+"""Tokens and money, added up per model. A cost that cannot be known is None, never 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.values.models import ModelFacts
+
+
+# No answer has so many tokens; a larger number is a mistake, and arithmetic with huge ones raises.
+_NONSENSE = 10**12
+
+
+class TokenUsage(Struct, frozen=True):
+    """Token counts of one answer, or a sum of them.
+
+    `input` counts what was neither written to nor read from the cache, as the API does.
+    """
+
+    input: int = 0
+    output: int = 0
+    cache_write: int = 0
+    cache_write_1h: int = 0
+    """The part of `cache_write` at the 1-hour price."""
+    cache_read: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_write + self.cache_read
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_write + other.cache_write,
+            self.cache_write_1h + other.cache_write_1h,
+            self.cache_read + other.cache_read,
+        )
+
+
+class ModelUsage(Struct, frozen=True):
+    tokens: TokenUsage
+    cost_usd: float | None
+    facts: ModelFacts | None = None
+    """Of the target that counted last."""
+
+
+class RunUsage(Struct, frozen=True):
+    """What a run used, by model name. Immutable: `plus` gives the next one."""
+
+    by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
+
+    def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
+        """`facts`: what is known of the target that was asked, its price above all."""
+        cost = cost_usd(facts, tokens)
+        before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
+        total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
+        return RunUsage({**self.by_model, model: ModelUsage(before.tokens + tokens, total, facts)})
+
+    @property
+    def tokens(self) -> TokenUsage:
+        return sum((usage.tokens for usage in self.by_model.values()), TokenUsage())
+
+    @property
+    def cost_usd(self) -> float | None:
+        costs = [usage.cost_usd for usage in self.by_model.values()]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
+
+
+def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
+    """Read the API's `usage` object; absent, null and nonsensical counts are 0."""
+    detail = usage.get("cache_creation")
+    return TokenUsage(
+        input=_count(usage, "input_tokens"),
+        output=_count(usage, "output_tokens"),
+        cache_write=_count(usage, "cache_creation_input_tokens"),
+        cache_write_1h=_count(detail, "ephemeral_1h_input_tokens") if isinstance(detail, dict) else 0,
+        cache_read=_count(usage, "cache_read_input_tokens"),
+    )
+
+
+def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
+    """Price of one answer in USD; None where the price is not known. What counts nothing costs nothing."""
+    if tokens == TokenUsage():
+        return 0.0
+    price = facts.price_for(tokens.prompt) if facts else None
+    if price is None:
+        return None
+    millionths = (
+        tokens.input * price.input
+        + tokens.output * price.output
+        + (tokens.cache_write - tokens.cache_write_1h) * price.cache_write
+        + tokens.cache_write_1h * price.cache_write_1h
+        + tokens.cache_read * price.cache_read
+    )
+    return millionths / 1e6
+
+
+def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
+    """What a whole answer took: what its server does not count is taken to be the most that it can be."""
+    counted = tokens_of(usage)
+    if not counted.prompt:
+        counted = replace(counted, input=prompt_tokens)
+    return counted if counted.output else replace(counted, output=answer_tokens)
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _NONSENSE else 0

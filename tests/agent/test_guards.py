@@ -1,0 +1,594 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.agent.guards import GUARDS, LONGEST_CYCLE, MOST_EQUAL, Guards, Refusal
+from ralph.values.limits import MOST_REFUSALS
+from ralph.values.tool_calls import FileChange, ToolCall, ToolOutput
+from tests.agent.guard_transcripts import (
+    GOES_ON,
+    TRIPS,
+    Step,
+    bash,
+    edit,
+    empty_write,
+    failed_edit,
+    step,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+def tell(guards: Guards, one: Step) -> Refusal | None:
+    refusal = guards.before(one.call)
+    if refusal is None:
+        guards.after(one.call, one.output, change=one.change)
+    return refusal
+
+
+def refusals(steps: Iterable[Step], guards: Guards | None = None) -> list[str | None]:
+    """The guard that refused each step; None where it ran."""
+    guards = guards or Guards()
+    told = [tell(guards, one) for one in steps]
+    return [refusal.guard if refusal is not None else None for refusal in told]
+
+
+def is_refused(before: Iterable[Step], last: Step) -> bool:
+    told = refusals([*before, last])
+    assert told[:-1] == [None] * (len(told) - 1)
+    return told[-1] is not None
+
+
+def outputs_are_equal(*outputs: str) -> bool:
+    """Whether a fourth call is refused after three with these results."""
+    assert len(outputs) == MOST_EQUAL
+    return is_refused([bash("look", output) for output in outputs], bash("look"))
+
+
+# Bounds
+
+
+@pytest.mark.parametrize(
+    ("made", "guard"),
+    [
+        (lambda: bash("make"), "repetition"),
+        (lambda: step("Read", "no such file", is_error=True, file_path="a.py"), "repetition"),
+        (lambda: failed_edit("a.py", "x"), "no_change"),
+        (lambda: empty_write("a.py"), "no_change"),
+    ],
+)
+def test_the_fourth_is_refused_and_the_sixth_refusal_is_the_last(
+    made: Callable[[], Step], guard: str
+) -> None:
+    guards = Guards()
+    told = [tell(guards, made()) for _ in range(MOST_EQUAL + MOST_REFUSALS)]
+    assert told[:3] == [None] * 3
+    refused = [refusal for refusal in told[3:] if refusal is not None]
+    assert [(refusal.guard, refusal.refusals) for refusal in refused] == [
+        (guard, number) for number in range(1, 7)
+    ]
+    assert [refusal.is_last for refusal in refused] == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize(("length", "is_caught"), [(1, True), (2, True), (3, True), (4, True), (5, False)])
+def test_cycles_are_caught_up_to_four_calls(length: int, is_caught: bool) -> None:
+    rounds = [bash(f"look {number % length}") for number in range(length * MOST_EQUAL)]
+    assert is_refused(rounds, bash("look 0")) is is_caught
+    # A call less, and there are not three rounds yet.
+    assert not is_refused(rounds[1:], bash("look 1"))
+
+
+def test_in_a_refused_cycle_every_call_of_it_is_refused_and_counted() -> None:
+    told = refusals(bash(command) for command in "ABCABCABC" + "ABCCBA")
+    assert told == [None] * 9 + ["cycle"] * 6
+
+
+def test_a_call_of_the_cycle_that_does_not_go_on_with_it_runs() -> None:
+    assert not is_refused([bash(command) for command in "ABABAB"], bash("B"))
+
+
+# What resets
+
+
+def one_refused() -> Guards:
+    guards = Guards()
+    assert refusals([bash("make")] * 4, guards) == [None, None, None, "repetition"]
+    return guards
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        bash("ls"),
+        step("Read", "x", file_path="a.py"),
+        edit("a.py", 1),
+        failed_edit("a.py", "x"),
+    ],
+    ids=lambda one: one.call.name,
+)
+def test_a_call_outside_the_cycle_starts_afresh(other: Step) -> None:
+    guards = one_refused()
+    assert tell(guards, other) is None
+    assert refusals([bash("make")] * 3, guards) == [None] * 3
+    again = tell(guards, bash("make"))
+    assert again is not None
+    assert again.refusals == 1
+
+
+def test_refused_calls_with_another_in_turn_are_a_cycle_in_the_end() -> None:
+    guards = one_refused()
+    told = [tell(guards, bash(("ls", "make")[number % 2])) for number in range(12)]
+    # The last of the three calls before is the first of this circle.
+    assert [refusal and refusal.guard for refusal in told] == [None] * 5 + ["cycle"] * 6 + ["cycle"]
+    assert told[10] is not None
+    assert told[10].is_last
+
+
+def test_an_edit_that_changed_a_file_ends_every_window() -> None:
+    assert not is_refused([*[bash("make")] * 3, edit("a.py", 1), *[bash("make")] * 2], bash("make"))
+    assert is_refused([edit("a.py", 1), *[bash("make")] * 3], bash("make"))
+
+
+def test_a_read_between_edits_that_change_nothing_ends_their_row() -> None:
+    tries = [failed_edit("a.py", f"x = {number}") for number in range(5)]
+    read = step("Read", "y = 1", file_path="a.py")
+    assert not is_refused([*tries[:3], read], tries[3])
+    assert is_refused([*tries[:3]], tries[3])
+
+
+@pytest.mark.parametrize(
+    ("paths", "refused"),
+    [
+        (("a.py", "a.py", "a.py", "a.py"), True),
+        (("a.py", "./a.py", "a.py", ".//a.py"), True),
+        (("a.py", "a.py", "b.py", "a.py"), False),
+        (("a.py", "a.py", "a.py", "b.py"), False),
+        (("a.py", "a.py", "a.py", "sub/a.py"), False),
+    ],
+)
+def test_edits_that_change_nothing_count_by_path(paths: tuple[str, ...], refused: bool) -> None:
+    *before, last = [failed_edit(path, f"x = {number}") for number, path in enumerate(paths)]
+    assert is_refused(before, last) is refused
+
+
+def test_writes_and_edits_that_change_nothing_count_together() -> None:
+    assert is_refused(
+        [empty_write("a.py"), failed_edit("a.py", "x"), empty_write("a.py", "y")], failed_edit("a.py", "z")
+    )
+
+
+def test_a_failed_write_is_no_change_whatever_it_was_to_do() -> None:
+    planned = FileChange("/work/a.py", "old", "new")
+    failed = [failed_edit("a.py", f"x = {number}")._replace(change=planned) for number in range(4)]
+    assert is_refused(failed[:3], failed[3])
+
+
+def test_a_successful_write_of_which_nothing_more_is_known_is_a_change() -> None:
+    wrote = [step("Write", "Wrote a.py.", file_path="a.py", content="x") for _ in range(8)]
+    assert refusals(wrote) == [None] * 8
+
+
+def test_a_write_without_a_path_counts_by_its_arguments_alone() -> None:
+    cut = [step("Write", "cut", is_error=True, INVALID_JSON=f'{{"content": "{number}') for number in range(8)]
+    assert refusals(cut) == [None] * 8
+    assert refusals([cut[0]] * 4)[3] == "repetition"
+
+
+# Equal calls
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_equal"),
+    [
+        ({"command": "ls  -l"}, {"command": " ls -l\n"}, True),
+        ({"command": "ls -l"}, {"command": "ls -la"}, False),
+        ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}, True),
+        ({"a": ["x y", "z"]}, {"a": ["x  y", "z"]}, True),
+        ({"a": ["x", "y"]}, {"a": ["y", "x"]}, False),
+        ({"a": 1}, {"a": "1"}, False),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": None}, {}, False),
+        ({"command": "ls", "timeout": 1000}, {"command": "ls", "timeout": 2000}, False),
+        ({"command": "ls", "description": "Look"}, {"command": "ls", "description": "Look again"}, True),
+    ],
+)
+def test_arguments_are_equal_but_for_white_space_order_and_words_for_people(
+    first: dict[str, Any], second: dict[str, Any], are_equal: bool
+) -> None:
+    rows = [step("Bash", "same", **arguments) for arguments in (first, second, first, second)]
+    assert is_refused(rows[:3], rows[3]) is are_equal
+
+
+def test_an_argument_that_speaks_to_people_in_one_tool_may_have_an_effect_in_another() -> None:
+    rows = [step("Report", "same", description=f"part {number}") for number in range(4)]
+    assert not is_refused(rows[:3], rows[3])
+
+
+def test_equal_arguments_of_another_tool_are_another_call() -> None:
+    rows = [step(name, "same", path="src") for name in ("Glob", "Glob", "Glob", "Grep")]
+    assert not is_refused(rows[:3], rows[3])
+
+
+# Equal results
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        ("same", "same", "same"),
+        ("a  b", "a b", "\ta\nb\n"),
+        ("1 failed in 0.52s", "1 failed in 11.4s", "1 failed in 1m 2s"),
+        ("took 12 ms", "took 7ms", "took 1,001 ms".replace(",", "")),
+        ("in 3.4 seconds", "in 1 second", "in 2 hours, 3 minutes"),
+        ("real 0m0.003s", "real 1m2.1s", "real 0m9.999s"),
+        ("ok at 06:55:12", "ok at 7:01:59", "ok at 23:59:59.123"),
+        ("on 2026-11-22", "on 2026-12-01", "on 2027-01-31"),
+        ("2026-11-22T06:55:12.5Z up", "2026-11-22T06:55:13+01:00 up", "2026-11-23 06:55 up"),
+        ("2026/11/22 06:55:12 up", "2026/11/22 06:55:44 up", "2026/11/23 00:00:00 up"),
+        (
+            "[22/Nov/2026:06:55:12 +0000] GET",
+            "[22/Nov/2026:06:55:13 +0000] GET",
+            "[23/Nov/2026:06:55:13 +0000] GET",
+        ),
+        ("Sun Nov 22 06:55:12 UTC 2026", "Sun Nov 22 06:56:12 UTC 2026", "Sun Nov 22 06:57:40 UTC 2026"),
+        ("# duration_ms 52.16", "# duration_ms 7", "# duration_ms 1052.1623"),
+        ('{"took_ms": 52}', '{"took_ms": 9}', '{"took_ms": 70}'),
+        ("Time: 00:00.123", "Time: 00:01.9", "Time: 01:44.001"),
+        ("at 1795333542", "at 1795333549", "at 1795334001"),
+        ("at 1795333542857", "at 1795333549001", "at 1795334001777"),
+        ("listening, pid 4711", "listening, pid 4733", "listening, pid 90210"),
+        ("[1] 4711", "[1] 4733", "[1] 90210"),
+        ("Process ID: 4711 died", "Process ID: 4733 died", "Process ID: 17 died"),
+        ("attempt 4", "attempt 5", "attempt 6"),
+        ("attempt 9, job #90", "attempt 10, job #100", "attempt 11, job #110"),
+        ("attempt 1 of the day", "attempt 1 of the day", "attempt 1 of the day"),
+    ],
+)
+def test_results_that_differ_in_times_and_counters_are_equal(outputs: tuple[str, str, str]) -> None:
+    assert outputs_are_equal(*outputs)
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        ("same", "same", "other"),
+        ("other", "same", "same"),
+        ("same", "other", "same"),
+        # Numbers that show that something moves.
+        ("10% done", "20% done", "30% done"),
+        ("10 % done", "20 % done", "30 % done"),
+        ("built 12/340", "built 13/340", "built 14/340"),
+        ("built 12 / 340", "built 13 / 340", "built 14 / 340"),
+        ("built 12 / 340", "built 12 / 341", "built 12 / 342"),
+        ("found 3 of 10", "found 3 of 11", "found 3 of 12"),
+        ("step 3 of 10", "step 4 of 10", "step 5 of 10"),
+        ("step 3 out of 10", "step 4 out of 10", "step 5 out of 10"),
+        ("got 100 MB", "got 200 MB", "got 300 MB"),
+        ("got 100KiB", "got 200KiB", "got 300KiB"),
+        ("got 100 bytes", "got 200 bytes", "got 300 bytes"),
+        ("loss 0.5", "loss 0.6", "loss 0.7"),
+        ("loss 1.5", "loss 2.5", "loss 3.5"),
+        ("size 1,000", "size 2,000", "size 3,000"),
+        ("device 12:34:56:1", "device 12:34:57:1", "device 12:34:59:1"),
+        ("size 100", "size 190", "size 310"),
+        ("size 1000000000", "size 1000900000", "size 1003000000"),
+        ("rapid 4711", "rapid 4733", "rapid 9021"),
+        ("3 errors left", "2 errors left", "1 errors left"),
+        ("attempt 4", "attempt 4", "attempt 5"),
+        ("attempt 4", "attempt 5", "attempt 5"),
+        ("attempt 4, 9 lost", "attempt 5, 7 lost", "attempt 6, 8 lost"),
+        ("4", "5", "6"),
+        ("06:55:12 4", "06:55:13 5", "06:55:14 6"),
+        ("test_4 failed", "test_5 failed", "test_6 failed"),
+        ("a.py:10:20:30 x", "a.py:10:20:31 x", "a.py:10:20:33 x"),
+        ("version 1.2.3", "version 1.2.4", "version 1.2.5"),
+        # The marks that numbers and times leave are no numbers and times.
+        ("attempt #", "attempt 5", "attempt 6"),
+        ("one 1 #", "one # 1", "one 1 1"),
+    ],
+)
+def test_results_that_show_something_new_are_not_equal(outputs: tuple[str, str, str]) -> None:
+    assert not outputs_are_equal(*outputs)
+
+
+def test_a_counter_is_followed_from_round_to_round_of_a_cycle() -> None:
+    def rounds(step_a: int, values: tuple[int, ...]) -> list[Step]:
+        return [
+            one
+            for number, value in enumerate(values)
+            for one in (bash("A", f"run {number * step_a}"), bash("B", f"tries: {value}"))
+        ]
+
+    assert is_refused(rounds(5, (1, 2, 3)), bash("A"))
+    assert not is_refused(rounds(5, (1, 2, 4)), bash("A"))
+
+
+def test_a_text_full_of_numbers_is_compared_as_it_stands() -> None:
+    def rows(count: int) -> list[str]:
+        return [" ".join(["n", *[str(number + add) for number in range(count)]]) for add in range(3)]
+
+    assert outputs_are_equal(*rows(256))
+    assert not outputs_are_equal(*rows(257))
+
+
+def test_a_number_of_any_length_is_read() -> None:
+    assert not outputs_are_equal(*[f"n {'9' * 5000}{add}" for add in range(3)])
+
+
+def test_an_error_with_the_same_text_is_another_result() -> None:
+    rows = [step("Bash", "same", is_error=number == 2, command="x") for number in range(4)]
+    assert not is_refused(rows[:3], rows[3])
+
+
+def image(data: str) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+def blocks(*content: dict[str, Any]) -> Step:
+    read = step("Read", file_path="a.png")
+    return read._replace(output=ToolOutput(content))
+
+
+def test_blocks_are_compared_by_text_and_by_the_content_of_images() -> None:
+    words = {"type": "text", "text": "took 3 ms"}
+    slower = {"type": "text", "text": "took 4 ms"}
+    assert is_refused(
+        [blocks(words, image("AAAA")), blocks(slower, image("AAAA")), blocks(words, image("AAAA"))],
+        blocks(),
+    )
+    assert not is_refused([blocks(image("AAAA")), blocks(image("AAAA")), blocks(image("BBBB"))], blocks())
+    document = {"type": "document", "source": {"type": "url", "url": "x"}}
+    assert is_refused([blocks(document)] * 3, blocks())
+    assert not is_refused([blocks(document)] * 2 + [blocks({**document, "title": "y"})], blocks())
+
+
+# Calls at once, and calls nobody asked about
+
+
+def test_of_eight_equal_calls_at_once_three_run() -> None:
+    guards = Guards()
+    calls = [step("Read", "x", file_path="a.py") for _ in range(8)]
+    told = [guards.before(one.call) for one in calls]
+    assert [refusal and refusal.refusals for refusal in told] == [None, None, None, 1, 2, 3, 4, 5]
+    assert told[3] is not None
+    assert "their results are not there yet" in told[3].message
+    for one in calls[:3]:
+        guards.after(one.call, one.output)
+    sixth = guards.before(step("Read", file_path="a.py").call)
+    assert sixth is not None
+    assert sixth.is_last
+    assert "the results did not change" in sixth.message
+
+
+def test_results_that_differ_clear_calls_that_were_at_once() -> None:
+    guards = Guards()
+    calls = [step("Read", f"{word}", file_path="a.py") for word in ("a", "b", "c", "d")]
+    assert [guards.before(one.call) is None for one in calls] == [True, True, True, False]
+    for one in calls[:3]:
+        guards.after(one.call, one.output)
+    assert tell(guards, step("Read", "c", file_path="a.py")) is None
+    assert refusals([step("Read", "c", file_path="a.py")] * 2, guards) == [None, "repetition"]
+
+
+def test_eight_different_calls_at_once_run() -> None:
+    guards = Guards()
+    assert [guards.before(step("Grep", pattern=word).call) for word in "abcdefgh"] == [None] * 8
+
+
+def test_of_a_refused_call_no_result_is_taken() -> None:
+    guards = one_refused()
+    refused = bash("make", "Refused: ...", 1)
+    assert guards.before(refused.call) is not None
+    guards.after(refused.call, refused.output)
+    third = guards.before(bash("make").call)
+    assert third is not None
+    assert third.refusals == 3
+
+
+def test_a_call_that_was_not_asked_about_counts() -> None:
+    guards = Guards()
+    for one in [bash("make")] * 3:
+        guards.after(one.call, one.output)
+    assert tell(guards, bash("make")) is not None
+
+
+# What the model is told
+
+
+def message_of(steps: Iterable[Step], guards: Guards | None = None) -> str:
+    guards = guards or Guards()
+    told = [refusal for one in steps if (refusal := tell(guards, one)) is not None]
+    assert told
+    return told[-1].message
+
+
+@pytest.mark.parametrize(
+    ("steps", "parts"),
+    [
+        (
+            [bash("make")] * 4,
+            ["this Bash call was made 3 times in a row", "another approach", "refusal 1 of 6; after 5 more"],
+        ),
+        ([bash("make")] * 8, ["refusal 5 of 6; after 1 more"]),
+        ([bash("make")] * 9, ["refusal 6 of 6; the run ends."]),
+        (
+            [bash(name) if name == "A" else step("Read", file_path="a") for name in "ABABABA"],
+            ["in a circle: Bash, Read, 3 times"],
+        ),
+        (
+            [failed_edit("a.py", "x")] * 4,
+            ["the last 3 Write and Edit calls on a.py changed nothing", "Read the file again"],
+        ),
+    ],
+)
+def test_a_refusal_says_what_was_seen_what_to_do_and_how_many_are_left(
+    steps: list[Step], parts: list[str]
+) -> None:
+    message = message_of(steps, Guards())
+    for part in ["Refused: ", *parts]:
+        assert part in message
+
+
+def test_a_refusal_shows_nothing_huge() -> None:
+    huge = "x" * 100_000
+    for one in (failed_edit(huge, huge), step(huge, huge, text=huge), bash(huge, huge)):
+        assert len(message_of([one] * 4)) < 700
+
+
+# Long transcripts
+
+
+@pytest.mark.parametrize("transcript", GOES_ON, ids=lambda made: made.__name__)
+def test_a_run_that_gets_somewhere_is_left_alone(transcript: Callable[[], Iterator[Step]]) -> None:
+    told = refusals(transcript())
+    assert len(told) >= 20
+    assert not any(told)
+
+
+@pytest.mark.parametrize(
+    ("transcript", "guard", "runs"), TRIPS, ids=lambda row: getattr(row, "__name__", None)
+)
+def test_a_loop_is_refused_and_ended(transcript: Callable[[], Iterator[Step]], guard: str, runs: int) -> None:
+    guards, told = Guards(), []
+    for one in transcript():
+        told.append(tell(guards, one))
+        if (refusal := told[-1]) is not None and refusal.is_last:
+            break
+    assert [refusal and refusal.guard for refusal in told] == [None] * runs + [guard] * MOST_REFUSALS
+
+
+def test_every_guard_has_a_loop_that_it_ends() -> None:
+    assert {guard for _, guard, _ in TRIPS} == set(GUARDS)
+
+
+# Against a slow oracle
+
+KINDS: dict[str, Callable[[str], Step]] = {
+    "a": lambda result: bash("a", result),
+    "b": lambda result: bash("b", result),
+    "c": lambda result: step("Read", result, file_path="c"),
+    "f": lambda _: failed_edit("f.py", "one"),
+    "g": lambda _: failed_edit("f.py", "two"),
+    "w": lambda _: empty_write("f.py"),
+    "E": lambda result: edit("f.py", len(result)),
+}
+RESULTS = ("x", "y")
+
+
+def expected(ran: list[tuple[str, str]], kind: str, *, was_refused: bool) -> bool:
+    """Whether this call is refused, from the kinds and results of all that ran before it. "E" changed a file."""
+    since = len(ran) - next((place for place, (name, _) in enumerate(reversed(ran)) if name == "E"), len(ran))
+    ran = ran[since:]
+    names = "".join(name for name, _ in ran[-3:]) + kind
+    if len(names) == 4 and set(names) <= set("fgwE"):
+        return True
+    for length in range(1, 5):
+        last = ran[-length:]
+        if len(ran) >= 3 * length and ran[-3 * length :] == last * 3:
+            follows = {name for name, _ in last} if was_refused else {last[0][0]}
+            if kind in follows:
+                return True
+    return False
+
+
+# Short stretches repeated, so that windows come about, nearly come about and are broken.
+stretches = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.sampled_from(RESULTS)), min_size=1, max_size=5),
+        st.integers(1, 5),
+    ),
+    max_size=6,
+).map(lambda parts: [one for part, times in parts for one in part * times])
+
+
+@given(stretches)
+def test_a_call_is_refused_exactly_when_its_window_is_there(calls: list[tuple[str, str]]) -> None:
+    guards, ran, in_a_row = Guards(), list[tuple[str, str]](), 0
+    for kind, result in calls:
+        told = tell(guards, KINDS[kind](result))
+        assert (told is not None) is expected(ran, kind, was_refused=in_a_row > 0), (kind, ran)
+        if told is None:
+            # A failed edit has one result only.
+            ran.append((kind, result if kind in "abcE" else ""))
+            in_a_row = 0
+            continue
+        in_a_row += 1
+        assert told.refusals == in_a_row
+        assert told.is_last is (in_a_row >= MOST_REFUSALS)
+        assert told.guard in GUARDS
+        if told.is_last:
+            return
+
+
+@given(stretches)
+def test_a_sequence_without_three_equal_rounds_is_never_refused(calls: list[tuple[str, str]]) -> None:
+    """However the rest is read: no three rounds of calls with results, no three file or unknown calls in a row."""
+    ran = [(kind, result if kind in "abcE" else "") for kind, result in calls]
+    names = "".join(kind for kind, _ in calls)
+    cubes = any(
+        ran[start : start + length] * 3 == ran[start : start + 3 * length]
+        for length in range(1, LONGEST_CYCLE + 1)
+        for start in range(len(ran) - 3 * length + 1)
+    )
+    rows = any(
+        set(names[start : start + 3]) <= group
+        for group in (set("uv"), set("fgw"))
+        for start in range(len(names) - 2)
+    )
+    if not cubes and not rows:
+        assert not any(refusals(KINDS[kind](result) for kind, result in calls))
+
+
+@given(st.text(), st.text())
+def test_any_text_is_compared_with_itself_and_told_from_another(first: str, second: str) -> None:
+    assert outputs_are_equal(first, first, first)
+    assert not outputs_are_equal(f"<{first}>", f"<{second}>", f"<{first}{second}!>")
+
+
+# Bounds of time and memory
+
+SIZE = 30_000
+WORST = [
+    "1:", "1", "1 ", "1m ", "1.", "1,", "1-", "1/", "1 of ", "1 1s,", "12:34:", "11:11:11.", "_ms:1", "n 1 ", "111111111111 ",
+    "2026-11-22 06:55:12 ", "2026-11-22T", "22/Nov/2026:", "1 s", "1h1m1s ", " ", "\n", "x", "0.0.0.0s ", "1 out ",
+]  # fmt: skip
+
+
+def quickest_s(work: Callable[[], object]) -> float:
+    """Of several runs: the machine has other work too."""
+    took_s = []
+    for _ in range(7):
+        started_s = time.perf_counter()
+        work()
+        took_s.append(time.perf_counter() - started_s)
+    return min(took_s)
+
+
+@pytest.mark.parametrize("part", WORST)
+def test_the_worst_text_takes_time_in_proportion_to_its_length(part: str) -> None:
+    def ask(size: int) -> float:
+        one = step("Read", (part * size)[:size], file_path="a.py")
+        guards = Guards()
+        return quickest_s(lambda: tell(guards, one))
+
+    # 3 ms on a quiet machine. Were a pattern quadratic, ten times the text would take a hundred times as long.
+    assert ask(SIZE) < 0.015
+    assert ask(10 * SIZE) < 0.15
+
+
+def test_what_is_kept_does_not_grow_with_calls_and_results() -> None:
+    guards = Guards()
+    for number in range(500):
+        tell(guards, bash(f"look {number}", " ".join(f"n {place}" for place in range(number, number + 2000))))
+        tell(guards, bash("wait", " ".join(f"n {place + number}" for place in range(200))))
+    assert len(guards._steps) == LONGEST_CYCLE * MOST_EQUAL
+    assert all(kept.result is not None and len(kept.result.counters) <= 256 for kept in guards._steps)
+    for _ in range(500):
+        guards.before(ToolCall("t", "Bash", {"command": "same"}))
+    assert len(guards._refused_ids) <= 4 * MOST_REFUSALS

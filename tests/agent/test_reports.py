@@ -1,0 +1,513 @@
+"""The final report: when it is accepted, what a failed one costs, and what stands in where none came."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.agent.run_end import LAST_WORDS
+from ralph.conversation.session import replay
+from ralph.conversation.target import Target
+from ralph.values.errors import HttpError
+from ralph.values.events import (
+    FinalTurnEntered,
+    MalformedCallRefused,
+    ReportAccepted,
+    ResponseDiscarded,
+    SyntheticRetry,
+    TurnsCollapsed,
+)
+from ralph.values.limits import LimitSettings
+from ralph.values.models import Price
+from ralph.values.outcome import Outcome
+from ralph.values.ports import SignalReceived, TimeIsUp
+from ralph.values.report import STATUSES
+from ralph.values.tool_calls import FINAL_REPORT
+from tests.fakes import FakeClock, FakeJournal, answer, call, text
+from tests.played import DONE, PAYLOAD_FORM, PLAIN_FORM, Played, TimedWaiter, report
+
+if TYPE_CHECKING:
+    from ralph.values.answer import Answer
+
+GOOD = {"files": ["a.py"]}
+IN_TEXT = answer(text('```json\n{"files": ["a.py"]}\n```'))
+BAD = answer(report("bad", payload={"files": "a.py"}))
+CUT = answer(
+    {"type": "tool_use", "id": "cut", "name": FINAL_REPORT, "input": {"status": "success"}},
+    stop_reason="max_tokens",
+)
+
+
+def echo(number: int = 1) -> Answer:
+    return answer(call(f"e{number}", text=f"step {number}"))
+
+
+# -- Accepted. ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "outcome", "subtype"),
+    [
+        ("success", 0, Outcome.COMPLETED, "success"),
+        ("failure", 1, Outcome.TASK_FAILED, "error_during_execution"),
+    ],
+)
+def test_the_status_of_an_accepted_report_is_the_outcome(
+    status: str, exit_code: int, outcome: Outcome, subtype: str
+) -> None:
+    played = Played(echo(), answer(report(status=status, payload=GOOD)), form=PAYLOAD_FORM)
+    assert (played.ended.exit_code, played.ended.outcome) == (exit_code, outcome)
+    assert played.result["subtype"] == subtype
+    assert played.result["structured_output"] == GOOD
+    assert played.result["result"] == "Did it."
+    assert played.result["final_report"] == {"source": "tool_call", "status": status, "summary": "Did it."}
+    assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", status, 2, 1)]
+    assert played.ended.num_turns == 2
+    assert played.last_results[0]["content"] == "The report was accepted."
+
+
+def test_a_failure_needs_no_payload_a_success_does() -> None:
+    failed = Played(answer(report(status="failure")), form=PAYLOAD_FORM)
+    assert failed.ended.exit_code == 1
+    assert "structured_output" not in failed.result
+    lacking = Played(answer(report()), answer(report(payload=GOOD)), form=PAYLOAD_FORM)
+    assert "payload: required" in lacking.results_in(1)[0]["content"]
+    assert lacking.ended.exit_code == 0
+
+
+def test_every_status_has_its_exit_code() -> None:
+    assert {"success", "failure"} == set(STATUSES)
+
+
+def test_other_calls_beside_an_accepted_report_run_and_are_answered() -> None:
+    played = Played(answer(call("a"), report(), call("b", "Touch")), form=PLAIN_FORM)
+    assert played.ran == ["a", "b"]
+    assert [block["tool_use_id"] for block in played.last_results] == ["a", "r", "b"]
+    assert played.ended.exit_code == 0
+    assert played.calls_made == 1
+
+
+def test_a_second_report_changes_nothing() -> None:
+    played = Played(answer(report("one"), report("two", status="failure", summary="No.")), form=PLAIN_FORM)
+    assert (played.ended.exit_code, played.ended.result) == (0, "Did it.")
+    assert played.last_results[1]["is_error"] is True
+    assert played.events.of(MalformedCallRefused) == []
+
+
+def test_an_accepted_report_wins_over_calls_that_led_nowhere() -> None:
+    circling = [answer(call(f"e{n}")) for n in range(8)]
+    last = answer(report(), call("last"))
+    played = Played(*circling, last, form=PLAIN_FORM)
+    assert played.ended.exit_code == 0
+    assert played.result["final_report"]["source"] == "tool_call"
+
+
+def test_without_the_requirement_there_is_no_such_tool() -> None:
+    played = Played(answer(report()), DONE)
+    assert "There is no tool 'final_report'" in played.results_in(1)[0]["content"]
+    assert (played.ended.exit_code, played.ended.report) == (0, None)
+
+
+# -- Failed attempts. --------------------------------------------------------------------------------------------
+
+
+def test_a_report_that_does_not_fit_is_told_where_and_what_was_expected() -> None:
+    played = Played(
+        answer(report("bad", payload={"files": "a.py", "more": 1})),
+        answer(report(payload=GOOD)),
+        form=PAYLOAD_FORM,
+    )
+    [refused] = played.results_in(1)
+    assert refused["is_error"] is True
+    assert "payload.files: expected an array" in refused["content"]
+    assert '"more"' in refused["content"]
+    assert played.ended.exit_code == 0
+    assert played.events.of(SyntheticRetry) == [SyntheticRetry(1, 1, "invalid_report")]
+    assert [event.tool for event in played.events.of(MalformedCallRefused)] == [FINAL_REPORT]
+    assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 1, 2)]
+
+
+@pytest.mark.parametrize("bad", [BAD, CUT], ids=["schema", "json"])
+def test_a_malformed_report_is_an_attempt_too(bad: Answer) -> None:
+    played = Played(bad, answer(report(payload=GOOD)), form=PAYLOAD_FORM)
+    assert played.results_in(1)[0]["is_error"] is True
+    assert played.events.of(TurnsCollapsed) == [TurnsCollapsed(1, "report_failed", None, 2)]
+    assert played.events.of(ReportAccepted)[0].attempts == 2
+    assert len(played.events.of(MalformedCallRefused)) == 1
+    assert played.ended.exit_code == 0
+
+
+@pytest.mark.parametrize(("max_turns", "told"), [(9, [(9, 3)]), (4, [(4, 3)]), (3, []), (2, [])])
+def test_a_failed_attempt_collapses_the_turns_that_are_left_to_one(
+    max_turns: int, told: list[tuple[int, int]]
+) -> None:
+    played = Played(
+        echo(1),
+        answer(report("bad", summary=""), call("e2", text="beside it")),
+        *[answer(text("well..."))] * 4,
+        form=PLAIN_FORM,
+        limits=LimitSettings(max_turns=max_turns),
+    )
+    collapsed = played.events.of(TurnsCollapsed)
+    assert [(event.old_max_turns, event.new_max_turns) for event in collapsed] == told
+    expected = 1 if told else 3
+    assert played.ended.exit_code == expected, "of the user's own limit the code is its own"
+
+
+def test_a_collapsed_run_has_one_final_turn_and_ends_as_failed() -> None:
+    beside = answer(report("bad", summary=""), call("e2", text="beside it"))
+    played = Played(
+        beside, *[answer(text("well..."))] * 4, form=PLAIN_FORM, limits=LimitSettings(max_turns=9)
+    )
+    assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(2, "report")]
+    assert (played.ended.exit_code, played.ended.outcome) == (1, Outcome.TASK_FAILED)
+    assert played.result["subtype"] == "error_max_structured_output_retries"
+    assert played.result["final_report"]["final_report_attempts"] == 5
+
+
+def test_the_turn_of_four_bad_reports_becomes_final_and_has_one_answer_left() -> None:
+    bad = [answer(report(f"b{n}", summary="")) for n in range(8)]
+    played = Played(*bad, form=PLAIN_FORM)
+    assert [(retry.turn, retry.number) for retry in played.events.of(SyntheticRetry)] == [
+        (1, 1),
+        (1, 2),
+        (1, 3),
+    ]
+    assert played.calls_made == 5
+    assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(1, "report")]
+    assert played.ended.exit_code == 1
+    details = played.result["final_report"]
+    assert details["reason"] == "no_report"
+    assert details["final_report_attempts"] == 5
+    assert "summary" in details["last_error"]
+
+
+def test_the_final_turn_asks_for_nothing_but_the_report() -> None:
+    played = Played(
+        echo(),
+        answer(text("words")),
+        answer(),
+        answer(call("x", "Touch")),
+        answer(report()),
+        form=PLAIN_FORM,
+        limits=LimitSettings(max_turns=2),
+    )
+    assert played.ran == ["e1"]
+    told = " ".join(played.last_words(3))
+    assert "nothing but a call of final_report is accepted" in told
+    assert "Go on with the tools" not in told
+    assert "as text" not in told
+    assert played.ended.exit_code == 0
+    assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 2, 2, "max_turns")]
+
+
+# -- Reports in text. --------------------------------------------------------------------------------------------
+
+
+def test_a_payload_in_text_counts_for_nothing_before_the_final_turn() -> None:
+    played = Played(IN_TEXT, answer(report(summary="By the tool.", payload=GOOD)), form=PAYLOAD_FORM)
+    assert played.result["final_report"]["source"] == "tool_call"
+    assert "```json" not in played.says, "the text was dropped"
+
+
+def test_a_payload_in_the_final_turns_text_is_accepted_and_committed() -> None:
+    played = Played(echo(), IN_TEXT, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    assert played.ended.exit_code == 0
+    assert played.result["structured_output"] == GOOD
+    assert played.result["final_report"]["source"] == "text"
+    assert played.events.of(ReportAccepted) == [ReportAccepted("text", "success", 2, 1, "max_turns")]
+    assert "```json" in played.says
+    assert played.ended.num_turns == 2
+    assert played.events.of(ResponseDiscarded) == []
+
+
+def test_a_payload_of_an_earlier_turn_is_forgotten_where_the_final_turn_brings_nothing() -> None:
+    played = Played(IN_TEXT, echo(), *[answer()] * 4, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    assert played.ended.exit_code == 3
+    assert "structured_output" not in played.result
+    assert played.result["final_report"]["source"] == "synthetic"
+    assert len(played.events.of(ResponseDiscarded)) == 5, "what was shown of a dropped answer is marked"
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [answer(text("The tests fail; it is not done.")), answer(report("bad", payload={}))],
+    ids=["words", "bad report"],
+)
+def test_what_the_model_says_last_takes_an_earlier_payload_back(last_words: Answer) -> None:
+    script = [IN_TEXT, echo(), *[last_words] * 4]
+    played = Played(*script, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    assert played.ended.exit_code == 3
+    assert "structured_output" not in played.result
+    assert played.result["final_report"]["source"] == "synthetic"
+
+
+def test_the_tool_call_of_the_final_turn_wins_over_an_earlier_text() -> None:
+    own = answer(report(payload={"files": []}))
+    played = Played(IN_TEXT, echo(), own, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    assert played.result["structured_output"] == {"files": []}
+    assert played.result["final_report"]["source"] == "tool_call"
+
+
+def test_a_payload_in_four_texts_is_taken_in_the_final_turn_that_follows() -> None:
+    played = Played(*[IN_TEXT] * 5, form=PAYLOAD_FORM)
+    assert played.calls_made == 5
+    assert played.ended.exit_code == 0
+    assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(1, "report")]
+    assert played.events.of(ReportAccepted) == [ReportAccepted("text", "success", 1, 5, "report")]
+
+
+def test_a_payload_in_text_that_was_cut_and_went_on_is_one() -> None:
+    halves = [answer(text('{"files": ["a'), stop_reason="max_tokens"), answer(text('.py"]}'))]
+    played = Played(echo(), *halves, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    assert played.result["structured_output"] == GOOD
+
+
+@pytest.mark.parametrize("limits", [LimitSettings(max_turns=2), None], ids=["turns", "report"])
+def test_a_payload_beside_a_refused_call_is_taken_once_the_final_turn_gives_up(
+    limits: LimitSettings | None,
+) -> None:
+    both = answer(*IN_TEXT.content, call("x", "Touch"))
+    before = [echo()] if limits else [answer(text("well..."))] * 4
+    own = [both, *[answer(call("y", "Touch"))] * 3] if limits else [both]
+    played = Played(*before, *own, form=PAYLOAD_FORM, limits=limits)
+    assert (played.ended.exit_code, played.calls_made) == (0, len(before) + len(own))
+    assert played.result["structured_output"] == GOOD
+    assert "Touch" not in played.ran
+
+
+def paid(*answers: Answer, max_turns: int | None = None) -> Played:
+    """Answers of 2,000 dollars each, as many as the budget buys."""
+    costs = Target("m", "m", "http://127.0.0.1:1", price=Price(0, 1e6, 0, 0, 0), max_tokens=2_000)
+    usage = {"input_tokens": 0, "output_tokens": 2_000}
+    script = [answer(*one.content, usage=usage) for one in answers]
+    limits = LimitSettings(max_turns=max_turns, max_budget_usd=2_000 * len(answers) + 1_000)
+    played = Played(*script, targets=[costs], form=PAYLOAD_FORM, limits=limits)
+    assert played.calls_made == len(answers), "the next request was not paid for"
+    return played
+
+
+def test_a_payload_that_was_not_taken_back_outlives_a_budget_that_ends_in_the_final_turn() -> None:
+    played = paid(*[IN_TEXT] * 4)
+    assert played.ended.exit_code == 0
+    assert played.result["structured_output"] == GOOD
+
+
+def test_a_payload_that_was_taken_back_is_no_success_when_the_budget_ends_in_the_final_turn() -> None:
+    played = paid(IN_TEXT, echo(), max_turns=2)
+    assert played.ended.exit_code == 3
+    assert played.result["final_report"]["source"] == "synthetic"
+
+
+@pytest.mark.parametrize(
+    ("stop", "exit_code"), [(TimeIsUp("over"), 0), (SignalReceived(15), 143)], ids=["time", "signal"]
+)
+def test_a_report_that_was_accepted_outlives_what_stops_the_calls_beside_it(
+    stop: BaseException, exit_code: int
+) -> None:
+    def stopped(calls: Any) -> None:
+        raise stop
+
+    played = Played(answer(report(payload=GOOD), call("t", "Touch")), on_run=stopped, form=PAYLOAD_FORM)
+    assert played.ended.exit_code == exit_code, "a signal's code stays, a limit's does not"
+    assert played.result["final_report"]["source"] == "tool_call"
+    assert played.result["structured_output"] == GOOD
+
+
+# -- Where nothing came. -----------------------------------------------------------------------------------------
+
+
+def no_answer_by_turns() -> Played:
+    script = [echo(), *[answer(text("words"))] * 4]
+    return Played(*script, form=PLAIN_FORM, limits=LimitSettings(max_turns=2))
+
+
+def no_answer_by_budget() -> Played:
+    costs = Target("m", "m", "http://127.0.0.1:1", price=Price(0, 1e6, 0, 0, 0), max_tokens=2_000)
+    spent = answer(call("e1"), usage={"input_tokens": 0, "output_tokens": 2_000})
+    return Played(spent, targets=[costs], form=PLAIN_FORM, limits=LimitSettings(max_budget_usd=3_000))
+
+
+def no_answer_by_time() -> Played:
+    clock = FakeClock()
+
+    def works(calls: Any) -> None:
+        clock.seconds += 60
+
+    limits = LimitSettings(max_time_s=60)
+    waiter = TimedWaiter(clock, run_ends_s=60)
+    return Played(echo(), on_run=works, waiter=waiter, form=PLAIN_FORM, limits=limits)
+
+
+def no_answer_by_circles() -> Played:
+    return Played(*[answer(call(f"e{n}")) for n in range(9)], form=PLAIN_FORM)
+
+
+ENDS = {
+    # name: (play, exit code, reason, turns, attempts, last stop reason, words of the last error)
+    "turns": (no_answer_by_turns, 3, "max_turns", 1, 4, "end_turn", "plain text"),
+    "budget": (no_answer_by_budget, 3, "max_budget_usd", 1, 0, "tool_use", "budget"),
+    "time": (no_answer_by_time, 124, "max_time", 1, 0, "tool_use", "--max-time"),
+    "guards": (no_answer_by_circles, 4, "no_progress", 9, 0, "tool_use", "circles"),
+    "empty": (
+        lambda: Played(echo(), *[answer()] * 4, form=PLAIN_FORM),
+        4,
+        "no_progress",
+        1,
+        0,
+        "end_turn",
+        "empty",
+    ),
+    "no report": (
+        lambda: Played(echo(), *[answer(text("words"))] * 5, form=PLAIN_FORM),
+        1,
+        "no_report",
+        1,
+        5,
+        "end_turn",
+        "plain text",
+    ),
+    "API": (
+        lambda: Played(echo(), answer(report("bad", summary="")), HttpError(401, None, ""), form=PLAIN_FORM),
+        77,
+        "auth",
+        1,
+        1,
+        "tool_use",
+        "401",
+    ),
+    "API at once": (
+        lambda: Played(HttpError(400, None, ""), form=PLAIN_FORM),
+        69,
+        "api_rejected",
+        0,
+        0,
+        None,
+        "400",
+    ),
+    "signal": (
+        lambda: Played(echo(), SignalReceived(15), form=PLAIN_FORM),
+        143,
+        "interrupted",
+        1,
+        0,
+        "tool_use",
+        "SIGTERM",
+    ),
+    "refusal": (
+        lambda: Played(answer(text("No."), stop_reason="refusal"), form=PLAIN_FORM),
+        4,
+        "no_progress",
+        1,
+        0,
+        "refusal",
+        "refused",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_every_end_without_a_report_has_one_synthetic_failure_report(name: str) -> None:
+    play, exit_code, reason, turns, attempts, stop_reason, error = ENDS[name]
+    played = play()
+    assert played.ended.exit_code == exit_code
+    said = played.result["final_report"]
+    summary, last_error = said.pop("summary"), said.pop("last_error")
+    assert said == {
+        "source": "synthetic",
+        "status": "failure",
+        "reason": reason,
+        "turns_completed": turns,
+        "final_report_attempts": attempts,
+        "last_stop_reason": stop_reason,
+    }
+    assert error in last_error
+    words = {"turns": "words", "no report": "words", "refusal": "No."}.get(name)
+    told = summary if words is None else LAST_WORDS.format(summary=summary, words=words)
+    assert played.result["result"] == told, "what the model did say is not lost"
+    assert "structured_output" not in played.result
+    assert played.result["subtype"] != "success"
+    [event] = played.events.of(ReportAccepted)
+    assert (event.source, event.status, event.attempts) == ("synthetic", "failure", attempts)
+    assert event.turn == max(played.ended.num_turns, 1)
+
+
+# -- Several tasks, and sessions that go on. ---------------------------------------------------------------------
+
+
+def test_each_task_has_a_report_of_its_own_and_counts_afresh() -> None:
+    bad = answer(report("b1", summary=""))
+    second_bad = answer(report("b2", summary=""), call("e2"))
+    played = Played(
+        echo(),
+        bad,
+        answer(report("r1")),
+        second_bad,
+        answer(report("r2", status="failure", summary="Could not.")),
+        *[answer(text("words"))] * 8,
+        form=PLAIN_FORM,
+        limits=LimitSettings(max_turns=5),
+    )
+    assert (played.ended.exit_code, played.ended.num_turns) == (0, 2)
+    second = played.task("the second")
+    assert (second.exit_code, second.result, second.num_turns) == (1, "Could not.", 2)
+    third = played.task("the third")
+    assert third.report is not None
+    assert (third.exit_code, third.report.source) == (1, "synthetic")
+    assert third.report.details["final_report_attempts"] == 5
+    assert third.report.details["turns_completed"] == 0
+    assert [event.attempts for event in played.events.of(ReportAccepted)] == [2, 2, 5]
+    assert [event.old_max_turns for event in played.events.of(TurnsCollapsed)] == [5, 5, 5]
+
+
+def killed_behind(*script: Answer, kinds_cut: int = 1) -> FakeJournal:
+    """A journal that ends behind the last answer: nothing of its calls, and no end."""
+    played = Played(*script, DONE, form=PLAIN_FORM)
+    records = played.journal.records
+    last = max(n for n, record in enumerate(records) if record.kind == "assistant")
+    journal = FakeJournal()
+    journal.records = records[: last + kinds_cut]
+    return journal
+
+
+def resumed(journal: FakeJournal, *script: Answer, prompt: str | None = None) -> Played:
+    session = replay(journal.records)
+    return Played(*script, session=session, journal=journal, prompt=prompt, form=PLAIN_FORM)
+
+
+def test_a_pending_report_is_received_when_its_session_goes_on() -> None:
+    played = resumed(killed_behind(answer(report())))
+    assert (played.ended.exit_code, played.calls_made) == (0, 0)
+    assert played.result["final_report"]["source"] == "tool_call"
+
+
+def test_a_report_whose_result_was_written_before_the_end_is_not_forgotten() -> None:
+    journal = killed_behind(answer(report(), call("e", "Touch")), kinds_cut=2)
+    assert journal.kinds[-1] == "tool_result"
+    played = resumed(journal)
+    assert played.ran == ["e"]
+    assert (played.ended.exit_code, played.calls_made) == (0, 0)
+
+
+def test_a_pending_report_does_not_answer_the_prompt_that_comes_after_it() -> None:
+    journal = killed_behind(answer(report(summary="The old task.")))
+    played = resumed(journal, echo(7), answer(report("new", summary="The new one.")), prompt="another task")
+    assert played.calls_made == 2
+    assert played.ended.result == "The new one."
+    assert "another task" in json.dumps(played.sent(0)[-1])
+
+
+def test_a_pending_report_that_does_not_fit_counts_as_an_attempt() -> None:
+    journal = killed_behind(answer(report("bad", summary="")))
+    played = resumed(journal, answer(report("new")))
+    assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 1, 2)]
+
+
+def test_a_report_whose_result_is_the_last_record_ends_the_session_that_goes_on() -> None:
+    journal = killed_behind(answer(report(summary="All is mended.")), kinds_cut=2)
+    assert journal.kinds[-1] == "tool_result"
+    played = resumed(journal)
+    assert played.calls_made == 0
+    assert (played.ended.exit_code, played.ended.result) == (0, "All is mended.")

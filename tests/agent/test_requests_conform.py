@@ -1,0 +1,267 @@
+"""Every kind of request that ralph sends is one that the official SDK's request types allow."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ralph.agent.task import Run
+from ralph.api.stream import StreamAssembler
+from ralph.conversation.messages import RequestShape, assistant_message, recover_conversation, user_message
+from ralph.conversation.notices import CONTINUE
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.run.options import RunOptions
+from ralph.run.wiring import Surroundings, build_roster, build_toolbox, run_policy
+from ralph.settings.merge import load_settings
+from ralph.tools.definitions import READ
+from ralph.values.errors import StreamParse
+from ralph.values.models import MODELS, facts_of
+from ralph.values.redaction import Redactor
+from ralph.values.tool_calls import ToolOutput, ToolResult
+from tests.api.streams import streams
+from tests.conversation.test_messages import ASSISTANT, IDS, USER, conversation, sent
+from tests.fakes import FakeJournal, RecordingEvents, ScriptedClient, answer, call, text
+from tests.request_types import request_problems
+from tests.tools.image_files import png
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ralph.conversation.messages import Conversation, Message
+    from ralph.values.answer import Answer
+
+DONE = answer(text("Done."))
+PNG = png(2, 2)
+EFFORTS = (None, "low", "medium", "high", "xhigh", "max")
+
+
+class Sent:
+    """A run with the real tools, settings and system prompt against a script; its requests, each looked at."""
+
+    def __init__(self, cwd: Path, *script: Answer | BaseException, prompts=None, **flags: object) -> None:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(cwd / "home"), "ANTHROPIC_API_KEY": "sk-ant-1"}
+        clock, events = SystemClock(), RecordingEvents()
+        waiter = InboxWaiter(clock)
+        chosen = {f"model.{name}": value for name, value in flags.items()}
+        around = Surroundings(
+            load_settings(chosen, environment, cwd, None), environment, cwd, waiter, clock, events
+        )
+        toolbox = build_toolbox(around, Redactor(around.secrets), RunOptions())
+        client = ScriptedClient(script)
+        roster, _ = build_roster(
+            around, Redactor(around.secrets), tuple(toolbox.definitions), RunOptions(**(prompts or {})), None
+        )
+        self.run = Run(
+            roster,
+            run_policy(around.settings.retry, 1.0),
+            client=client,
+            toolbox=toolbox,
+            waiter=waiter,
+            clock=clock,
+            journal=FakeJournal(),
+            events=events,
+        )
+        try:
+            self.ended = self.run.run("the task")
+        finally:
+            toolbox.close()
+        self.bodies: list[dict[str, Any]] = [json.loads(body) for body in client.bodies]
+        for body in self.bodies:
+            assert request_problems(body) == []
+
+    @property
+    def last(self) -> list[dict[str, Any]]:
+        """The newest message's blocks in the newest request, without cache markers."""
+        blocks = self.bodies[-1]["messages"][-1]["content"]
+        return [{name: value for name, value in b.items() if name != "cache_control"} for b in blocks]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def official() -> None:
+    """The import of the types takes a second: outside of every test."""
+    request_problems({})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Sent]:
+    return lambda *script, **options: Sent(tmp_path, *script, **options)
+
+
+@pytest.mark.parametrize("model", [*MODELS, "claude-opus-4-5-20251101", "sonnet", "qwen3:30b"])
+def test_the_first_request_to_every_model_conforms_at_every_effort(run, model) -> None:
+    for effort in EFFORTS:
+        (body,) = run(DONE, name=model, effort=effort).bodies
+        assert {tool["name"] for tool in body["tools"]} == {"Read", "Write", "Edit", "Bash", "Glob", "Grep"}
+        facts = facts_of(body["model"])
+        assert facts is None or body["max_tokens"] <= facts.max_output
+        assert ("thinking" in body) == (facts is not None and facts.needs_adaptive)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5000, 1_000_000])
+def test_a_wish_for_another_length_conforms(run, max_tokens) -> None:
+    assert run(DONE, max_tokens=max_tokens).bodies[0]["max_tokens"] <= max(max_tokens, 128_000)
+
+
+def test_results_of_every_kind_conform_alone_and_together(run, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("line\n")
+    (tmp_path / "a.png").write_bytes(PNG)
+    calls = [
+        call("t1", "Read", file_path="a.txt"),
+        call("t2", "Read", file_path="a.png", surprise=1),
+        call("t3", "Read", file_path="missing"),
+        call("t4", "Read", file_path=7),
+        call("t5", "Bash", command="echo out; exit 3"),
+        call("t6", "Nothing"),
+        call("t7", "Write", file_path="b.txt", content="new"),
+        {"type": "tool_use", "id": "t8", "name": "Read", "input": ["no object"]},
+        call("t9", "Bash", command="true"),
+    ]
+    alone = run(*(answer(one) for one in calls), DONE)
+    together = run(answer(text("Working."), *calls), DONE)
+    assert len(alone.bodies) == len(calls) + 1
+    assert [block["tool_use_id"] for block in together.last] == [one["id"] for one in calls]
+    failed = {block["tool_use_id"] for block in together.last if block.get("is_error")}
+    assert {"t3", "t4", "t6", "t8"} <= failed
+    picture = together.last[1]["content"]
+    assert [block["type"] for block in picture] == ["image", "text"]
+
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+HIDDEN = {"type": "thinking", "thinking": "", "signature": "c2ln"}
+OPAQUE = {"type": "redacted_thinking", "data": "b3BhcXVl"}
+
+
+def test_thinking_of_every_kind_conforms_on_its_way_back(run) -> None:
+    went = run(answer(THOUGHT, HIDDEN, OPAQUE, text("So."), call("t1", "Glob", pattern="*")), DONE)
+    assert went.bodies[1]["messages"][1]["content"][:3] == [THOUGHT, HIDDEN, OPAQUE]
+
+
+def test_thinking_that_a_local_server_left_unsigned_conforms_on_its_way_back(run) -> None:
+    went = run(answer({"type": "thinking", "thinking": "hm"}, call("t1", "Glob", pattern="*")), DONE)
+    assert went.bodies[1]["messages"][1]["content"][0] == {**THOUGHT, "signature": ""}
+
+
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
+FOUND = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": [
+        {"type": "web_search_result", "encrypted_content": "x", "title": "t", "url": "u", "page_age": None}
+    ],
+}
+
+
+def test_an_answer_that_paused_conforms_on_its_way_back(run) -> None:
+    went = run(answer(text("I search."), SEARCH, stop_reason="pause_turn"), answer(FOUND, text("Found.")))
+    assert [message["role"] for message in went.bodies[1]["messages"]] == ["user", "assistant"]
+    assert went.run.conversation.messages[-1].content[0] == FOUND
+
+
+def test_continuations_of_cut_answers_conform(run) -> None:
+    cut = answer(text("half of"), stop_reason="max_tokens")
+    cut_call = answer(call("t1", "Bash", command="true"), stop_reason="max_tokens")
+    empty = answer(stop_reason="max_tokens")
+    went = run(cut, empty, cut_call, DONE)
+    assert len(went.bodies) == 4
+    assert went.bodies[1]["messages"][-1]["content"][0]["text"] == CONTINUE
+    assert went.last[0]["is_error"] is True
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        {"system_prompt": "Be terse."},
+        {"append_system_prompt": "And rhyme."},
+        {"system_prompt": " ", "append_system_prompt": " "},
+    ],
+)
+def test_system_prompts_of_every_origin_conform(run, tmp_path, prompts) -> None:
+    (tmp_path / "AGENTS.md").write_text("the rule")
+    (body,) = run(DONE, prompts=prompts).bodies
+    assert "the rule" in body["system"][0]["text"]
+    (tmp_path / "AGENTS.md").write_text("")
+    run(DONE, prompts=prompts)
+
+
+def follow_up(talk: Conversation) -> dict[str, Any]:
+    """The request that would resume this conversation."""
+    body: dict[str, Any] = json.loads(sent(talk.plus(user_message("Go on."))))
+    return body
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [StreamParse("broken")],
+        [answer(call("t1", "Glob", pattern="*")), StreamParse("broken")],
+        [answer(text("half"), stop_reason="max_tokens"), StreamParse("broken")],
+        [answer(text("no"), call("t1", "Bash", command="true"), stop_reason="refusal")],
+        [answer(stop_reason="refusal")],
+        [answer({"type": "tool_result", "content": "a server's nonsense"}, text("hm"))],
+    ],
+)
+def test_what_a_failed_run_leaves_can_be_resumed_with_a_request_that_conforms(run, script) -> None:
+    body = follow_up(run(*script).run.conversation)
+    for message in body["messages"]:  # nonsense that a server said goes back as it came
+        message["content"] = [
+            b for b in message["content"] if b["type"] != "tool_result" or "tool_use_id" in b
+        ]
+    assert request_problems(body) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.one_of(ASSISTANT, USER), max_size=8), st.dictionaries(IDS, st.sampled_from(["", "r"])))
+def test_whatever_conversation_was_recovered_its_requests_conform(
+    tail: list[Message], done: dict[str, str]
+) -> None:
+    finished = {i: ToolResult(i, ToolOutput(words, is_error=not words)) for i, words in done.items()}
+    recovered = recover_conversation(conversation(user_message("x"), *tail), finished)
+    assert request_problems(json.loads(sent(recovered))) == []
+    assert request_problems(follow_up(recovered)) == []
+
+
+def known_to_the_sdk(value: Any) -> Any:
+    """Without what only the future knows: blocks and fields that the SDK's types cannot have."""
+    if isinstance(value, list):
+        return [known_to_the_sdk(one) for one in value if not is_of_the_future(one)]
+    if isinstance(value, dict):
+        return {name: known_to_the_sdk(one) for name, one in value.items() if name != "future"}
+    return value
+
+
+def is_of_the_future(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "future_block"
+
+
+def replies(events: list[dict[str, Any]]) -> Iterator[Message]:
+    """The answer as it goes back, and a result for each of its calls."""
+    assembler = StreamAssembler()
+    for event in events:
+        assembler.feed(event)
+    message = assistant_message(assembler.answer().content)
+    if message is not None:
+        yield message
+        outputs = [ToolResult(call_id, ToolOutput("ok")).as_block() for call_id in message.tool_use_ids]
+        yield user_message([*outputs, text("on")])
+
+
+@pytest.mark.parametrize("with_betas", [False, True], ids=["general", "betas"])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_answer_that_the_api_may_give_conforms_on_its_way_back(with_betas, data) -> None:
+    talk = conversation(
+        user_message("x"),
+        *replies(data.draw(streams(with_betas=with_betas))),
+        shape=RequestShape("claude-opus-4-8", "Be good.", (READ,), effort="max"),
+    )
+    body = json.loads(sent(talk))
+    for message in body["messages"]:
+        message["content"] = known_to_the_sdk(message["content"])
+    assert request_problems(body, with_betas=with_betas) == []

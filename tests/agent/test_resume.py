@@ -1,0 +1,326 @@
+"""A run that is killed after any of its records goes on from there: nothing is lost, no effect comes twice."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.agent.call_rules import CallRules
+from ralph.agent.finishing import Finishing
+from ralph.agent.task import Run
+from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
+from ralph.conversation.messages import NOT_RUN, RequestShape
+from ralph.conversation.reading import Reading
+from ralph.conversation.records import run_entry
+from ralph.conversation.session import Session, SessionError, replay
+from ralph.conversation.target import Target
+from ralph.retry.backoff import off
+from ralph.retry.roster import Roster
+from ralph.values.errors import HttpError
+from ralph.values.outcome import Outcome
+from ralph.values.ports import SignalReceived
+from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
+from tests.conversation_rules import conversation_problems
+from tests.fakes import (
+    ECHO,
+    TOUCH,
+    FakeJournal,
+    FakeToolbox,
+    FakeWaiter,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    call,
+    text,
+)
+
+if TYPE_CHECKING:
+    from ralph.conversation.messages import Conversation
+    from ralph.values.answer import Answer
+
+WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
+CHANGE = FileChange("/work/a", None, "after")
+SHAPE = RequestShape("claude-sonnet-5-5", "system", (ECHO, TOUCH, WRITE))
+
+
+def _sent(conversation: Conversation, shape: RequestShape) -> bytes:
+    return b"".join(Reading(shape).of(conversation).request_body())
+
+
+class Life:
+    """One process of a session: what it asked, ran and wrote."""
+
+    def __init__(
+        self,
+        *script: Answer | BaseException,
+        journal: FakeJournal | None = None,
+        prompt: str | list[dict[str, Any]] | None = None,
+        settled: dict[str, ToolOutput] | None = None,
+        shape: RequestShape = SHAPE,
+    ) -> None:
+        self.client = ScriptedClient(script)
+        self.toolbox = FakeToolbox()
+        self.toolbox.definitions = SHAPE.tools
+        self.toolbox.changes = {"w": CHANGE}
+        self.toolbox.settled = settled or {}
+        self.journal = journal or FakeJournal.of_run(shape)
+        self.session = replay(self.journal.records) if journal else None
+        if journal:
+            journal.append(run_entry(shape, "later", 2))
+        waiter = FakeWaiter()
+        target = Target(shape.model, shape.model, "http://127.0.0.1:1")
+        self.run = Run(
+            Roster([target], recorded={target.name: shape}),
+            off(),
+            client=self.client,
+            toolbox=self.toolbox,
+            waiter=waiter,
+            clock=waiter.clock,
+            journal=self.journal,
+            events=RecordingEvents(),
+            session=self.session,
+        )
+        self.ended = self.run.run(prompt)
+        assert conversation_problems(self.run.conversation.messages) == []
+        again = replay(self.journal.records)
+        assert _sent(again.conversation, shape) == _sent(self.run.conversation, shape)
+
+    @property
+    def results(self) -> dict[str, str]:
+        return {
+            block["tool_use_id"]: block["content"]
+            for message in self.run.conversation.messages
+            for block in message.content
+            if block.get("type") == "tool_result"
+        }
+
+
+FIRST = answer(text("I look."), call("e"), call("t", "Touch"), call("w", "Write"))
+SECOND = answer(call("t2", "Touch"))
+DONE = answer(text("All done."))
+WHOLE = Life(FIRST, SECOND, DONE, prompt="the task")
+
+
+def cut(records: int) -> FakeJournal:
+    journal = FakeJournal()
+    journal.records = WHOLE.journal.records[:records]
+    return journal
+
+
+def test_the_records_of_a_turn_come_in_their_order() -> None:
+    assert WHOLE.journal.kinds == [
+        *("session", "run", "user", "assistant"),
+        *("tool_intent", "tool_result") * 3,
+        *("assistant", "tool_intent", "tool_result", "assistant", "ended"),
+    ]
+
+
+@pytest.mark.parametrize("length", range(3, len(WHOLE.journal.records)))
+@pytest.mark.parametrize("had_effect", [False, True])
+def test_p2_a_run_killed_after_any_record_ends_as_it_would_have(length, had_effect) -> None:
+    journal = cut(length)
+    intents = [record.fields["id"] for record in journal.records if record.kind == "tool_intent"]
+    results = [record.fields["tool_use_id"] for record in journal.records if record.kind == "tool_result"]
+    hanging = set(intents) - set(results)
+    done = {CHANGE.path: ToolOutput("was done")} if had_effect else {}
+    asked = sum(record.kind == "assistant" for record in journal.records)
+    again = Life(*[FIRST, SECOND, DONE][asked:], journal=journal, settled=done)
+    assert again.ended.outcome is Outcome.COMPLETED
+    ran = [call_id for batch in again.toolbox.ran for call_id in batch]
+    assert not set(ran) & set(results), "what has its result does not run again"
+    for call_id in hanging:
+        assert (call_id in ran) == (call_id == "e" or (call_id == "w" and not had_effect))
+    assert again.results["t"] == (INTERRUPTED if "t" in hanging else "done")
+    assert again.results["w"] == ("was done" if "w" in hanging and had_effect else "done")
+    assert set(intents) | set(ran) == {"e", "t", "w", "t2"}
+
+
+@pytest.mark.parametrize("length", range(4, len(WHOLE.journal.records)))
+def test_the_first_request_after_a_kill_begins_with_the_bytes_of_the_one_before(length) -> None:
+    journal = cut(length)
+    asked = sum(record.kind == "assistant" for record in journal.records)
+    again = Life(*[FIRST, SECOND, DONE][asked:], journal=journal)
+    for own, whole in zip(again.client.bodies, WHOLE.client.bodies[asked:], strict=True):
+        if not set(again.results.values()) & {INTERRUPTED}:
+            assert own == whole
+
+
+def test_a_failed_run_goes_on_with_the_same_request() -> None:
+    failed = Life(FIRST, HttpError(529, None, ""), prompt="the task")
+    assert failed.ended.outcome is Outcome.API_UNAVAILABLE
+    again = Life(DONE, journal=failed.journal)
+    assert again.client.bodies == [failed.client.bodies[-1]]
+    assert again.toolbox.ran == []
+
+
+def test_a_prompt_for_what_nothing_has_answered_joins_it() -> None:
+    failed = Life(HttpError(529, None, ""), prompt="the task")
+    again = Life(DONE, journal=failed.journal, prompt="hurry")
+    [message] = again.run.conversation.messages[:-1]
+    assert [block["text"] for block in message.content] == ["the task", "hurry"]
+
+
+def test_a_prompt_after_an_interrupted_turn_comes_behind_its_results() -> None:
+    again = Life(DONE, journal=cut(6), prompt="and then?")
+    content = again.run.conversation.messages[2].content
+    assert [block.get("text", block.get("tool_use_id")) for block in content] == ["e", "t", "w", "and then?"]
+
+
+def test_a_prompt_after_a_refusal_with_calls_answers_them_unrun() -> None:
+    refused = Life(answer(call("t", "Touch"), stop_reason="refusal"), prompt="the task")
+    killed = FakeJournal()
+    killed.records = [
+        record for record in refused.journal.records if record.kind not in {"tool_result", "ended"}
+    ]
+    again = Life(DONE, journal=killed, prompt="try this")
+    assert again.results == {"t": NOT_RUN}
+    assert again.toolbox.ran == []
+
+
+def test_a_completed_answer_that_was_not_sealed_is_the_result() -> None:
+    again = Life(journal=cut(len(WHOLE.journal.records) - 1))
+    assert (again.ended.outcome, again.ended.result) == (Outcome.COMPLETED, "All done.")
+
+
+def test_text_that_was_cut_before_a_failure_is_in_the_result_after_it() -> None:
+    half = answer(text("The first half, "), stop_reason="max_tokens")
+    failed = Life(half, HttpError(529, None, ""), prompt="the task")
+    again = Life(answer(text("the second.")), journal=failed.journal)
+    assert again.ended.result == "The first half, the second."
+
+
+def test_a_prompt_begins_a_turn_of_its_own() -> None:
+    half = answer(text("The first half, "), stop_reason="max_tokens")
+    failed = Life(half, HttpError(529, None, ""), prompt="the task")
+    again = Life(DONE, journal=failed.journal, prompt="forget it")
+    assert again.ended.result == "All done."
+
+
+def test_a_call_that_was_malformed_is_not_run_after_a_kill_either() -> None:
+    whole = Life(answer(text("x"), call("t", "Touch"), stop_reason="max_tokens"), DONE, prompt="the task")
+    assert whole.toolbox.ran == []
+    killed = FakeJournal()
+    killed.records = whole.journal.records[:4]
+    again = Life(DONE, journal=killed)
+    assert again.toolbox.ran == []
+    assert again.client.bodies == whole.client.bodies[1:]
+
+
+def test_another_model_is_not_shown_what_this_one_thought() -> None:
+    thought: dict[str, Any] = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    first = Life(answer(thought, text("Half.")), prompt="the task")
+    other = RequestShape("other-model", "system", SHAPE.tools)
+    again = Life(DONE, journal=first.journal, prompt="go on", shape=other)
+    [body] = again.client.bodies
+    assert b"other-model" in body
+    assert [block["type"] for block in json.loads(body)["messages"][1]["content"]] == ["text"]
+    back = Life(DONE, journal=first.journal, prompt="and on", shape=SHAPE)
+    assert b'"thinking":"hm"' in back.client.bodies[0], "its own thoughts are readable again"
+    assert "thinking" in str(first.journal.records), "the journal keeps it"
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_a_session_without_a_message_cannot_go_on(length) -> None:
+    with pytest.raises(SessionError, match="before its first message"):
+        replay(WHOLE.journal.records[:length])
+
+
+def test_records_that_make_no_sense_are_an_error() -> None:
+    with pytest.raises(SessionError, match="makes no sense"):
+        replay([*cut(3).records, type(WHOLE.journal.records[0])(3, "assistant", {})])
+
+
+def test_a_session_knows_every_id_that_was_used() -> None:
+    session: Session = replay(WHOLE.journal.records)
+    assert session.call_ids == {"e", "t", "w", "t2"}
+    assert session.has_ended_as(Outcome.COMPLETED)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_completed"), [("delivered", 1), ("reader_left", 1), ("unread", 1), ("failed", 0)]
+)
+def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str, is_completed: int) -> None:
+    told = FakeJournal()
+    told.records = list(WHOLE.journal.records)
+    before = replay(told.records)
+    assert (before.is_completed, before.awaits_delivery) == (False, True)
+    told.append(("delivery", {"state": state}))
+    after = replay(told.records)
+    assert (after.is_completed, after.awaits_delivery) == (bool(is_completed), not is_completed)
+
+
+def test_a_journal_of_a_ralph_that_told_nothing_of_deliveries_is_completed() -> None:
+    old = FakeJournal()
+    for record in WHOLE.journal.records:
+        old.append(
+            (record.kind, {name: value for name, value in record.fields.items() if name != "delivered"})
+        )
+    assert replay(old.records).is_completed
+
+
+def test_a_prompt_waits_in_the_journal_while_pending_calls_run() -> None:
+    """Whoever is killed during those calls has not lost what was said."""
+    first = Life(answer(call("w", "Write"), call("t", "Touch")), SignalReceived(9), prompt="the task")
+    journal = FakeJournal()
+    journal.records = first.journal.records[: first.journal.kinds.index("assistant") + 1]
+    second = Life(DONE, journal=journal, prompt="and this, please")
+    queued = second.journal.kinds.index("queued")
+    assert queued < second.journal.kinds.index("tool_intent"), "before anything runs"
+    killed = FakeJournal()
+    killed.records = second.journal.records[: queued + 2]
+    third = Life(DONE, journal=killed)
+    assert third.client.bodies == second.client.bodies
+    assert json.loads(third.client.bodies[0])["messages"][-1]["content"][-1]["text"] == "and this, please"
+
+
+def test_a_run_that_was_killed_before_its_prompt_leaves_a_completed_session_completed() -> None:
+    whole = Life(DONE, prompt="the task")
+    whole.journal.append(("delivery", {"state": "delivered"}))
+    whole.journal.append(run_entry(SHAPE, "later", 2))
+    assert replay(whole.journal.records).is_completed
+    whole.journal.append(("queued", {"content": [{"type": "text", "text": "more"}]}))
+    assert not replay(whole.journal.records).is_completed
+
+
+def test_an_image_that_the_api_refused_is_not_sent_again_with_what_is_said_next() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    refused = Life(HttpError(400, None, ""), prompt=[{"type": "text", "text": "see"}, image])
+    assert refused.ended.outcome is Outcome.API_REJECTED
+    again = Life(DONE, journal=refused.journal, prompt="forget the image")
+    [message] = json.loads(again.client.bodies[0])["messages"]
+    assert [block.get("text", "image") for block in message["content"]] == ["see", "forget the image"]
+    overloaded = Life(HttpError(529, None, ""), prompt=[{"type": "text", "text": "see"}, image])
+    kept = Life(DONE, journal=overloaded.journal, prompt="well?")
+    assert b'"image"' in kept.client.bodies[0], "an outage is no refusal"
+
+
+def test_the_newest_thing_seen_of_a_file_counts_and_is_no_part_of_the_conversation() -> None:
+    first = Life(answer(call("e")), answer(call("e2")), DONE, prompt="go")
+    records = list(first.journal.records)
+    older, newer = [record for record in records if record.kind == "tool_result"]
+    for record, seen in ((older, {"/a": "1", "/b": "1"}), (newer, {"/a": "2"})):
+        records[record.seq] = replace(record, fields={**record.fields, "seen": seen})
+    session = replay(records)
+    assert session.seen == {"/a": "2", "/b": "1"}
+    assert session.conversation.messages == replay(first.journal.records).conversation.messages
+
+
+class InterruptedToolbox(FakeToolbox):
+    def settle(self, change: FileChange) -> ToolOutput | None:
+        raise SignalReceived(15)
+
+
+def test_p7_a_signal_while_a_write_is_settled_leaves_its_effects_unknown() -> None:
+    journal = FakeJournal.of_run(SHAPE)
+    toolbox = InterruptedToolbox()
+    toolbox.definitions = SHAPE.tools
+    events = RecordingEvents()
+    rules = CallRules(SHAPE.tools, Finishing(), None, events)
+    turn = ToolTurn([ToolCall("w", "Write", {})], toolbox, journal, events, rules)
+    turn.intents = {"w": CHANGE}
+    with pytest.raises(SignalReceived):
+        turn.run()
+    assert turn.finished["w"].output == ToolOutput(INTERRUPTED, is_error=True)

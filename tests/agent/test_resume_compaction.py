@@ -1,0 +1,240 @@
+"""A run that is killed around a compaction goes on as it would have: the same requests to the byte, nothing lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ralph.agent.compaction import SUMMARIZE
+from ralph.conversation.journal_lines import FORMAT, Record, read_lines
+from ralph.conversation.messages import user_message
+from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
+from ralph.conversation.records import compacted_entry, fork_entries, user_entry
+from ralph.conversation.session import NewerFormatError, replay
+from ralph.sessions.history import history_of, messages_of
+from ralph.sessions.story import Prompted, story_of
+from ralph.values.events import ContextCompacted
+from ralph.values.outcome import Outcome
+from tests.conversation_rules import conversation_problems
+from tests.fakes import FakeJournal, answer, call, text
+from tests.journals.corpus import JOURNALS
+from tests.session_journals import Told
+from tests.small_windows import DONE, SUMMARY, SmallServer, World, target, too_long, works
+
+TURNS = [works(number) for number in range(1, 8)]
+SCRIPT = [*TURNS, DONE]
+TASK = "Mend the parser,\n\n  and keep `a  b`. \u2028"
+WHOLE = World(SmallServer(SCRIPT), prompt=TASK)
+RECORDS = WHOLE.journal.records
+BEGUN = WHOLE.journal.kinds.index("user") + 1
+
+
+def cut(records: list[Record], length: int) -> FakeJournal:
+    journal = FakeJournal()
+    journal.records = records[:length]
+    return journal
+
+
+def resumed(length: int) -> World:
+    journal = cut(RECORDS, length)
+    answered = journal.kinds.count("assistant")
+    return World(SmallServer(SCRIPT[answered:]), journal=journal, prompt=None)
+
+
+def test_the_run_that_is_killed_here_is_compacted_three_times() -> None:
+    assert WHOLE.journal.kinds.count("compacted") == 3
+    assert WHOLE.ended.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("length", range(BEGUN, len(RECORDS)))
+def test_p1_a_run_killed_after_any_record_sends_what_it_would_have_sent(length: int) -> None:
+    again = resumed(length)
+    assert (again.ended.outcome, again.ended.result) == (Outcome.COMPLETED, "All done.")
+    own = again.server.bodies
+    assert own == WHOLE.server.bodies[len(WHOLE.server.bodies) - len(own) :]
+    assert again.run.conversation.messages == WHOLE.run.conversation.messages
+    done = replay(again.journal.records)
+    assert (done.tasks, done.changed_files, done.summary) == (
+        ((text(TASK),),),
+        tuple(f"/work/write_{number} größe" for number in range(1, 8)),
+        SUMMARY,
+    )
+
+
+@pytest.mark.parametrize("length", range(BEGUN, len(RECORDS)))
+def test_a_new_prompt_after_a_kill_anywhere_is_valid_and_reaches_the_model(length: int) -> None:
+    journal = cut(RECORDS, length)
+    again = World(SmallServer([DONE]), journal=journal, prompt="And hurry.")
+    assert again.ended.outcome is Outcome.COMPLETED
+    assert "And hurry." in json.dumps(again.server.requests[-1].messages)
+    assert replay(again.journal.records).tasks == ((text(TASK),), (text("And hurry."),))
+
+
+@pytest.mark.parametrize("length", range(BEGUN, len(RECORDS)))
+def test_what_was_counted_is_known_again(length: int) -> None:
+    """The same meter as in the process that was killed: the same point is reached in either."""
+    session = replay(RECORDS[:length])
+    kinds = [record.kind for record in RECORDS[:length]]
+    is_counted = (
+        "assistant" in kinds[max((i for i, kind in enumerate(kinds) if kind == "compacted"), default=0) :]
+    )
+    assert bool(session.meter.counts) == is_counted
+
+
+def test_the_meter_of_a_resumed_session_is_the_one_that_the_run_left() -> None:
+    assert replay(RECORDS).meter == WHOLE.roster.meter
+    after = next(index for index, record in enumerate(RECORDS) if record.kind == "compacted") + 1
+    assert replay(RECORDS[:after]).meter.counts == {}
+
+
+def test_the_meter_weighs_what_the_target_was_sent_also_where_another_one_thought() -> None:
+    main, spare = target("main", None), target("spare", None, model="claude-opus-5-5")
+    down: Any = too_long()
+    down.status, down.message = 529, None
+    world = World(SmallServer([works(1), down, works(2), DONE]), main, spare)
+    assert {request.target for request in world.server.requests} == {"main", "spare"}
+    assert replay(world.journal.records).meter == world.roster.meter
+
+
+def test_the_journal_keeps_everything_and_the_story_tells_all_of_it() -> None:
+    assert [record.kind for record in RECORDS].count("assistant") == len(SCRIPT)
+    story = str(list(story_of(history_of(RECORDS))))
+    assert all(f"Step {number}." in story for number in range(1, 8))
+    assert "compact_boundary" not in story, "events are the recorder's to write"
+    assert [message["role"] for message in messages_of(RECORDS)] == [
+        message.role for message in WHOLE.run.conversation.messages
+    ]
+    [prompted] = [
+        one for _, told in story_of(history_of(RECORDS)) for one in told if isinstance(one, Prompted)
+    ]
+    assert prompted == Prompted(TASK)
+
+
+def test_the_request_for_a_summary_is_no_part_of_the_journal() -> None:
+    assert SUMMARIZE not in str(RECORDS)
+
+
+@pytest.mark.parametrize("length", range(BEGUN, len(RECORDS), 4))
+def test_a_fork_goes_on_as_the_session_would_have(length: int) -> None:
+    fork = FakeJournal()
+    fork.append(*fork_entries(RECORDS[:length], "s2", "now", "0"))
+    answered = fork.kinds.count("assistant")
+    again = World(SmallServer(SCRIPT[answered:]), journal=fork, prompt=None)
+    assert again.run.conversation.messages == WHOLE.run.conversation.messages
+    assert replay(fork.records).id == "s2"
+    assert "compacted" not in str(cut(RECORDS, length).kinds) or "compacted" in fork.kinds
+
+
+def test_a_session_with_a_compaction_says_a_format_that_an_older_ralph_refuses() -> None:
+    assert RECORDS[0].fields["format"] == FORMAT == 3
+    newer = Record(0, "session", {**RECORDS[0].fields, "format": FORMAT + 1})
+    with pytest.raises(NewerFormatError):
+        replay([newer, *RECORDS[1:]])
+
+
+def test_a_resumed_answer_finds_no_more_room_than_its_results_have_left() -> None:
+    calls = [call("a", text="1"), call("t", "Touch"), call("b", text="2")]
+    whole = World(SmallServer([answer(*calls), DONE]), result_bytes=1_000_000)
+    after_first = whole.journal.kinds.index("tool_result") + 1
+    journal = cut(whole.journal.records, after_first)
+    again = World(SmallServer([DONE]), journal=journal, prompt=None, result_bytes=1_000_000)
+    assert result_sizes(again) == result_sizes(whole)
+
+
+def result_sizes(world: World) -> list[int]:
+    records = [record for record in world.journal.records if record.kind == "tool_result"]
+    return [len(record.fields["content"]) for record in records]
+
+
+def test_text_that_was_begun_before_a_compaction_is_not_gone_on_with() -> None:
+    journal = Told().run().prompt("Tell me.").answers(text("half"))
+    journal.records[-1].fields["message"]["stop_reason"] = "max_tokens"
+    journal.append(user_entry(user_message(CONTINUE)))
+    assert replay(journal.records).turn_state.said == "half"
+    fresh = user_message([text("fresh")])
+    journal.append(compacted_entry(fresh, "", ContextCompacted("threshold", "cut", 9, 3)))
+    assert replay(journal.records).turn_state.said == ""
+
+
+# --- Tasks, as the records tell them
+
+
+def told(*contents: tuple[list[dict[str, Any]], bool], format_: int) -> Told:
+    """`user` records of a run that nobody answered. Before format 3 none of them told what of it was a task."""
+    journal = Told().run()
+    for content, amends in contents:
+        kind, fields = user_entry(user_message(content), amends=amends, task=1)
+        if format_ < 3:
+            del fields["task"]
+        journal.append((kind, fields))
+    journal.records[0] = Record(0, "session", {**journal.records[0].fields, "format": format_})
+    return journal
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+A, B = text("Say hello."), text("Loudly.")
+PROMPTS = [
+    pytest.param([([A], False)], [(A,)], id="one"),
+    pytest.param([([A], False), ([A, B], True)], [(A,), (B,)], id="one more before an answer"),
+    pytest.param([([A], False), ([A, A], True)], [(A,), (A,)], id="the same again"),
+    pytest.param([([A], False), ([A, text(LIMIT_LIFTED)], True)], [(A,)], id="ralph's own words"),
+    pytest.param(
+        [([A], False), ([A, text(LIMIT_LIFTED)], True), ([A, text(LIMIT_LIFTED), B], True)],
+        [(A,), (B,)],
+        id="and a prompt behind them",
+    ),
+    pytest.param([([IMAGE], False), ([B], True)], [(B,)], id="an image that was left out"),
+]
+
+
+@pytest.mark.parametrize("format_", [1, 2, 3])
+@pytest.mark.parametrize(("contents", "tasks"), PROMPTS)
+def test_p14_the_tasks_are_the_users_prompts_each_once_in_every_format(
+    contents: Any, tasks: Any, format_: int
+) -> None:
+    assert replay(told(*contents, format_=format_).records).tasks == tuple(tasks)
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks"),
+    [
+        ("amended", ["Say hello.", "Loudly.", "Again."]),
+        ("out-of-time", ["Go on until told."]),
+        ("another-model", ["Say hello.", "Again."]),
+        ("several-tasks", ["Say hello.", "Again.", "And again."]),
+        ("compacted", ["Look around,\n\n  then change `something`.", "Go on until told."]),
+    ],
+)
+def test_p14_a_recorded_journal_of_any_format_tells_its_tasks(name: str, tasks: list[str]) -> None:
+    session = replay(read_lines((JOURNALS / f"{name}.jsonl").read_bytes()).records)
+    assert [[block["text"] for block in task] for task in session.tasks] == [[task] for task in tasks]
+
+
+def test_p14_results_and_continuations_of_older_formats_are_no_tasks() -> None:
+    journal = told(([A], False), format_=2)
+    journal.answers(text("The first half"))
+    journal.append(("user", {"content": [text(CONTINUE)]}))
+    session = replay(journal.records)
+    assert session.tasks == ((A,),)
+    assert conversation_problems(session.conversation.messages) == []
+
+
+def test_a_record_of_a_compaction_takes_the_place_of_all_messages_before_it() -> None:
+    journal = Told().run()
+    journal.prompt("Mend it.")
+    journal.answers(text("I look."), call("a"))
+    fresh = user_message([text("fresh")])
+    journal.append(compacted_entry(fresh, "All is well.", ContextCompacted("overflow", "model", 9, 3)))
+    session = replay(journal.records)
+    assert session.conversation.messages == (fresh,)
+    assert (session.answer, session.results, session.summary) == (None, {}, "All is well.")
+    assert session.call_ids == {"a"}, "ids stay known"
+
+
+def test_a_call_id_of_the_old_context_is_not_given_again_in_the_new_one() -> None:
+    script = [works(1), works(2), answer(call("read_1")), DONE]
+    world = World(SmallServer(script))
+    assert world.compactions
+    assert "read_1_2" in str(world.run.conversation.messages[-2].tool_result_ids)

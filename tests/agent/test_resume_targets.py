@@ -1,0 +1,268 @@
+"""A session that several targets have answered goes on with whom it was with, as long as the others are left alone."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.agent.task import Run
+from ralph.conversation.records import fork_entries, run_entry, session_entry
+from ralph.conversation.session import replay
+from ralph.conversation.target import Target
+from ralph.retry.backoff import off
+from ralph.retry.roster import Roster
+from ralph.run.prepared_run import _go_on_from
+from ralph.values.controls import RunControls
+from ralph.values.errors import HttpError
+from ralph.values.events import ModelFallbackRecovered, ModelFallbackSucceeded
+from ralph.values.outcome import Outcome
+from tests.fakes import (
+    ECHO,
+    EPOCH,
+    TOUCH,
+    FakeClock,
+    FakeJournal,
+    FakeToolbox,
+    FakeWaiter,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    call,
+    text,
+)
+
+if TYPE_CHECKING:
+    from ralph.conversation.session import Session
+    from ralph.values.answer import Answer
+
+A = Target("a", "claude-sonnet-5-5", "http://127.0.0.1:1")
+B = Target("b", "claude-opus-5-5", "http://127.0.0.1:2")
+DOWN_FOR_100_S = HttpError(529, 100, "")
+DONE = answer(text("All done."))
+THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "hm", "signature": "s"}
+
+
+class LaterClock(FakeClock):
+    """A process of its own: its clock begins at 0, and the wall's has gone on."""
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__()
+        self._after_s = after_s
+
+    def utc_now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self._after_s + self.seconds)
+
+
+class Life:
+    """One process of a session, as `PreparedRun` sets it up."""
+
+    def __init__(
+        self,
+        *script: Answer | BaseException,
+        journal: FakeJournal | None = None,
+        after_s: float = 0,
+        prompt: str | None = None,
+        system: str = "system",
+        returns: bool = True,
+        controls: RunControls | None = None,
+    ) -> None:
+        self.journal = journal or FakeJournal()
+        self.client = ScriptedClient(script)
+        self.events = RecordingEvents()
+        clock = LaterClock(after_s)
+        old: Session | None = replay(journal.records) if journal else None
+        self.roster = Roster(
+            (A, B),
+            system=system,
+            tools=(ECHO, TOUCH),
+            returns=returns,
+            recorded=old.shapes if old else {},
+        )
+        if old is None:
+            self.journal.append(session_entry("s1", "/work", "now", "0"))
+        else:
+            _go_on_from(self.roster, old, cast("Any", SimpleNamespace(clock=clock)))
+        self.run = Run(
+            self.roster,
+            off(),
+            client=self.client,
+            toolbox=FakeToolbox(),
+            waiter=FakeWaiter(clock),
+            clock=clock,
+            journal=self.journal,
+            events=self.events,
+            controls=controls,
+            session=old,
+        )
+        self.task(prompt)
+
+    def task(self, prompt: str | None) -> None:
+        first = self.roster.first
+        self.journal.append(run_entry(self.roster.first_shape, "now", 1, target=first.name))
+        self.ended = self.run.run(prompt)
+
+    @property
+    def names(self) -> str:
+        return "".join(name for name, _ in self.client.asked)
+
+
+def killed_after(life: Life, kind: str, number: int = 1) -> FakeJournal:
+    """The journal as it was right behind that record."""
+    places = [place for place, found in enumerate(life.journal.kinds) if found == kind]
+    journal = FakeJournal()
+    journal.records = life.journal.records[: places[number - 1] + 1]
+    return journal
+
+
+def switched(*script: Answer | BaseException, **options: Any) -> Life:
+    """Asks a, which is to be left alone for 100 s, then goes on with b."""
+    life = Life(answer(THOUGHT, call("c1")), DOWN_FOR_100_S, *script, prompt="the task", **options)
+    assert life.names.startswith("aab")
+    return life
+
+
+def test_another_target_is_recorded_before_its_first_answer_and_once() -> None:
+    life = switched(answer(call("c2")), DONE)
+    kinds = [kind for kind in life.journal.kinds if kind in {"run", "target", "assistant"}]
+    assert kinds == ["run", "assistant", "target", "assistant", "assistant"]
+    [record] = [record for record in life.journal.records if record.kind == "target"]
+    assert (record.fields["target"], record.fields["model"], record.fields["endpoint"]) == (
+        *("b", "claude-opus-5-5"),
+        "http://127.0.0.1:2",
+    )
+    assert record.fields["cooling"] == {"a": (EPOCH + timedelta(seconds=100)).isoformat()}
+
+
+@pytest.mark.parametrize(("after_s", "asked"), [(0, "b"), (99, "b"), (100, "a"), (10**9, "a")])
+@pytest.mark.parametrize("kind", ["target", "assistant", "tool_intent", "tool_result"])
+def test_after_a_kill_it_goes_on_with_that_target_while_the_cooldown_lasts(after_s, asked, kind) -> None:
+    whole = switched(answer(call("c2")), DONE)
+    journal = killed_after(whole, kind, 1 if kind == "target" else 2)
+    again = Life(DONE, journal=journal, after_s=after_s)
+    assert again.names == asked
+    assert again.ended.outcome is Outcome.COMPLETED
+    told = [type(event) for event in again.events.events]
+    assert (ModelFallbackRecovered in told) == (asked == "a")
+    assert (ModelFallbackSucceeded in told) == (asked != "a"), "a run says itself who answers it"
+
+
+@pytest.mark.parametrize("after_s", [0, 100, 10**9])
+def test_with_revert_never_it_stays(after_s) -> None:
+    whole = switched(answer(call("c2")), DONE, returns=False)
+    again = Life(DONE, journal=killed_after(whole, "tool_result", 2), after_s=after_s, returns=False)
+    assert again.names == "b"
+
+
+@pytest.mark.parametrize(
+    ("after_s", "returns", "asked"), [(50, True, "b"), (100, True, "a"), (100, False, "b")]
+)
+def test_a_second_kill_before_any_answer_does_not_end_the_cooldown(after_s, returns, asked) -> None:
+    whole = switched(answer(call("c2")), DONE, returns=returns)
+    failed = Life(
+        *[HttpError(400, None, "")], journal=killed_after(whole, "target"), after_s=10, returns=returns
+    )
+    assert failed.names == "b"
+    failed.journal.records.pop()  # as if it had been killed: no end
+    again = Life(DONE, journal=failed.journal, after_s=after_s, returns=returns)
+    assert again.names == asked
+
+
+def test_the_next_task_of_a_process_that_is_killed_goes_on_with_its_target_too() -> None:
+    life = switched(DONE, DONE)
+    life.task("the next task")
+    kinds = [kind for kind in life.journal.kinds if kind in {"run", "target", "user"}]
+    assert kinds[-3:] == ["run", "target", "user"]
+    again = Life(DONE, journal=killed_after(life, "user", 2), after_s=50)
+    assert again.names == "b"
+
+
+def test_requests_begin_with_the_recorded_head_to_the_byte_for_each_target() -> None:
+    whole = switched(answer(call("c2")), DONE)
+    journal = killed_after(whole, "tool_result", 2)
+    for after_s, name in ((0, "b"), (100, "a")):
+        copy = FakeJournal()
+        copy.records = list(journal.records)
+        again = Life(DONE, journal=copy, after_s=after_s, system="another system prompt")
+        before = [
+            body
+            for (asked, _), body in zip(whole.client.asked, whole.client.bodies, strict=True)
+            if asked == name
+        ]
+        head = before[0].partition(b',"messages":')[0]
+        assert again.client.bodies[0].startswith(head + b',"messages":')
+        assert b"another system prompt" not in again.client.bodies[0]
+    assert again.client.bodies[0] != before[-1], "it has grown"
+    assert b'"thinking":"hm"' in again.client.bodies[0], "its own thoughts are read again"
+
+
+def test_a_model_that_is_spelled_another_way_is_sent_its_recorded_head_behind_one_endpoint_alone() -> None:
+    recorded = {"claude-haiku-5-5": replace(A, model="claude-haiku-5-5").shape("the old prompt", ())}
+    for can_grow in (True, False):
+        roster = Roster(
+            (A, replace(B, name="haiku", model="claude-haiku-5-5")), recorded=recorded, can_grow=can_grow
+        )
+        assert (b"the old prompt" in roster.shape_of(roster.find("haiku")).head()) is can_grow
+
+
+def test_the_same_request_is_sent_again_to_the_byte_by_whom_it_was_for() -> None:
+    whole = switched(answer(call("c2")), DONE)
+    again = Life(DONE, journal=killed_after(whole, "tool_result", 2))
+    assert again.client.bodies == [whole.client.bodies[-1]]
+
+
+@pytest.mark.parametrize("length", range(4, 11))
+@pytest.mark.parametrize("after_s", [0, 100])
+def test_killed_anywhere_each_target_is_sent_more_of_what_it_was_sent(length, after_s) -> None:
+    whole = switched(answer(THOUGHT, call("c2")), DONE)
+    journal = FakeJournal()
+    journal.records = whole.journal.records[:length]
+    has_answered_b = journal.kinds.count("assistant") == 2
+    again = Life(
+        *([DONE] if has_answered_b else [answer(THOUGHT, call("c2")), DONE]), journal=journal, after_s=after_s
+    )
+    assert again.ended.outcome is Outcome.COMPLETED
+    for name, body in zip(again.names, map(_unmarked, again.client.bodies), strict=True):
+        earlier = [
+            _unmarked(old)
+            for (asked, _), old in zip(whole.client.asked, whole.client.bodies, strict=True)
+            if asked == name
+        ]
+        assert any(body == old or body.startswith(old + b",") for old in earlier[: 1 if name == "b" else 2])
+
+
+def _unmarked(body: bytes) -> bytes:
+    return body.replace(b',"cache_control":{"type":"ephemeral"}', b"").removesuffix(b"]}")
+
+
+def test_a_fork_takes_the_target_and_its_cooldowns_along() -> None:
+    whole = switched(DONE)
+    fork = FakeJournal()
+    fork.append(*fork_entries(whole.journal.records, "s2", "later", "0"))
+    assert fork.kinds == whole.journal.kinds
+    again = Life(DONE, journal=fork, after_s=50, prompt="and now?")
+    assert again.names == "b"
+    session = replay(fork.records)
+    assert session.id == "s2"
+    assert session.shapes.keys() == {"a", "b"}
+
+
+def test_a_target_that_a_driver_wished_for_is_recorded_and_forked_like_any_other() -> None:
+    controls = RunControls(model="b")
+    life = Life(answer(call("c1")), DONE, prompt="the task", controls=controls)
+    assert life.names == "bb"
+    assert life.journal.kinds[:5] == ["session", "run", "user", "target", "assistant"]
+    life.journal.records.pop()
+    for journal in (life.journal, _forked(life.journal)):
+        session = replay(journal.records)
+        assert (session.target, session.first) == ("b", "b"), "a wish outlives the process"
+        assert session.shape == replace(life.roster.shape_of(B), system="", tools=())
+
+
+def _forked(journal: FakeJournal) -> FakeJournal:
+    fork = FakeJournal()
+    fork.append(*fork_entries(journal.records, "s2", "later", "0"))
+    return fork

@@ -1,0 +1,103 @@
+"""What a run's end owes to whoever waits for its answer, and what a report that stands in for one says."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.agent.run_end import Ending
+from ralph.agent.tally import Tally
+from ralph.values.errors import HttpError
+from ralph.values.outcome import Outcome
+from ralph.values.report import Report, ReportDesk, plain_problems
+from ralph.values.tool_calls import ToolCall
+
+REPORT = Report("success", "Did it.", None, "tool_call")
+AT_WORK = {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_run_that_was_at_work_owes_an_answer(outcome: Outcome) -> None:
+    assert Ending(outcome).lacks_answer(needs_report=False) is (outcome in AT_WORK)
+    assert not Ending(outcome, result="So far.").lacks_answer(needs_report=False)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_where_a_report_is_required_every_end_without_one_owes_it(outcome: Outcome) -> None:
+    assert Ending(outcome, result="Words.").lacks_answer(needs_report=True)
+    assert not Ending(outcome, report=REPORT).lacks_answer(needs_report=True)
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        (Ending(Outcome.LIMIT_REACHED, limit="max_turns"), "max_turns"),
+        (Ending(Outcome.LIMIT_REACHED, limit="max_budget_usd"), "max_budget_usd"),
+        (Ending(Outcome.LIMIT_REACHED, limit="context"), "context"),
+        (Ending(Outcome.TIMED_OUT), "max_time"),
+        (Ending(Outcome.TASK_FAILED), "no_report"),
+        (Ending(Outcome.NO_PROGRESS), "no_progress"),
+        (Ending(Outcome.AUTH), "auth"),
+    ],
+)
+def test_the_reason_names_what_ended_the_run(ending: Ending, reason: str) -> None:
+    assert ending.stand_in(None, 2, None).details["reason"] == reason
+
+
+def refused_desk() -> ReportDesk:
+    desk = ReportDesk(plain_problems, has_payload=False)
+    desk.receive(ToolCall("r", "final_report", {"status": "success"}))
+    return desk
+
+
+def test_a_stand_in_has_every_field_of_the_contract() -> None:
+    report = Ending(Outcome.TIMED_OUT, error="time is up").stand_in(refused_desk(), 7, "tool_use")
+    assert (report.source, report.status) == ("synthetic", "failure")
+    assert dict(report.details) == {
+        "reason": "max_time",
+        "turns_completed": 7,
+        "final_report_attempts": 1,
+        "last_stop_reason": "tool_use",
+        "last_error": "time is up",
+    }
+
+
+@pytest.mark.parametrize(
+    ("ending", "is_about_the_report"),
+    [
+        (Ending(Outcome.TASK_FAILED, error="why"), True),
+        (Ending(Outcome.LIMIT_REACHED, error="why", limit="max_turns"), True),
+        (Ending(Outcome.LIMIT_REACHED, error="why", limit="context"), True),
+        (Ending(Outcome.LIMIT_REACHED, error="why", limit="max_budget_usd"), False),
+        (Ending(Outcome.TIMED_OUT, error="why"), False),
+        (Ending(Outcome.NO_PROGRESS, error="why"), False),
+        (Ending(Outcome.AUTH, error="why", cause=HttpError(401, None, "")), False),
+        (
+            Ending(Outcome.LIMIT_REACHED, error="why", cause=HttpError(413, None, ""), limit="context"),
+            False,
+        ),
+    ],
+)
+def test_the_last_error_is_the_one_that_came_last(ending: Ending, is_about_the_report: bool) -> None:
+    last_error = ending.stand_in(refused_desk(), 1, None).details["last_error"]
+    assert ("summary" in str(last_error)) is is_about_the_report
+    assert (last_error == "why") is not is_about_the_report
+
+
+def test_a_report_stands_where_the_answer_would() -> None:
+    ended = Ending(Outcome.COMPLETED, result="Words.", report=REPORT).told(Tally(), 1.0, ())
+    assert (ended.result, ended.report) == ("Did it.", REPORT)
+    without = replace(Ending(Outcome.COMPLETED, result="Words."), error=None).told(Tally(), 1.0, ())
+    assert (without.result, without.errors) == ("Words.", ())
+
+
+def test_a_signal_decides_the_exit_code() -> None:
+    assert Ending(Outcome.INTERRUPTED, signal_number=15).told(Tally(), 1.0, ()).exit_code == 143
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [(Outcome.API_UNAVAILABLE, 30.0), (Outcome.AUTH, None), (Outcome.LIMIT_REACHED, None)],
+)
+def test_only_who_may_come_back_later_is_told_when(outcome: Outcome, expected: float | None) -> None:
+    assert Ending(outcome, cause=HttpError(429, 30.0, "")).retry_after_s == expected

@@ -1,0 +1,385 @@
+"""Several models in one conversation: what each is sent of it, what it costs, and that failures leave no trace in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ralph.agent.task import Run
+from ralph.conversation.reading import Reading
+from ralph.conversation.records import run_entry, session_entry
+from ralph.conversation.session import replay
+from ralph.conversation.target import Target
+from ralph.output.result_object import result_object
+from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
+from ralph.retry.roster import Roster
+from ralph.values.credentials import Credential, Secret
+from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.events import ResponseDiscarded, StreamReceived
+from ralph.values.models import Price
+from ralph.values.outcome import Outcome
+from ralph.values.usage import TokenUsage
+from tests.conversation_rules import conversation_problems
+from tests.fakes import (
+    ECHO,
+    TOUCH,
+    FakeJournal,
+    FakeToolbox,
+    FakeWaiter,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    call,
+    text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ralph.conversation.messages import Conversation, RequestBody
+    from ralph.values.answer import Answer
+    from ralph.values.tool_calls import Block
+
+A = Target("a", "claude-sonnet-5-5", "http://127.0.0.1:1")
+B = Target("b", "claude-opus-5-5", "http://127.0.0.1:1")
+A_ELSEWHERE = replace(A, name="elsewhere", base_url="http://127.0.0.1:2")
+DOWN = HttpError(529, None, "the failed attempt said so")
+DONE = answer(text("All done."))
+_MARKER = b',"cache_control":{"type":"ephemeral"}'
+
+
+def thought(words: str, signature: str = "signed") -> dict[str, Any]:
+    return {"type": "thinking", "thinking": words, "signature": signature}
+
+
+class Talking(ScriptedClient):
+    """Every call takes a second; a stream that breaks off has shown something of it before."""
+
+    def __init__(self, script: Iterable[Answer | BaseException], waiter: FakeWaiter) -> None:
+        super().__init__(script)
+        self._waiter = waiter
+        self.events: RecordingEvents | Run | None = None
+
+    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+        self._waiter.clock.seconds += 1
+        try:
+            return super().send_message(target, key, body)
+        except StreamTransient:
+            assert self.events is not None
+            delta = {"type": "text_delta", "text": "the failed attempt began so"}
+            self.events.emit(StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta}))
+            self.events.emit(ResponseDiscarded("msg_of_the_failed_attempt"))
+            raise
+
+
+class Talk:
+    """One task among several targets, played to its end."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        *script: Answer | BaseException,
+        policy: RetryPolicy | None = None,
+        **options: Any,
+    ) -> None:
+        self.roster = Roster(targets, system="system", tools=(ECHO, TOUCH), **options)
+        self.journal = FakeJournal()
+        first = run_entry(self.roster.first_shape, "now", 1, target=self.roster.first.name)
+        self.journal.append(session_entry("s1", "/work", "now", "0"), first)
+        waiter = FakeWaiter()
+        self.client = Talking(script, waiter)
+        self.run = Run(
+            self.roster,
+            policy or standard(),
+            client=self.client,
+            toolbox=FakeToolbox(),
+            waiter=waiter,
+            clock=waiter.clock,
+            journal=self.journal,
+            events=RecordingEvents(),
+        )
+        self.client.events = self.run
+        self.ended = self.run.run("the task")
+
+    def sent_to(self, name: str) -> list[list[dict[str, Any]]]:
+        """The messages of each request to a target, without cache markers."""
+        return [
+            json.loads(body.replace(_MARKER, b""))["messages"]
+            for (asked, _), body in zip(self.client.asked, self.client.bodies, strict=True)
+            if asked == name
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.client.asked]
+
+    def head_of(self, name: str) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(self.client.bodies[self.names.index(name)])
+        return body
+
+
+def kinds(message: dict[str, Any]) -> list[str]:
+    return [block["type"] for block in message["content"]]
+
+
+# --- Thinking
+
+
+def test_what_one_model_thought_is_kept_from_the_other_and_shown_to_it_again() -> None:
+    talk = Talk(
+        [A, B],
+        answer(thought("a1"), text("I look."), call("c1")),
+        DOWN,
+        answer(thought("b1"), text("I look too."), call("c2")),
+        answer(thought("b2"), call("c3")),
+        DONE,
+    )
+    assert talk.names == ["a", "a", "b", "b", "a"]
+    seen_by_b = talk.sent_to("b")[-1]
+    assert [kinds(message) for message in seen_by_b[1::2]] == [
+        ["text", "tool_use"],
+        ["thinking", "text", "tool_use"],
+    ]
+    seen_by_a = talk.sent_to("a")[-1]
+    assert [kinds(message) for message in seen_by_a[1::2]] == [
+        ["thinking", "text", "tool_use"],
+        ["text", "tool_use"],
+        ["tool_use"],
+    ]
+    assert seen_by_a[1]["content"][0] == thought("a1")
+
+
+def test_a_message_that_is_nothing_but_thinking_is_not_sent_to_the_other() -> None:
+    talk = Talk(
+        [A, B], answer(thought("a1"), stop_reason="max_tokens"), DOWN, answer(text("b"), call("c")), DONE
+    )
+    assert talk.names == ["a", "a", "b", "b"]
+    assert [message["role"] for message in talk.sent_to("b")[0]] == ["user", "user"]
+    assert [message["role"] for message in talk.sent_to("a")[1]] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("block", "is_sent"),
+    [
+        (thought("hm"), True),
+        (thought("hm", ""), False),
+        ({"type": "redacted_thinking", "data": "opaque"}, True),
+        ({"type": "redacted_thinking"}, False),
+    ],
+)
+def test_the_same_model_elsewhere_reads_what_is_signed(block, is_sent) -> None:
+    talk = Talk([A, A_ELSEWHERE], answer(block, text("I look."), call("c")), DOWN, DONE)
+    [messages] = talk.sent_to("elsewhere")
+    assert (block in messages[1]["content"]) == is_sent
+    assert block in talk.sent_to("a")[1][1]["content"]
+
+
+def test_the_journal_keeps_whatever_anybody_thought() -> None:
+    talk = Talk([A, B], answer(thought("a1"), call("c1")), DOWN, answer(thought("b1"), call("c2")), DONE)
+    told = [
+        record.fields["message"]["content"] for record in talk.journal.records if record.kind == "assistant"
+    ]
+    assert [content[0] for content in told[:2]] == [thought("a1"), thought("b1")]
+    assert {record.fields["target"] for record in talk.journal.records if record.kind == "target"} == {"b"}
+
+
+BLOCKS = st.sampled_from(
+    [
+        [thought("signed"), text("Words.")],
+        [thought("not signed", "")],
+        [thought("signed")],
+        [text("Words.")],
+        [{"type": "redacted_thinking", "data": "x"}, text("Words.")],
+        [{"type": "of_tomorrow", "x": [1, None]}],
+        [],
+    ]
+)
+STEPS = st.lists(st.one_of(BLOCKS, st.just(DOWN), st.just(StreamTransient("cut"))), max_size=25)
+
+
+def as_script(steps: Sequence[Sequence[Block] | BaseException]) -> list[Answer | BaseException]:
+    """Answers that all call a tool, so that the task goes on; the last one ends it."""
+    script: list[Answer | BaseException] = [
+        step if isinstance(step, BaseException) else answer(*step, call(f"call-{number}", text=str(number)))
+        for number, step in enumerate(steps)
+    ]
+    return [*script, DONE]
+
+
+@settings(deadline=None)
+@given(STEPS, st.sampled_from(["fallback", "round_robin"]), st.booleans())
+def test_what_a_model_is_sent_only_ever_grows(steps, strategy, returns) -> None:
+    """Prompt cache and signatures depend on it, byte for byte; cache markers move."""
+    targets = [A, B, A_ELSEWHERE, Target("local", "qwen3", "http://127.0.0.1:3")]
+    talk = Talk(targets, *as_script(steps), policy=custom(100, 1, 0), strategy=strategy, returns=returns)
+    assert talk.ended.outcome is Outcome.COMPLETED
+    last: dict[str, bytes] = {}
+    for name, body in zip(talk.names, talk.client.bodies, strict=True):
+        sent = body.replace(_MARKER, b"").removesuffix(b"]}")
+        assert sent.startswith(last.get(name, b""))
+        last[name] = sent
+
+
+# --- The head of a request, and what it costs
+
+
+def test_each_target_is_sent_its_own_head() -> None:
+    old = Target("old", "claude-sonnet-4-5", "http://127.0.0.1:1", effort="high", max_tokens=100_000)
+    adaptive = Target("adaptive", "claude-opus-4-6", "http://127.0.0.1:1", effort="high", max_tokens=5000)
+    wished = replace(old, name="wished", effort=None, thinking="adaptive", max_tokens=None)
+    silent = replace(adaptive, name="silent", thinking="none")
+    unknown = Target("unknown", "qwen3", "http://127.0.0.1:1", effort="low")
+    talk = Talk([old, adaptive, wished, silent, unknown], *[DOWN] * 4, DONE)
+    fields = ("max_tokens", "output_config", "thinking")
+    heads = {name: [talk.head_of(name).get(field) for field in fields] for name in talk.names}
+    assert heads == {
+        "old": [64_000, None, None],
+        "adaptive": [5000, {"effort": "high"}, {"type": "adaptive"}],
+        "wished": [32_000, None, {"type": "adaptive"}],
+        "silent": [5000, {"effort": "high"}, None],
+        "unknown": [32_000, {"effort": "low"}, None],
+    }
+
+
+def test_each_target_is_counted_at_its_own_price_and_window() -> None:
+    priced = Target(
+        "priced", "qwen3", "http://127.0.0.1:1", price=Price(1000, 10_000, 0, 0, 0), context_window=4096
+    )
+    broken = StreamTransient("cut")
+    broken.tokens = TokenUsage(input=50, output=1)
+    talk = Talk([A, priced], broken, answer(call("c")), DONE, policy=custom(4, 0.5, 0))
+    result = result_object(talk.ended, "s1")
+    assert talk.names == ["a", "priced", "a"]
+    used = result["modelUsage"]
+    assert used["qwen3"]["costUSD"] == pytest.approx(0.1 + 0.1)
+    assert used["qwen3"]["contextWindow"] == 4096
+    assert used[A.model]["costUSD"] == pytest.approx((150 * 2 + 11 * 10) / 1e6, abs=1e-6)
+    assert used[A.model]["contextWindow"] == 1_000_000
+    assert result["total_cost_usd"] == pytest.approx(0.2 + (150 * 2 + 11 * 10) / 1e6, abs=1e-6)
+
+
+def test_a_price_that_is_not_known_makes_the_sum_unknown_and_not_nought() -> None:
+    talk = Talk([A, Target("b", "qwen3", "http://127.0.0.1:1")], answer(call("c")), DOWN, DONE)
+    result = result_object(talk.ended, "s1")
+    assert result["total_cost_usd"] is None
+    assert result["modelUsage"]["qwen3"]["costUSD"] is None
+    assert result["modelUsage"]["qwen3"]["contextWindow"] is None
+    assert result["modelUsage"][A.model]["costUSD"] > 0
+
+
+# --- Failures leave no trace in the conversation
+
+FAILURES = st.sampled_from(
+    [
+        *(HttpError(status, None, "the failed attempt") for status in (429, 500, 503, 529, 401, 403, 404)),
+        *(HttpError(429, 3, "the failed attempt"), HttpError(529, 0, "the failed attempt")),
+        *(StreamTransient("the failed attempt"), StreamParse("the failed attempt")),
+        *(Json("x", "the failed attempt"), Api(NetworkCause.REFUSED, "the failed attempt")),
+        *(Api(NetworkCause.CERTIFICATE, "the failed attempt"), HttpError(400, None, "the failed attempt")),
+    ]
+)
+ANSWERS = st.lists(
+    st.tuples(BLOCKS, st.sampled_from(["", "max_tokens", "pause_turn"]), st.booleans()), max_size=4
+)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What counts of a conversation: its messages without thinking, which not everybody is sent."""
+
+    messages: list[tuple[str, list[Block]]]
+
+    @classmethod
+    def of(cls, messages: Iterable[tuple[str, Iterable[Block]]]) -> Committed:
+        told = [
+            (role, [block for block in content if "thinking" not in block["type"]])
+            for role, content in messages
+        ]
+        return cls([message for message in told if message[1]])
+
+    @classmethod
+    def of_conversation(cls, conversation: Conversation) -> Committed:
+        return cls.of((message.role, message.content) for message in conversation.messages)
+
+    @classmethod
+    def of_body(cls, body: bytes) -> Committed:
+        messages = json.loads(body.replace(_MARKER, b""))["messages"]
+        return cls.of((message["role"], message["content"]) for message in messages)
+
+
+def answers_of(told: Sequence[tuple[Sequence[Block], str, bool]]) -> list[Answer]:
+    calls = [
+        answer(*blocks, *([call(f"call-{number}", text=str(number))] if calls else []), stop_reason=stop)
+        for number, (blocks, stop, calls) in enumerate(told)
+    ]
+    return [*calls, *[answer(text("All done."))] * 5]
+
+
+@settings(deadline=None)
+@given(
+    ANSWERS,
+    st.lists(st.lists(FAILURES, max_size=6), min_size=1, max_size=6),
+    st.lists(st.integers(1, 2), min_size=1, max_size=3),
+    st.sampled_from(["fallback", "round_robin"]),
+    st.booleans(),
+    st.sampled_from([standard(), off(), patient(), custom(3, 1, 20)]),
+)
+def test_whatever_fails_the_conversation_is_that_of_the_same_run_without_failures(
+    told: list[Any],
+    failures: list[list[AgentError]],
+    key_counts: list[int],
+    strategy: str,
+    returns: bool,
+    policy: RetryPolicy,
+) -> None:
+    targets = [
+        replace(
+            target,
+            credentials=tuple(
+                Credential("x-api-key", Secret(f"secret-{key}"), f"KEY_{key}") for key in range(keys)
+            ),
+        )
+        for target, keys in zip((A, B, A_ELSEWHERE), key_counts, strict=False)
+    ]
+    answers = answers_of(told)
+    clean = Talk([A], *answers)
+    script: list[Answer | BaseException] = []
+    for number, one in enumerate(answers):
+        script += [*(failures[number] if number < len(failures) else []), one]
+    talk = Talk(targets, *script, policy=policy, strategy=strategy, returns=returns)
+
+    whole = Committed.of_conversation(clean.run.conversation).messages
+    committed = Committed.of_conversation(talk.run.conversation).messages
+    # A notice to the model is part of the message before only once an answer to it was accepted.
+    *before, (role, said) = committed
+    assert before == whole[: len(before)]
+    assert (role, said) == (whole[len(before)][0], whole[len(before)][1][: len(said)])
+    if talk.ended.outcome == clean.ended.outcome:
+        assert committed == whole
+    assert conversation_problems(talk.run.conversation.messages) == []
+
+    requests = [Committed.of_body(body) for body in clean.client.bodies]
+    asked = [Committed.of_body(body) for body in talk.client.bodies]
+    assert (
+        list(dict.fromkeys(map(repr, asked)))
+        == list(dict.fromkeys(map(repr, requests)))[: len(set(map(repr, asked)))]
+    )
+    assert b"failed attempt" not in b"".join(talk.client.bodies)
+    kept = [record for record in talk.journal.records if record.kind in {"user", "assistant", "tool_result"}]
+    assert "failed attempt" not in repr(kept)
+
+    again = replay(talk.journal.records)
+    assert [one.content for one in again.conversation.messages] == [
+        one.content for one in talk.run.conversation.messages
+    ]
+    for target in targets:
+        shape = talk.roster.shape_of(target)
+        assert b"".join(Reading(shape).of(again.conversation).request_body()) == b"".join(
+            Reading(shape).of(talk.run.conversation).request_body()
+        )

@@ -1,0 +1,208 @@
+"""Answers that are no use: asked for again at most three times a turn, leaving no trace unless an answer came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.conversation.next_step import FAILURES
+from ralph.retry.backoff import RetryPolicy, off, standard
+from ralph.values.errors import AgentError, HttpError, Json, StreamParse
+from ralph.values.events import AnswerAccepted, ResponseDiscarded, SyntheticRetry, UserMessageCommitted
+from ralph.values.outcome import Outcome
+from tests.fakes import answer, call, text
+from tests.played import DONE, PLAIN_FORM, Played, report
+
+if TYPE_CHECKING:
+    from ralph.values.answer import Answer
+
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+EMPTY = answer()
+BLANK = answer(text(" \n "))
+THINKING = answer(THOUGHT)
+WORDS = answer(text("It is done, I think."))
+BAD_REPORT = answer(report("b", summary=""))
+
+# What each kind of useless answer is called, and a word of what the model is told. None: a result tells it.
+USELESS: dict[str, tuple[Answer, str, str, Any]] = {
+    "nothing at all": (EMPTY, "empty", "was empty", None),
+    "white space": (BLANK, "empty", "was empty", None),
+    "thinking": (THINKING, "thinking_only", "held thinking only", None),
+    "text for a report": (WORDS, "no_report", "plain text does not end this task", PLAIN_FORM),
+    "nothing for a report": (EMPTY, "empty", "was empty", PLAIN_FORM),
+}
+
+
+def retries(played: Played) -> list[tuple[int, int, str]]:
+    return [(event.turn, event.number, event.reason) for event in played.events.of(SyntheticRetry)]
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_a_useless_answer_is_dropped_and_asked_for_again_with_a_notice(name: str) -> None:
+    useless, reason, words, form = USELESS[name]
+    good = answer(report()) if form else DONE
+    played = Played(useless, good, form=form)
+    assert played.ended.exit_code == 0
+    assert retries(played) == [(1, 1, reason)]
+    [notice] = played.last_words(1)[1:]
+    assert words in notice
+    named = [name for name in FAILURES if "_" in name and name.encode() in played.client.bodies[1]]
+    assert named == [], "the reason is for events and journal"
+    assert len(played.events.of(ResponseDiscarded)) == 1
+    assert len(played.events.of(AnswerAccepted)) == 1
+    roles = [message.role for message in played.run.conversation.messages]
+    assert roles[:2] == ["user", "assistant"], "the useless answer is not in it"
+    assert played.says.count(words) == 1, "the notice is, with the answer that it led to"
+
+
+def test_every_reason_is_one_of_the_named() -> None:
+    others = {"invalid_report", "refused_calls", "damaged"}
+    assert {reason for _, reason, _, _ in USELESS.values()} | others == set(FAILURES)
+
+
+@pytest.mark.parametrize("useless", [EMPTY, THINKING], ids=["empty", "thinking"])
+def test_three_are_asked_for_again_and_the_fourth_ends_the_run(useless: Answer) -> None:
+    at_bound = Played(*[useless] * 3, DONE)
+    assert (at_bound.ended.exit_code, len(retries(at_bound))) == (0, 3)
+    over = Played(*[useless] * 4, DONE)
+    assert (over.ended.exit_code, over.ended.outcome) == (4, Outcome.NO_PROGRESS)
+    assert [number for _, number, _ in retries(over)] == [1, 2, 3]
+    assert over.calls_made == 4
+    assert len(over.events.of(ResponseDiscarded)) == 4
+    assert "empty" in over.ended.errors[0]
+    assert over.result["result"], "it says why there is no answer"
+
+
+def test_kinds_count_together() -> None:
+    played = Played(EMPTY, THINKING, BLANK, EMPTY, DONE)
+    assert (played.ended.exit_code, played.calls_made) == (4, 4)
+
+
+def test_each_turn_counts_afresh() -> None:
+    played = Played(
+        *[EMPTY] * 3, answer(call("a")), *[EMPTY] * 3, answer(call("b", "Touch")), *[EMPTY] * 3, DONE
+    )
+    assert played.ended.exit_code == 0
+    assert [(turn, number) for turn, number, _ in retries(played)] == [
+        (turn, number) for turn in (1, 2, 3) for number in (1, 2, 3)
+    ]
+    assert played.ended.num_turns == 3
+
+
+def test_an_equal_notice_is_told_once_and_another_one_beside_it() -> None:
+    played = Played(EMPTY, EMPTY, THINKING, DONE)
+    assert [len(played.last_words(n)) for n in range(4)] == [1, 2, 2, 3]
+    assert played.client.bodies[1] == played.client.bodies[2]
+
+
+def test_a_notice_that_no_answer_came_of_is_not_kept() -> None:
+    played = Played(EMPTY, HttpError(401, None, ""))
+    assert played.ended.outcome is Outcome.AUTH
+    assert "was empty" not in played.says
+    assert [message.role for message in played.run.conversation.messages] == ["user"]
+    assert played.events.of(UserMessageCommitted) == []
+
+
+def test_notices_go_into_one_message_with_the_results_before_them() -> None:
+    played = Played(answer(call("a")), EMPTY, DONE)
+    kinds = [block["type"] for block in played.sent(2)[-1]["content"]]
+    assert kinds == ["tool_result", "text"]
+    [_, told] = played.events.of(UserMessageCommitted)
+    assert [block["type"] for block in told.content] == ["text"], "the results were told before"
+
+
+def test_dropped_answers_are_paid_for() -> None:
+    alone, after = Played(DONE), Played(EMPTY, EMPTY, DONE)
+    assert after.cost_usd == pytest.approx(3 * alone.cost_usd)
+    assert after.ended.num_turns == 1
+
+
+def test_a_failed_request_and_a_useless_answer_are_counted_apart() -> None:
+    busy = [HttpError(529, None, "")] * 4
+    played = Played(*busy, EMPTY, *busy, EMPTY, *busy, DONE)
+    assert played.ended.exit_code == 0
+    assert played.ended.retries == 12
+    assert [number for _, number, _ in retries(played)] == [1, 2]
+
+
+def test_failed_reports_and_missing_ones_count_together() -> None:
+    played = Played(WORDS, BAD_REPORT, EMPTY, answer(report()), form=PLAIN_FORM)
+    assert played.ended.exit_code == 0
+    assert retries(played) == [(1, 1, "no_report"), (1, 2, "invalid_report"), (1, 3, "empty")]
+    over = Played(WORDS, BAD_REPORT, EMPTY, WORDS, answer(report("late")), form=PLAIN_FORM)
+    assert len(retries(over)) == 3
+    assert over.result["final_report"]["source"] == "tool_call", "in the final turn that follows"
+
+
+@pytest.mark.parametrize(
+    ("useless", "exit_code"), [([WORDS, EMPTY, EMPTY, EMPTY], 0), ([EMPTY, THINKING, EMPTY, EMPTY], 4)]
+)
+def test_only_answers_that_all_are_empty_end_a_run_that_owes_a_report(
+    useless: list[Answer], exit_code: int
+) -> None:
+    played = Played(*useless, answer(report()), form=PLAIN_FORM)
+    assert played.ended.exit_code == exit_code
+    assert played.calls_made == (5 if exit_code == 0 else 4)
+
+
+def test_what_is_wanted_instead_depends_on_how_the_task_ends() -> None:
+    plain = Played(EMPTY, DONE)
+    reporting = Played(EMPTY, answer(report()), form=PLAIN_FORM)
+    assert "as text" in plain.last_words(1)[-1]
+    assert "final_report" not in plain.last_words(1)[-1]
+    assert "call final_report" in reporting.last_words(1)[-1]
+    assert "as text" not in reporting.last_words(1)[-1]
+
+
+DAMAGED = [Json("x"), StreamParse("odd")]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED, ids=str)
+def test_a_damaged_answer_is_asked_for_once_more_a_turn_and_a_second_ends_the_run(
+    damaged: AgentError,
+) -> None:
+    once = Played(damaged, answer(call("a")), damaged, DONE)
+    assert once.ended.exit_code == 0
+    assert retries(once) == [(1, 1, "damaged"), (2, 1, "damaged")]
+    assert once.client.bodies[0] == once.client.bodies[1]
+    twice = Played(damaged, damaged, DONE)
+    assert (twice.ended.outcome, twice.calls_made) == (Outcome.API_REJECTED, 2)
+    between = Played(damaged, EMPTY, damaged, DONE)
+    assert (between.ended.outcome, between.calls_made) == (Outcome.API_REJECTED, 3)
+
+
+def test_a_damaged_answer_counts_within_the_three() -> None:
+    before = Played(Json("x"), EMPTY, EMPTY, EMPTY, DONE)
+    assert (before.ended.exit_code, before.calls_made) == (4, 4)
+    assert "empty, 3 times in a row" in before.ended.errors[0]
+    after = Played(EMPTY, EMPTY, EMPTY, Json("x"), DONE)
+    assert (after.ended.exit_code, after.calls_made) == (69, 4)
+
+
+def test_a_damaged_answer_does_not_make_a_turn_forget_what_was_told_or_cut() -> None:
+    told = Played(EMPTY, Json("x"), DONE)
+    assert told.client.bodies[1] == told.client.bodies[2]
+    cut = Played(answer(text("Half, "), stop_reason="max_tokens"), Json("x"), answer(text("whole.")))
+    assert cut.ended.result == "Half, whole."
+
+
+def test_calls_of_no_use_do_not_give_a_turn_a_second_damaged_answer() -> None:
+    played = Played(Json("x"), BAD_REPORT, Json("x"), answer(report()), form=PLAIN_FORM)
+    assert (played.ended.outcome, played.calls_made) == (Outcome.API_REJECTED, 3)
+
+
+@pytest.mark.parametrize("policy", [off(), standard()])
+def test_another_target_is_asked_before_a_damaged_one_is_asked_again(policy: RetryPolicy) -> None:
+    played = Played(Json("x"), DONE, models=("a", "b"), policy=policy)
+    assert (played.ended.exit_code, retries(played)) == (0, [])
+    both = Played(Json("x"), Json("y"), DONE, models=("a", "b"), policy=policy)
+    assert (both.ended.exit_code, [one.model for one in both.attempts]) == (0, ["a", "b", "a"])
+    assert retries(both) == [(1, 1, "damaged")]
+    every = Played(*[Json("x")] * 4, DONE, models=("a", "b"), policy=policy)
+    assert (every.ended.outcome, every.calls_made) == (Outcome.API_REJECTED, 4)
+
+
+def test_half_an_answer_is_not_lost_by_what_follows_it() -> None:
+    played = Played(answer(text("Half, "), stop_reason="max_tokens"), EMPTY, DONE)
+    assert (played.ended.exit_code, played.ended.result) == (0, "Half,")

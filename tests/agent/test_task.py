@@ -1,0 +1,201 @@
+"""What an answer means for the run, and that every run ends in one outcome with a valid conversation."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.agent.tool_turn import INTERRUPTED
+from ralph.conversation.messages import NOT_RUN
+from ralph.conversation.next_step import MOST_PAUSES
+from ralph.conversation.notices import CONTINUE
+from ralph.values.errors import HttpError, StreamParse, StreamTransient
+from ralph.values.events import AnswerAccepted, Notice, UserMessageCommitted
+from ralph.values.outcome import Outcome
+from ralph.values.ports import SignalReceived, TimeIsUp
+from ralph.values.usage import TokenUsage
+from tests.fakes import answer, call, text
+from tests.played import DONE, Played
+
+if TYPE_CHECKING:
+    from ralph.values.answer import Answer
+
+
+def test_an_answer_with_text_completes_the_run() -> None:
+    played = Played(DONE)
+    assert played.ended.outcome is Outcome.COMPLETED
+    assert played.ended.exit_code == 0
+    assert played.ended.result == "All done."
+    assert played.ended.num_turns == 1
+    assert played.ended.usage.cost_usd == pytest.approx((100 * 2 + 10 * 10) / 1e6)
+
+
+def test_tools_run_and_their_results_go_back_in_one_message_in_order() -> None:
+    played = Played(answer(call("a", text="1"), call("b", "Touch"), call("c", text="3")), DONE)
+    assert played.toolbox.ran == [["a"], ["b"], ["c"]]
+    content = played.sent(1)[-1]["content"]
+    assert isinstance(content, list)
+    assert [block["tool_use_id"] for block in content] == ["a", "b", "c"]
+    assert [block["content"] for block in content] == ["1", "done", "3"]
+    assert played.ended.num_turns == 2
+
+
+def test_neighbouring_read_only_calls_run_together() -> None:
+    reads = [call(f"t{i}", text=str(i)) for i in range(10)]
+    played = Played(answer(*reads, call("w", "Touch"), call("z")), DONE)
+    assert [len(batch) for batch in played.toolbox.ran] == [8, 2, 1, 1]
+
+
+def results_of(played: Played, index: int) -> list[dict[str, object]]:
+    content = played.sent(index)[-1]["content"]
+    assert isinstance(content, list)
+    return content
+
+
+def test_an_unknown_tool_and_wrong_arguments_are_answered_and_not_run() -> None:
+    played = Played(answer(call("a", "Launch"), call("b", text=7), call("c", extra=1)), DONE)
+    unknown, wrong, extra = results_of(played, 1)
+    assert "Echo, Touch" in str(unknown["content"])
+    assert unknown["is_error"] is True
+    assert '"text" must be a string' in str(wrong["content"])
+    assert "extra" in str(extra["content"])
+    assert "is_error" not in extra
+    assert played.toolbox.ran == [["c"]]
+
+
+def test_a_call_that_max_tokens_cut_is_answered_and_not_run() -> None:
+    played = Played(answer(call("a"), call("b", "Touch"), stop_reason="max_tokens"), DONE)
+    assert played.toolbox.ran == [["a"]]
+    assert "max_tokens" in str(results_of(played, 1)[1]["content"])
+
+
+def test_text_that_max_tokens_cut_is_continued_and_joined() -> None:
+    played = Played(answer(text("One, "), stop_reason="max_tokens"), answer(text("two.")))
+    assert json.dumps(CONTINUE) in json.dumps(played.sent(1)[-1])
+    assert played.ended.result == "One, two."
+    assert played.ended.num_turns == 1
+
+
+def test_the_fourth_cut_in_a_row_is_a_limit() -> None:
+    played = Played(*[answer(text("x"), stop_reason="max_tokens")] * 4)
+    assert played.ended.outcome is Outcome.LIMIT_REACHED
+
+
+def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
+    pause = answer(text("thinking about it"), stop_reason="pause_turn")
+    played = Played(pause, DONE)
+    assert played.sent(1)[-1]["role"] == "assistant"
+    assert played.ended.num_turns == 1
+    assert Played(*[pause] * (MOST_PAUSES + 1)).ended.outcome is Outcome.NO_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("last", "outcome"),
+    [
+        (answer(text("I will not."), stop_reason="refusal"), Outcome.NO_PROGRESS),
+        (answer(call("a", "Touch"), stop_reason="refusal"), Outcome.NO_PROGRESS),
+        (answer(text("ok"), stop_reason="stop_sequence"), Outcome.COMPLETED),
+        (answer(text("ok"), stop_reason="brand_new"), Outcome.COMPLETED),
+        (HttpError(400, None, ""), Outcome.API_REJECTED),
+        (HttpError(401, None, ""), Outcome.AUTH),
+        (StreamParse("odd", "invalid_request_error"), Outcome.API_REJECTED),
+        (SignalReceived(2), Outcome.INTERRUPTED),
+        (TimeIsUp("over"), Outcome.TIMED_OUT),
+    ],
+    ids=str,
+)
+def test_every_last_word_has_its_outcome_and_runs_nothing(
+    last: Answer | BaseException, outcome: Outcome
+) -> None:
+    played = Played(last)
+    assert played.ended.outcome is outcome
+    assert played.toolbox.ran == []
+    assert (played.ended.exit_code == 0) is (outcome is Outcome.COMPLETED)
+
+
+def test_an_unknown_stop_reason_is_said() -> None:
+    notices = Played(answer(text("ok"), stop_reason="brand_new")).events.of(Notice)
+    assert "brand_new" in notices[0].text
+
+
+def test_outlasted_retries_end_as_unavailable_with_the_time_the_server_named() -> None:
+    played = Played(*[HttpError(529, 45, "")] * 5)
+    assert played.ended.outcome is Outcome.API_UNAVAILABLE
+    assert (played.ended.retry_after_s, played.ended.api_error_status) == (45, 529)
+    assert (played.ended.retries, played.ended.waited_s) == (4, 180)
+
+
+def test_each_request_starts_with_a_fresh_budget_of_retries() -> None:
+    bad = [HttpError(529, None, "")] * 4
+    played = Played(*bad, answer(call("a")), *bad, DONE)
+    assert played.ended.outcome is Outcome.COMPLETED
+    assert played.ended.retries == 8
+
+
+def test_api_time_leaves_the_waits_out() -> None:
+    played = Played(HttpError(529, None, ""), DONE)
+    assert played.ended.duration_s == 2
+    assert played.ended.api_s == 0
+
+
+def test_a_signal_inside_a_tool_keeps_what_was_done_and_says_what_is_unknown() -> None:
+    def interrupted_at_the_second(calls) -> None:
+        if calls[0].id == "b":
+            raise SignalReceived(15)
+
+    played = Played(answer(call("a"), call("b", "Touch"), call("c")), on_run=interrupted_at_the_second)
+    assert played.ended.outcome is Outcome.INTERRUPTED
+    assert played.ended.exit_code == 143
+    contents = [block["content"] for block in played.run.conversation.messages[-1].content]
+    assert contents == ["hi", INTERRUPTED, NOT_RUN]
+    told = played.events.of(UserMessageCommitted)[-1]
+    assert [block["content"] for block in told.content] == contents, "readers see what happened too"
+
+
+def test_a_bug_keeps_what_was_done_and_paid_so_far() -> None:
+    def broken(calls) -> None:
+        raise RuntimeError("boom")
+
+    played = Played(answer(call("a")), on_run=broken)
+    assert played.ended.outcome is Outcome.INTERNAL_ERROR
+    assert played.ended.usage.tokens.prompt == 100
+    assert "RuntimeError: boom" in played.ended.errors[0]
+    assert "test_task.py" in played.ended.errors[0]
+
+
+def test_a_signal_in_the_first_wait_counts_no_retry_that_was_not_made() -> None:
+    played = Played(HttpError(529, None, ""), interrupt_at_s=0.5)
+    assert (played.ended.retries, played.ended.waited_s) == (0, 0)
+    assert played.ended.errors == ("stopped by SIGTERM, after: HTTP 529: (empty body)",)
+    assert played.ended.api_error_status == 529
+
+
+def test_a_server_that_numbers_its_calls_anew_gets_unique_ids_back() -> None:
+    played = Played(answer(call("call_0")), answer(call("call_0")), DONE)
+    assert played.run.conversation.messages[3].tool_use_ids == ("call_0_2",)
+    assert played.run.conversation.messages[4].tool_result_ids == ("call_0_2",)
+
+
+def test_a_failed_answer_leaves_no_trace_in_the_conversation() -> None:
+    played = Played(HttpError(529, None, ""), HttpError(401, None, ""))
+    assert [message.role for message in played.run.conversation.messages] == ["user"]
+    assert played.events.of(AnswerAccepted) == []
+
+
+def test_what_the_server_counted_of_a_discarded_answer_is_billed() -> None:
+    before = Played(DONE).ended.usage.tokens.prompt
+    broken = StreamTransient("cut")
+    broken.tokens = TokenUsage(input=50)
+    assert Played(broken, DONE).ended.usage.tokens.prompt == before + 50
+
+
+def test_what_the_server_counted_when_a_signal_came_is_billed() -> None:
+    stop = SignalReceived(2)
+    stop.tokens = TokenUsage(input=50)
+    assert Played(stop).ended.usage.tokens.prompt == 50
+
+
+def test_a_dollar_sign_never_stands_before_a_guess() -> None:
+    assert Played(DONE, models=("mystery-model",)).ended.usage.cost_usd is None

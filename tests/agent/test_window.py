@@ -1,0 +1,227 @@
+"""The window on the real loop: whose word on it counts, when a server is asked, and that results are cut to fit it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ralph.agent.result_room import LEAST_BYTES, MOST_FILLED_PERCENT
+from ralph.conversation.context_size import threshold
+from ralph.conversation.model_description import ModelDescription
+from ralph.values.errors import HttpError
+from ralph.values.outcome import Outcome
+from ralph.values.ports import SignalReceived
+from tests.fakes import answer, call, text
+from tests.small_windows import DONE, SmallServer, World, target, works
+
+if TYPE_CHECKING:
+    from ralph.conversation.target import Target
+
+READ = answer(call("a"))
+HELLO = answer(text("Hello."))
+
+
+def described(window: int | None = None, longest: int | None = None) -> dict[str, ModelDescription]:
+    return {"local": ModelDescription(window, longest)}
+
+
+def local(**more: Any) -> Target:
+    return target(**{"window": None, "model": "local", **more})
+
+
+# --- When a server is asked about its model
+
+
+@pytest.mark.parametrize(
+    ("asked", "script", "result_bytes", "questions"),
+    [
+        pytest.param(target(window=None), [HELLO], 0, 0, id="a hello"),
+        pytest.param(target(window=None), [READ, HELLO], 9_000, 0, id="a short run on a known model"),
+        pytest.param(target(window=None), [READ, HELLO], 190_000, 0, id="under a tenth of its window"),
+        pytest.param(target(window=None), [READ, HELLO], 210_000, 1, id="over it"),
+        pytest.param(local(), [HELLO], 0, 0, id="a hello to an unknown model"),
+        pytest.param(local(), [READ, HELLO], 10, 1, id="a result for an unknown model"),
+        pytest.param(
+            local(), [READ, answer(call("b")), HELLO], 9_000, 1, id="once, also where it says nothing"
+        ),
+        pytest.param(local(window=8_000), [HELLO], 0, 0, id="the user has said it"),
+    ],
+)
+def test_a_server_is_asked_about_its_model_when_that_begins_to_matter(
+    asked: Target, script: list[Any], result_bytes: int, questions: int
+) -> None:
+    server = SmallServer(script)
+    assert World(server, asked, result_bytes=result_bytes).ended.outcome is Outcome.COMPLETED
+    assert server.described == ["main"] * questions
+
+
+def test_each_target_is_asked_by_itself() -> None:
+    class Down(SmallServer):
+        def send_message(self, target: Target, key: int, body: Any) -> Any:
+            if target.name == "main" and len(self.requests) > 1:
+                raise HttpError(529, None, "")
+            return super().send_message(target, key, body)
+
+    server = Down([READ, answer(call("b")), answer(call("c")), HELLO])
+    World(server, local(), local(name="spare"))
+    assert server.described == ["main", "spare"]
+
+
+def test_a_signal_while_the_server_is_asked_ends_the_run() -> None:
+    class Interrupted(SmallServer):
+        def describe_model(self, target: Target, key: int) -> None:
+            raise SignalReceived(2)
+
+    world = World(Interrupted([READ, HELLO]), local())
+    assert (world.ended.outcome, world.ended.exit_code) == (Outcome.INTERRUPTED, 130)
+
+
+# --- Whose word counts
+
+
+@pytest.mark.parametrize(
+    ("asked", "says", "window"),
+    [
+        pytest.param(local(), described(8_000), 8_000, id="the server's, where nothing is known"),
+        pytest.param(local(), {}, None, id="nobody's"),
+        pytest.param(local(window=9_000), described(8_000), 9_000, id="the user's over the server's"),
+        pytest.param(
+            target(window=None),
+            {"claude-sonnet-5-5": ModelDescription(300_000, None)},
+            300_000,
+            id="the server's over the table's",
+        ),
+        pytest.param(target(window=None), {}, 1_000_000, id="the table's"),
+    ],
+)
+def test_the_users_word_on_the_window_counts_then_the_servers_then_the_table(
+    asked: Target, says: dict[str, ModelDescription], window: int | None
+) -> None:
+    world = World(SmallServer([READ, HELLO], descriptions=says), asked, result_bytes=210_000)
+    assert world.roster.window == window
+
+
+def test_what_the_server_says_of_its_window_is_where_compaction_begins() -> None:
+    server = SmallServer([works(1), works(2), DONE], descriptions=described(20_000))
+    world = World(server, local())
+    assert [event.trigger for event in world.compactions] == ["threshold"]
+    assert world.compactions[0].pre_tokens > threshold(20_000)
+
+
+@pytest.mark.parametrize(
+    ("longest", "wish", "asked_for"),
+    [(2_000, None, 2_000), (2_000, 1_500, 1_500), (None, None, 32_000), (99_000, None, 32_000)],
+)
+def test_the_longest_answer_that_the_server_accepts_caps_max_tokens(
+    longest: int | None, wish: int | None, asked_for: int
+) -> None:
+    server = SmallServer([READ, HELLO], descriptions=described(900_000, longest))
+    World(server, local(max_tokens=wish), result_bytes=10)
+    assert server.requests[-1].fields["max_tokens"] == asked_for
+
+
+# --- Results
+
+
+def tokens_of(request: Any) -> int:
+    """An upper estimate, as the program has none better before the server has counted."""
+    return len(request.body) // 2
+
+
+WINDOWS = (8_000, 32_000)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("size", [500, 70_000, 5_000_000])
+@pytest.mark.parametrize("calls", [1, 3, 8])
+def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, size: int, calls: int) -> None:
+    server = SmallServer(
+        [answer(*[call(f"r{number}", text=f"part {number}") for number in range(calls)]), DONE],
+        bytes_per_token=2,
+    )
+    world = World(server, target(window=window), result_bytes=size)
+    assert world.ended.outcome is Outcome.COMPLETED
+    results = [
+        block
+        for message in world.journal.records
+        if message.kind == "tool_result"
+        for block in [message.fields]
+    ]
+    sizes = [len(result["content"]) for result in results]
+    assert len(sizes) == calls
+    room = window * MOST_FILLED_PERCENT // 100 - tokens_of(server.requests[0])
+    if size * calls / 2 + 200 * calls < room:
+        assert sizes == [size] * calls, "small ones stay whole"
+    else:
+        assert max(sizes) - min(sizes) <= 10, "an equal share"
+        assert sum(sizes) / 2 <= max(room, calls * (LEAST_BYTES + 100) / 2)
+        assert all("left out" in result["content"] for result in results)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_one_call_after_the_other_finds_less_room(window: int) -> None:
+    calls = [call("a"), call("t", "Touch"), call("b"), call("u", "Touch"), call("c")]
+    server = SmallServer([answer(*calls), DONE], bytes_per_token=2)
+    world = World(server, target(window=window), result_bytes=1_000_000)
+    content = {
+        r.fields["tool_use_id"]: r.fields["content"] for r in world.journal.records if r.kind == "tool_result"
+    }
+    assert len(content["a"]) > window
+    assert len(content["b"]) <= LEAST_BYTES + 100
+    assert len(content["c"]) <= LEAST_BYTES + 100
+    assert world.compactions, "and then it is time to make room"
+
+
+def test_where_no_window_is_known_results_stay_as_they_are() -> None:
+    server = SmallServer([READ, DONE])
+    world = World(server, local(), result_bytes=3_000_000)
+    assert "left out" not in str(world.journal.records)
+
+
+def test_what_was_cut_says_so_to_the_model() -> None:
+    server = SmallServer([READ, DONE])
+    World(server, target(window=30_000), result_bytes=100_000)
+    [asked] = server.summary_calls
+    assert "of 100,000 bytes left out" in json.dumps(asked.messages)
+
+
+# --- Together
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    window=st.sampled_from([8_000, 16_000, 32_000]),
+    sizes=st.lists(st.integers(0, 100_000), min_size=1, max_size=8),
+    bytes_per_token=st.sampled_from([2.1, 3.0, 4.0, 6.0]),
+)
+def test_a_server_that_keeps_its_word_on_the_window_is_never_sent_too_much(
+    window: int, sizes: list[int], bytes_per_token: float
+) -> None:
+    """It refuses a prompt that leaves no room for the answer that is asked for, as some servers do."""
+
+    class Strict(SmallServer):
+        def send_message(self, target: Target, key: int, body: Any) -> Any:
+            made = super().send_message(target, key, body)
+            tokens = int(len(self.requests[-1].body) / bytes_per_token)  # as it counts them
+            assert tokens + self.requests[-1].fields["max_tokens"] <= window
+            return made
+
+    server = Strict([works(number) for number in range(len(sizes))] + [DONE], bytes_per_token=bytes_per_token)
+
+    def sized(world: World) -> None:
+        run = world.toolbox.run
+
+        def in_turn(calls: Any) -> Any:
+            world.toolbox.size = sizes[len(world.toolbox.ran) // 2 % len(sizes)]
+            return run(calls)
+
+        world.toolbox.run = in_turn  # type: ignore[method-assign]
+
+    world = World(server, target(window=window), change=sized)
+    assert world.ended.outcome is Outcome.COMPLETED
+    assert all(replace(event, trigger="threshold") == event for event in world.compactions)

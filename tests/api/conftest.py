@@ -1,0 +1,89 @@
+"""Clients and servers that are closed again."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.mock_api import MockApi, Scenario
+from tests.api.harness import RawServer, Rig, http_answer, read_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ralph.mock_api import Playable, Script
+
+
+@pytest.fixture
+def rig() -> Iterator[Callable[..., Rig]]:
+    """A client of a server (anything with a `base_url`, or the URL itself)."""
+    rigs: list[Rig] = []
+
+    def build(server: Any, **fields: Any) -> Rig:
+        rigs.append(Rig(getattr(server, "base_url", server), **fields))
+        return rigs[-1]
+
+    yield build
+    for one in rigs:
+        one.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., MockApi]]:
+    """A scripted server that plays these steps, or what `script` computes."""
+    servers: list[MockApi] = []
+
+    def start(*steps: Playable, script: Script | None = None) -> MockApi:
+        servers.append(MockApi(Scenario(steps=steps, validate=False), script=script).start())
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def raw_server() -> Iterator[Callable[..., RawServer]]:
+    """A server that handles each connection with a function, or answers each with these bytes."""
+    servers: list[RawServer] = []
+
+    def start(serve: Callable[[socket.socket], None] | bytes, port: int = 0) -> RawServer:
+        def answer(sock: socket.socket) -> None:
+            server.requests.append(read_request(sock))
+            assert isinstance(serve, bytes)
+            sock.sendall(serve)
+
+        server = RawServer(answer if isinstance(serve, bytes) else serve, port)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def answering(raw_server: Callable[..., RawServer], rig: Callable[..., Rig]) -> Callable[..., Rig]:
+    """A client whose server answers every request with 200 and this body, ended by the connection's end."""
+
+    def build(body: bytes, content_type: str = "text/event-stream", **fields: Any) -> Rig:
+        return rig(raw_server(http_answer(body, content_type)), **fields)
+
+    return build
+
+
+@pytest.fixture
+def full_backlog() -> Iterator[str]:
+    """The URL of a port where connecting neither works nor fails: nobody accepts, and the queue is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        address = listener.getsockname()
+        waiting = []
+        for _ in range(4):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(address)
+        yield f"http://127.0.0.1:{address[1]}"
+        for sock in waiting:
+            sock.close()

@@ -1,0 +1,47 @@
+"""A client whose server's packets a test cuts as it likes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import httpx
+
+from tests.api.harness import Rig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.values.answer import Answer
+
+
+class Pieces(httpx.SyncByteStream):
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._pieces
+
+
+class PieceClient:
+    """A client whose transport answers in exactly these pieces, through the same thread and parser as ever."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._content_type = ""
+        http = httpx.Client(transport=httpx.MockTransport(self._respond))
+        self.rig = Rig("http://api.test", http=http)
+
+    def receive(self, pieces: list[bytes], content_type: str = "text/event-stream") -> Answer:
+        self._pieces, self._content_type = pieces, content_type
+        return self.rig.send()
+
+    def _respond(self, _request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-type": self._content_type}, stream=Pieces(self._pieces))
+
+
+def split(data: bytes, at: list[int]) -> list[bytes]:
+    """The bytes cut at these positions, whatever they are."""
+    bounds = [0, *sorted(position % (len(data) + 1) for position in at), len(data)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(bounds)]
+    return [piece for piece in pieces if piece]

@@ -1,0 +1,378 @@
+"""A server is asked once what it says of a model; whatever goes wrong, the answer is None and the run goes on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.api.clocks import ClockLimits
+from ralph.api.describe_model import DESCRIPTION_BYTES, DESCRIPTION_S
+from ralph.conversation.model_description import ModelDescription
+from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
+from ralph.values.ports import InterruptRequested, SignalReceived, TimeIsUp
+from tests.api.harness import (
+    KEY,
+    START,
+    await_no_exchange,
+    end,
+    http_answer,
+    read_request,
+    reset,
+    sse,
+    text_block,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NUMBERS = {"max_input_tokens": 200_000, "max_tokens": 64_000}
+SAID = ModelDescription(context_window=200_000, max_output=64_000)
+DOCUMENT = {"type": "model", "id": "claude-test", "display_name": "Test", **NUMBERS}
+MESSAGE = sse(START, *text_block(0, "ok"), *end())
+SHORT_S = 0.3
+
+
+@pytest.fixture
+def describing() -> Iterator[Callable[..., MockApi]]:
+    """A server that describes "claude-test", or breaks the description, and answers every message."""
+    servers: list[MockApi] = []
+
+    def start(fault: Fault | None = None) -> MockApi:
+        numbers = {} if fault is not None and fault.replaces_answer() else NUMBERS
+        models = [Model("claude-test", fault=fault, **numbers)]
+        scenario = Scenario([Step(Turn("ok"), repeat="forever")], models=models, validate=False)
+        servers.append(MockApi(scenario).start())
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def padded(size: int) -> bytes:
+    """The document, so many bytes long."""
+    plain = json.dumps(DOCUMENT | {"note": ""})
+    return json.dumps(DOCUMENT | {"note": "x" * (size - len(plain))}).encode()
+
+
+def test_the_servers_own_numbers_come_back(describing, rig) -> None:
+    server = describing()
+    assert rig(server).describe() == SAID
+    assert len(server.lookups) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        ("claude-test", b"/v1/models/claude-test"),
+        ("anthropic/claude-opus-5.5", b"/v1/models/anthropic%2Fclaude-opus-5.5"),
+        ("a b?c#d%2F", b"/v1/models/a%20b%3Fc%23d%252F"),
+        ("modèle:8b", b"/v1/models/mod%C3%A8le%3A8b"),
+    ],
+)
+def test_the_question_is_a_get_with_the_id_quoted_and_the_targets_own_headers(
+    raw_server, rig, model, path
+) -> None:
+    server = raw_server(http_answer(json.dumps(DOCUMENT).encode(), "application/json"))
+    client = rig(server.base_url + "/gateway", headers=(KEY, ("X-Team", "blue"), ("Anthropic-Beta", "b1")))
+    assert client.describe(model) == SAID
+
+    [request] = server.requests
+    first, *lines = request.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    assert first == b"GET /gateway" + path + b" HTTP/1.1"
+    fields = {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
+    assert len(fields) == len(lines), "a header was sent twice"
+    assert fields[b"x-api-key"] == KEY[1].encode()
+    assert fields[b"x-team"] == b"blue"
+    assert fields[b"anthropic-beta"] == b"b1"
+    assert fields[b"anthropic-version"] == b"2026-10-21"
+    assert fields[b"accept"] == b"application/json"
+    assert fields[b"accept-encoding"] == b"identity"
+    assert not {b"content-type", b"content-length", b"transfer-encoding"} & fields.keys()
+
+
+SAYS_NOTHING: dict[str, Fault] = {
+    "401": Fault(status=401),
+    "404 with a description": Fault(status=404, body=DOCUMENT),
+    "429": Fault(status=429, headers={"retry-after": "60"}),
+    "529": Fault(status=529),
+    "500 in HTML": Fault(status=500, body="<h1>oops</h1>"),
+    "200 in HTML": Fault(body="<!doctype html><title>Sign in</title>"),
+    "204": Fault(status=204),
+    "empty": Fault(body=""),
+    "OpenAI's shape": Fault(body={"id": "m", "object": "model", "created": 1, "owned_by": "me"}),
+    "an error": Fault(body={"error": {"message": "no such route"}}),
+    "a list": Fault(body=[DOCUMENT]),
+    "no field": Fault(body={"type": "model", "id": "m"}),
+    "nonsense numbers": Fault(body={"type": "model", "max_input_tokens": 0, "max_tokens": "many"}),
+    "NaN": Fault(body='{"type": "model", "max_tokens": 5, "x": NaN}'),
+    "a number of 5000 digits": Fault(body=f'{{"type": "model", "max_tokens": {"9" * 5000}}}'),
+    "deeper than anybody means it": Fault(body='{"type": "model", "x": ' + "[" * 50_000),
+    "invalid UTF-8": Fault(body=b'{"type": "model", "max_tokens": 5, "id": "\xff"}'),
+    "half": Fault(cut_after_bytes=40),
+    "half that looks whole": Fault(cut_after_bytes=40, framing="close"),
+    "300 KB": Fault(body=padded(300_000)),
+    "a gigabyte": Fault(huge_body_bytes=10**9),
+    "compressed twice": Fault(headers={"content-encoding": "gzip, gzip"}),
+    "compressed, and huge": Fault(body=gzip.compress(padded(10**7)), headers={"content-encoding": "gzip"}),
+    "not compressed as it says": Fault(headers={"content-encoding": "gzip"}),
+    "reset": Fault(reset_before_headers=True),
+    "closed": Fault(close_before_headers=True),
+    "half a head": Fault(partial_headers_bytes=20),
+    "no HTTP": Fault(garbage="SSH-2.0-OpenSSH_9.6\r\n"),
+    "no status": Fault(garbage="HTTP/1.1 abc OK\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("fault", SAYS_NOTHING.values(), ids=SAYS_NOTHING)
+def test_whatever_is_no_description_is_none_asked_for_once_and_breaks_no_message(
+    describing, rig, fault
+) -> None:
+    server = describing(fault)
+    client = rig(server)
+    started_s = time.monotonic()
+    assert client.describe() is None
+    assert time.monotonic() - started_s < DESCRIPTION_S - 1
+    assert len(server.lookups) == 1
+    assert client.events.events == []
+    assert client.send().text == "ok"
+
+
+def test_one_nonsense_number_does_not_take_the_other_with_it(describing, rig) -> None:
+    fault = Fault(body={"type": "model", "max_input_tokens": 32_768, "max_tokens": 1e30})
+    assert rig(describing(fault)).describe() == ModelDescription(32_768, None)
+
+
+def test_a_model_that_the_server_does_not_know_is_none(describing, rig) -> None:
+    assert rig(describing()).describe("another") is None
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_no_redirect_is_followed(describing, rig, status) -> None:
+    elsewhere = describing()
+    location = f"{elsewhere.base_url}/v1/models/claude-test"
+    assert rig(describing(Fault(status=status, headers={"location": location}))).describe() is None
+    assert elsewhere.lookups == ()
+
+
+@pytest.mark.parametrize(
+    ("size", "description"), [(DESCRIPTION_BYTES, SAID), (DESCRIPTION_BYTES + 1, None)], ids=["at", "over"]
+)
+def test_a_document_of_256_kib_is_read_and_a_byte_more_is_not(describing, rig, size, description) -> None:
+    assert rig(describing(Fault(body=padded(size)))).describe() == description
+
+
+def test_a_refused_connection_is_none(rig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert rig(f"http://127.0.0.1:{port}").describe() is None
+
+
+def test_an_unknown_host_is_none(rig, monkeypatch) -> None:
+    def lookup(*_args: object, **_named: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    client = rig("http://api.example.test")
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    assert client.describe() is None
+
+
+@pytest.mark.parametrize("header", ["two\nlines", "世界"])
+def test_a_header_that_http_cannot_carry_is_none(rig, describing, header) -> None:
+    assert rig(describing(), headers=(("x-team", header),)).describe() is None
+
+
+def test_an_id_that_is_no_unicode_is_none(rig, describing) -> None:
+    assert rig(describing()).describe("half a pair \ud800") is None
+
+
+def test_a_url_that_is_none_is_none(rig, describing) -> None:
+    assert rig("http://ä..b", http=rig(describing()).http).describe() is None
+
+
+# --- The bound
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(stall_before_headers_s=30),
+        Fault(drip_s=0.02),
+        Fault(status=404, body="x" * 999, drip_s=0.02),
+    ],
+    ids=["silence", "drip", "the drip of an error"],
+)
+def test_a_slow_server_is_given_up_at_the_bound_and_leaves_no_thread(describing, rig, fault) -> None:
+    client = rig(describing(fault))
+    started_s = time.monotonic()
+    assert client.describe(within_s=SHORT_S) is None
+    assert SHORT_S <= time.monotonic() - started_s < SHORT_S + 1
+    assert await_no_exchange(1.0)
+    assert client.send().text == "ok"
+
+
+def test_the_bound_is_five_seconds_where_nobody_names_another(describing, rig, monkeypatch) -> None:
+    client = rig(describing(Fault(stall_before_headers_s=30)))
+    started_s = client.clock.now_s()
+    bounds: list[float] = []
+    wait = client.waiter.wait
+
+    def hasty(mailbox: Any, *, until_s: float, waiting_for: str) -> Any:
+        bounds.append(until_s - started_s)
+        return wait(mailbox, until_s=client.clock.now_s(), waiting_for=waiting_for)
+
+    monkeypatch.setattr(client.waiter, "wait", hasty)
+    assert client.describe() is None
+    assert bounds[-1] == pytest.approx(5.0, abs=0.5)
+
+
+def test_a_drip_that_would_be_whole_in_time_is_read(describing, rig) -> None:
+    assert rig(describing(Fault(drip_s=0.0005))).describe() == SAID
+
+
+def test_a_server_that_never_stops_sending_does_not_put_the_bound_off(raw_server, rig) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:  # one byte in each chunk: there is always one more, and 256 KiB take seconds
+            sock.sendall(b"1\r\nx\r\n" * 1000)
+
+    started_s = time.monotonic()
+    assert rig(raw_server(serve)).describe(within_s=SHORT_S) is None
+    assert time.monotonic() - started_s < SHORT_S + 1
+    assert await_no_exchange(1.0)
+
+
+def test_a_connect_that_nobody_accepts_ends_at_the_bound(rig, full_backlog) -> None:
+    started_s = time.monotonic()
+    assert rig(full_backlog).describe(within_s=SHORT_S) is None
+    assert time.monotonic() - started_s < SHORT_S + 1
+    assert await_no_exchange(3.0)
+
+
+def test_the_bound_holds_with_every_clock_off(describing, rig) -> None:
+    off = ClockLimits(connect_s=0, first_byte_s=0, bytes_idle_s=0, progress_idle_s=0, response_s=0)
+    client = rig(describing(Fault(stall_before_headers_s=30)), limits=off)
+    assert client.describe(within_s=SHORT_S) is None
+
+
+# --- Whoever stops the run is heard
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(stall_before_headers_s=30), Fault(drip_s=0.05)], ids=["silence", "drip"]
+)
+def test_a_signal_ends_the_wait_at_once_and_its_thread(describing, rig, fault) -> None:
+    client = rig(describing(fault))
+    timer = threading.Timer(0.1, client.waiter.note_signal, [15])
+    started_s = time.monotonic()
+    timer.start()
+    with pytest.raises(SignalReceived):
+        client.describe()
+    timer.join()
+    assert time.monotonic() - started_s < 1
+    assert await_no_exchange(1.0)
+    assert client.send().text == "ok"
+
+
+def test_the_end_of_the_runs_time_ends_the_wait(describing, rig) -> None:
+    client = rig(describing(Fault(stall_before_headers_s=30)))
+    client.waiter.run_ends_s = client.clock.now_s() + 0.1
+    with pytest.raises(TimeIsUp):
+        client.describe()
+    assert await_no_exchange(1.0)
+
+
+class Impatient:
+    """A driver whose one line asks for the work to stop."""
+
+    def __init__(self, client: Any) -> None:
+        self.mailbox = client.waiter.mailbox()
+
+    def can_take(self) -> bool:
+        return True
+
+    def handle(self, _item: Any, *, waiting_for: str | None = None) -> None:
+        assert waiting_for is not None
+        assert "says of its model" in waiting_for
+        raise InterruptRequested
+
+
+def test_a_control_line_is_taken_during_the_wait(describing, rig) -> None:
+    client = rig(describing(Fault(stall_before_headers_s=30)))
+    client.waiter.steering = driver = Impatient(client)
+    driver.mailbox.put("interrupt")
+    with pytest.raises(InterruptRequested):
+        client.describe()
+    assert await_no_exchange(1.0)
+
+
+# --- The connection
+
+
+def keeping_alive(status: str, document: bytes) -> Callable[[socket.socket], None]:
+    """Every question on one connection; messages are answered, questions about models with these."""
+
+    def serve(sock: socket.socket) -> None:
+        while request := read_request(sock):
+            is_message = request.startswith(b"POST")
+            body, kind = (MESSAGE, "text/event-stream") if is_message else (document, "application/json")
+            line = "200 OK" if is_message else status
+            head = f"HTTP/1.1 {line}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+            sock.sendall(head.encode() + body)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "description"),
+    [
+        ("200 OK", json.dumps(DOCUMENT).encode(), SAID),
+        ("200 OK", b"<html>", None),
+        ("404 Not Found", b'{"type":"error"}', None),
+    ],
+)
+def test_questions_and_messages_take_turns_on_one_connection(
+    raw_server, rig, status, document, description
+) -> None:
+    server = raw_server(keeping_alive(status, document))
+    client = rig(server)
+    for _ in range(20):
+        assert client.describe() == description
+        assert client.send().text == "ok"
+        # A message is whole before its body's end has been read; a description is not.
+        assert await_no_exchange(1.0)
+    assert server.connections == 1
+
+
+def test_a_connection_that_was_given_up_is_not_used_again(raw_server, rig) -> None:
+    def serve(sock: socket.socket) -> None:
+        if read_request(sock).startswith(b"POST"):
+            sock.sendall(http_answer(MESSAGE))
+            return
+        sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{")
+        sock.recv(65536)
+
+    server = raw_server(serve)
+    client = rig(server)
+    assert client.describe(within_s=0.1) is None
+    assert client.send().text == "ok"
+    assert server.connections == 2
+
+
+def test_a_server_that_resets_after_its_document_is_believed(raw_server, rig) -> None:
+    body = json.dumps(DOCUMENT).encode()
+
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        sock.recv(1)
+        reset(sock)
+
+    assert rig(raw_server(serve)).describe() == SAID

@@ -1,0 +1,51 @@
+"""The reader thread: how far it reads ahead, and that nobody needs to read what it has."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from ralph.api.exchange import READ_AHEAD_CHUNKS, Wire
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+
+
+class EndlessServer:
+    """Stands where the HTTP client stands, and counts the chunks that were taken from it."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.was_closed = threading.Event()
+
+    def send(self, _request: Any, *, stream: bool) -> Any:
+        assert stream
+        return SimpleNamespace(
+            status_code=200, headers={}, iter_raw=self._chunks, stream=None, close=self.was_closed.set
+        )
+
+    def _chunks(self) -> Any:
+        while self.taken < 100_000:
+            self.taken += 1
+            yield b"x" * 1000
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_server_that_is_faster_than_we_is_read_only_a_little_ahead() -> None:
+    server: Any = EndlessServer()
+    exchange = Wire(server, InboxWaiter(SystemClock())).start(SimpleNamespace(extensions={}))  # type: ignore[arg-type]
+    wait_until(lambda: server.taken == READ_AHEAD_CHUNKS + 1)
+    time.sleep(0.05)
+    assert server.taken == READ_AHEAD_CHUNKS + 1
+    exchange.next_item(None, "the head")
+    exchange.next_item(None, "a chunk")
+    wait_until(lambda: server.taken == READ_AHEAD_CHUNKS + 2)
+    exchange.abort()
+    wait_until(server.was_closed.is_set)

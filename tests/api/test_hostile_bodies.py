@@ -1,0 +1,194 @@
+"""Bodies that are larger than they look, and connections that hold more than was asked for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import threading
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.api import reception
+from ralph.values.errors import HttpError, StreamParse, StreamTransient
+from tests.api.harness import (
+    START,
+    await_no_exchange,
+    end,
+    http_answer,
+    read_request,
+    sse,
+    text_block,
+    tool_block,
+)
+from tests.memory import peak_kib, reset_peak
+
+if TYPE_CHECKING:
+    import socket
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+WHOLE = sse(START, *text_block(0, "ok"), *end())
+
+
+def encoded(body: bytes, encoding: str, status: str = "200 OK") -> bytes:
+    return http_answer(body, status=status, headers=f"content-encoding: {encoding}\r\n")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "identity"])
+def test_a_body_that_was_compressed_unasked_is_read_all_the_same(raw_server, rig, encoding) -> None:
+    body = {"identity": WHOLE, "deflate": zlib.compress(WHOLE)}.get(encoding, gzip.compress(WHOLE))
+    assert rig(raw_server(encoded(body, encoding))).send().text == "ok"
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "gzip;q=1", "zstd"])
+def test_other_encodings_are_refused_by_name(raw_server, rig, encoding) -> None:
+    with pytest.raises(StreamParse, match="not asked for") as caught:
+        rig(raw_server(encoded(WHOLE, encoding))).send()
+    assert encoding in str(caught.value)
+
+
+def test_a_compressed_body_that_is_broken_or_cut_is_an_error(raw_server, rig) -> None:
+    for body in (b"no gzip at all", gzip.compress(WHOLE)[:-12]):
+        with pytest.raises((StreamParse, StreamTransient)):
+            rig(raw_server(encoded(body, "gzip"))).send()
+
+
+@linux_only
+@pytest.mark.parametrize("status", ["200 OK", "500 No"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a14_a_bomb_of_a_few_kilobytes_stays_small(raw_server, rig, status, layers) -> None:
+    bomb = b"\0" * 300_000_000
+    for _ in range(layers):
+        bomb = gzip.compress(bomb, 9)
+    client = rig(raw_server(encoded(bomb, ", ".join(["gzip"] * layers), status)))
+    del bomb
+    reset_peak()
+    before_kib = peak_kib()
+    with pytest.raises((StreamParse, StreamTransient, HttpError)):
+        client.send()
+    assert peak_kib() - before_kib < 60_000
+    assert await_no_exchange(1.0)
+
+
+@linux_only
+def test_a10_an_answer_that_never_ends_is_refused_before_it_fills_the_memory(raw_server, rig) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(http_answer(sse(START, *text_block(0)[:1])))
+        delta = sse(*text_block(0, "x" * 100_000)[1:2])
+        while True:
+            sock.sendall(delta)
+
+    client = rig(raw_server(serve))
+    client.events.emit = lambda _event: None  # it would keep them all
+    reset_peak()
+    before_kib = peak_kib()
+    with pytest.raises(StreamParse, match="larger than 64 MiB"):
+        client.send()
+    assert peak_kib() - before_kib < 150_000
+
+
+def test_a15_a_json_body_without_end_is_cut_and_refused(raw_server, rig) -> None:
+    body = b'{"type": "message", "content": [' + b"[]," * (reception.JSON_BODY_BYTES // 3 + 1000)
+    with pytest.raises(StreamParse, match="not an event stream"):
+        rig(raw_server(http_answer(body, "application/json"))).send()
+
+
+def test_a23_a_damaged_tool_input_in_a_json_message_asks_again(raw_server, rig) -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "a?b"}}
+    message = {"type": "message", "content": [call], "stop_reason": "tool_use"}
+    body = json.dumps(message).encode().replace(b"a?b", b"a\xffb")
+    with pytest.raises(StreamTransient, match="invalid UTF-8"):
+        rig(raw_server(http_answer(body, "application/json"))).send()
+
+
+def test_a13_a_content_type_that_comes_twice_is_still_one(raw_server, rig) -> None:
+    answer = http_answer(WHOLE, headers="content-type: text/event-stream\r\n")
+    assert rig(raw_server(answer)).send().text == "ok"
+
+
+def test_a13_a_key_in_a_content_type_is_not_repeated(answering) -> None:
+    with pytest.raises(StreamParse) as caught:
+        answering(b"{}", "SK-test-0123456789 sk-test-0123456789").send()
+    assert "sk-test-0123456789" not in str(caught.value)
+
+
+# --- One connection for many requests
+
+
+def framed(body: bytes, *, chunked: bool = False) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+    if chunked:
+        return head + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    return head + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+STALE = sse(START, *tool_block(0, '{"command": "echo stale"}'), *end("tool_use"))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("behind", [framed(STALE), b"\r\n", b"0\r\n\r\n", b"x"])
+def test_bytes_behind_an_answer_never_pass_for_the_next_one(raw_server, rig, chunked, behind) -> None:
+    def serve(sock: socket.socket) -> None:
+        while read_request(sock):
+            sock.sendall(framed(WHOLE, chunked=chunked) + behind)
+
+    server = raw_server(serve)
+    client = rig(server)
+    for asked in range(1, 4):
+        assert client.send().text == "ok"
+        assert await_no_exchange(2.0)
+        assert server.connections == asked, "a connection that holds more than its answer is not used again"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_connection_that_holds_nothing_more_is_used_again(raw_server, rig, chunked) -> None:
+    def serve(sock: socket.socket) -> None:
+        while read_request(sock):
+            sock.sendall(framed(WHOLE, chunked=chunked))
+
+    server = raw_server(serve)
+    client = rig(server)
+    for _ in range(3):
+        assert client.send().text == "ok"
+        assert await_no_exchange(2.0)
+    assert server.connections == 1
+
+
+def test_a_server_that_goes_on_after_its_answer_is_left_after_64_kib(raw_server, rig) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(http_answer(WHOLE))
+        while True:
+            sock.sendall(b": still here\n" * 1000)
+
+    client = rig(raw_server(serve))
+    assert client.send().text == "ok"
+    assert await_no_exchange(2.0)
+
+
+def test_a_connection_that_is_given_up_is_reset_so_that_the_server_hears_of_it(raw_server, rig) -> None:
+    seen: list[type[OSError]] = []
+    left, told = threading.Event(), threading.Event()
+
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(http_answer(b"data: nonsense\n\n"))
+        while sock.recv(1):
+            pass
+        left.wait(5)
+        try:  # after an ordinary close the first byte would still be taken
+            sock.sendall(b"x")
+        except OSError as error:
+            seen.append(type(error))
+        told.set()
+
+    client = rig(raw_server(serve))
+    with pytest.raises(Exception, match="undecodable JSON"):
+        client.send()
+    assert await_no_exchange(2.0)
+    left.set()
+    assert told.wait(5)
+    assert seen == [BrokenPipeError]

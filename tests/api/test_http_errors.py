@@ -1,0 +1,192 @@
+"""Statuses outside 2xx: their fields are kept, their bodies bounded, their redirects not followed (A13, A14, A17-A19)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.api.clocks import ERROR_BODY_S, ClockLimits
+from ralph.api.reception import ERROR_BODY_BYTES
+from ralph.mock_api import Fault
+from ralph.values.classify import ErrorClass, FailureKind, classify_error, failure_kind
+from ralph.values.errors import HttpError
+from ralph.values.ports import SignalReceived
+from tests.api.harness import KEY, Rig, await_no_exchange, http_answer, read_request
+
+if TYPE_CHECKING:
+    import socket
+
+
+def failure(client: Rig) -> HttpError:
+    with pytest.raises(HttpError) as caught:
+        client.send()
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a13_a_redirect_is_not_followed_and_takes_no_key_along(serve, rig, status) -> None:
+    elsewhere = serve()
+    location = f"{elsewhere.base_url}/v1/messages?key={KEY[1]}"
+    error = failure(rig(serve(Fault(status=status, headers={"location": location}, body="moved"))))
+    assert error.status == status
+    assert elsewhere.base_url in str(error)
+    assert KEY[1] not in str(error)
+    assert classify_error(error) is ErrorClass.PERMANENT
+    assert elsewhere.request_count == 0
+
+
+@pytest.mark.parametrize("location", ["http://[", "https://h:port/", "http://a\x01b/", "//", ""])
+def test_a13_a_redirect_to_nonsense_is_permanent_too(rig, raw_server, location) -> None:
+    answer = http_answer(b"", "text/html", "302 Found", f"location: {location}\r\n")
+    error = failure(rig(raw_server(answer)))
+    assert error.status == 302
+    assert classify_error(error) is ErrorClass.PERMANENT
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 529])
+@pytest.mark.parametrize("body", ["<html><title>Bad Gateway</title></html>", "", "{", "\ufffd", "[1]"])
+def test_a14_a_gateways_page_is_no_reason_to_stop(serve, rig, status, body) -> None:
+    error = failure(rig(serve(Fault(status=status, body=body))))
+    assert (error.status, error.body, error.error_type, error.message) == (status, body, None, None)
+    assert classify_error(error) is ErrorClass.TRANSIENT
+
+
+def test_a14_a_huge_body_is_cut_at_64_kib_and_not_waited_for(serve, rig) -> None:
+    started_s = time.monotonic()
+    error = failure(rig(serve(Fault(status=503, huge_body_bytes=1 << 30))))
+    assert len(error.body) == ERROR_BODY_BYTES == 65536
+    assert time.monotonic() - started_s < 1.5
+    assert await_no_exchange(1.0)
+
+
+@pytest.mark.parametrize("waits", [{"response_s": 0.4}, {}])
+def test_a14_a_body_that_never_comes_is_not_waited_for_long(raw_server, rig, waits) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(b"HTTP/1.1 503 Busy\r\ncontent-length: 9\r\n\r\nhalf")
+        sock.recv(1)
+
+    started_s = time.monotonic()
+    error = failure(rig(raw_server(serve), limits=ClockLimits(**waits)))
+    assert (error.status, error.body) == (503, "half")
+    assert time.monotonic() - started_s < (1.5 if waits else ERROR_BODY_S + 1)
+
+
+def test_a_run_that_is_stopped_while_an_errors_body_comes_still_knows_the_status(raw_server, rig) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(b"HTTP/1.1 401 No\r\ncontent-length: 9\r\n\r\nhalf")
+        threading.Timer(0.2, client.waiter.note_signal, [15]).start()  # the status has been seen by then
+        sock.recv(1)
+
+    client = rig(raw_server(serve))
+    with pytest.raises(SignalReceived) as caught:
+        client.send()
+    assert isinstance(caught.value.__cause__, HttpError)
+    assert caught.value.__cause__.status == 401
+
+
+def test_cookies_are_neither_kept_nor_sent(raw_server, rig) -> None:
+    server = raw_server(http_answer(b"", status="503 Busy", headers="set-cookie: a=b; path=/\r\n"))
+    client = rig(server)
+    for _ in range(2):
+        failure(client)
+    assert b"cookie" not in server.requests[1].lower()
+
+
+def test_a14_a_broken_body_does_not_hide_the_status(serve, rig) -> None:
+    fault = Fault(status=503, body="x" * 1000, cut_after_bytes=10, headers={"retry-after": "7"})
+    error = failure(rig(serve(fault)))
+    assert (error.status, error.retry_after, error.body) == (503, 7.0, "x" * 10)
+
+
+@pytest.mark.parametrize(
+    ("headers", "wish_s"),
+    [
+        ({}, None),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "9" * 35}, 1e10),
+        ({"retry-after": "Mon, 01 Jan 2001 00:00:00 GMT"}, 0.0),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"X-RateLimit-Reset": "12"}, 12.0),
+    ],
+)
+def test_a17_the_servers_wish_is_read(serve, rig, headers, wish_s) -> None:
+    error = failure(rig(serve(Fault(status=429, headers=headers))))
+    assert error.retry_after == wish_s
+    assert failure_kind(error) is FailureKind.RATE_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("status", "error_type"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (402, "billing_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (413, "request_too_large"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (504, "timeout_error"),
+        (529, "overloaded_error"),
+    ],
+)
+def test_a18_a19_an_error_keeps_its_fields(serve, rig, status, error_type) -> None:
+    server = serve(Fault(status=status, message="because"))
+    error = failure(rig(server))
+    assert (error.status, error.error_type, error.message) == (status, error_type, "because")
+    assert error.request_id == "req_mock_000000"
+    assert str(error) == f"HTTP {status} {error_type}: because (request req_mock_000000)"
+    assert server.request_count == 1
+
+
+@pytest.mark.parametrize(("value", "says"), [("true", True), ("FALSE", False), ("maybe", None), ("", None)])
+def test_x_should_retry_is_read(serve, rig, value, says) -> None:
+    assert failure(rig(serve(Fault(status=400, headers={"x-should-retry": value})))).should_retry is says
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"error": {"message": "m", "type": "t", "code": "c"}}, ("m", "t", None)),
+        ({"error": {"message": "m", "details": {"error_code": "c"}}}, ("m", None, "c")),
+        ({"error": "m"}, ("m", None, None)),
+        ({"message": "m", "object": "error"}, ("m", None, None)),
+        ({"error": {"message": 3, "type": ["t"], "details": "d"}}, (None, None, None)),
+        ({"error": None}, (None, None, None)),
+        ([], (None, None, None)),
+    ],
+)
+def test_errors_of_every_shape_are_read(serve, rig, body: Any, fields) -> None:
+    error = failure(rig(serve(Fault(status=400, body=body))))
+    assert (error.message, error.error_type, error.error_code) == fields
+
+
+def test_an_error_that_repeats_the_key_is_redacted(serve, rig) -> None:
+    error = failure(rig(serve(Fault(status=401, message=f"bad key {KEY[1]}"))))
+    assert error.message == "bad key [redacted]"
+    assert KEY[1] not in error.body
+
+
+def test_an_error_leaves_the_connection_usable(raw_server, rig) -> None:
+    answer = b"HTTP/1.1 529 Overloaded\r\ncontent-length: 2\r\n\r\n{}"
+
+    def serve(sock) -> None:
+        while read_request(sock):
+            sock.sendall(answer)
+
+    server = raw_server(serve)
+    client = rig(server)
+    for _ in range(3):
+        assert failure(client).status == 529
+        assert await_no_exchange(1.0)
+    assert server.connections == 1

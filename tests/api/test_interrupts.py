@@ -1,0 +1,133 @@
+"""A signal ends every wait of a request at once and leaves no thread and no half answer behind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.api.clocks import ClockLimits
+from ralph.mock_api import Fault, Step, Turn
+from ralph.values.events import ResponseDiscarded
+from ralph.values.ports import Interrupted
+from tests.api.harness import WHOLE_TURN, Rig, await_no_exchange, read_request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AFTER_S = 0.1
+
+
+def interrupted_after_s(client: Rig) -> float:
+    """Seconds from the signal to the exception."""
+    timer = threading.Timer(AFTER_S, client.waiter.note_signal, [15])
+    started_s = time.monotonic()
+    timer.start()
+    with pytest.raises(Interrupted) as caught:
+        client.send()
+    timer.join()
+    assert caught.value.signal_number == 15
+    return time.monotonic() - started_s - AFTER_S
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(stall_after_events=5),
+        Fault(stall_after_events=0),
+        Fault(stall_after_events=5, ping_interval_s=0.01),
+        Fault(drip_s=0.01),
+    ],
+    ids=["mid-stream", "after the headers", "pings", "drip"],
+)
+def test_a_signal_ends_a_request_that_waits_for_bytes(serve, rig, fault) -> None:
+    client = rig(serve(Step(WHOLE_TURN, fault), Turn("next")))
+    assert interrupted_after_s(client) < 0.3
+    assert await_no_exchange(1.0)
+    assert client.send().text == "next"
+
+
+def test_a_signal_ends_the_wait_for_the_first_byte(serve, rig) -> None:
+    client = rig(serve(Fault(stall_before_headers_s=30, status=500)))
+    assert interrupted_after_s(client) < 0.3
+    assert await_no_exchange(1.0)
+
+
+def test_a_signal_ends_the_wait_for_the_body_of_an_error(raw_server, rig) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(b"HTTP/1.1 500 Oops\r\ncontent-length: 100\r\n\r\nhalf")
+        sock.recv(65536)
+
+    assert interrupted_after_s(rig(raw_server(serve))) < 0.3
+    assert await_no_exchange(1.0)
+
+
+def test_a_signal_ends_a_connect(rig, full_backlog) -> None:
+    assert interrupted_after_s(rig(full_backlog, limits=ClockLimits(connect_s=0.4, response_s=5))) < 0.3
+    assert await_no_exchange(2.0)
+
+
+def test_a_signal_ends_a_tls_handshake(raw_server, rig) -> None:
+    def serve(sock: socket.socket) -> None:
+        while sock.recv(65536):
+            pass
+
+    client = rig(
+        f"https://127.0.0.1:{raw_server(serve).port}", limits=ClockLimits(connect_s=0.4, response_s=5)
+    )
+    assert interrupted_after_s(client) < 0.3
+    assert await_no_exchange(2.0)
+
+
+@pytest.fixture
+def slow_lookup(monkeypatch) -> Iterator[threading.Event]:
+    """A resolver that answers once the event is set."""
+    answer = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def lookup(_host: str, port: int, *rest: int, **named: int) -> Any:
+        answer.wait(5)
+        return resolve("127.0.0.1", port, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    yield answer
+    answer.set()
+    assert await_no_exchange(2.0)
+
+
+def test_a_signal_ends_the_wait_for_a_name_lookup_and_its_thread_sends_nothing(
+    serve, rig, slow_lookup
+) -> None:
+    server = serve(Turn("never asked for"))
+    client = rig(f"http://api.example.test:{server.port}")
+    assert interrupted_after_s(client) < 0.3
+    slow_lookup.set()
+    assert await_no_exchange(2.0)
+    assert server.request_count == 0
+
+
+def test_a_lookup_left_behind_does_not_break_the_next_request(serve, rig, slow_lookup) -> None:
+    server = serve(Turn("first"), Turn("second"))
+    client = rig(f"http://api.example.test:{server.port}")
+    interrupted_after_s(client)
+    threading.Timer(0.05, slow_lookup.set).start()
+    assert client.send().text == "first"
+    assert await_no_exchange(2.0)
+
+
+def test_a_signal_that_came_before_the_request_ends_it_at_once(serve, rig) -> None:
+    client = rig(serve(Turn("ok"), Turn("ok")))
+    client.waiter.note_signal(2)
+    with pytest.raises(Interrupted):
+        client.send()
+    assert await_no_exchange(1.0)
+
+
+def test_what_had_streamed_before_a_signal_is_marked_discarded(serve, rig) -> None:
+    client = rig(serve(Step(WHOLE_TURN, Fault(stall_after_events=5))))
+    interrupted_after_s(client)
+    assert [event.message_id for event in client.events.of(ResponseDiscarded)] == ["m1"]

@@ -1,0 +1,123 @@
+"""Nothing comes back, or nothing that is HTTP: `Api`, with a cause of our own (A1, A2, A4, A5, and two clocks)."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from ralph.api.clocks import ClockLimits
+from ralph.mock_api import Fault, Turn
+from ralph.values.classify import ErrorClass, classify_error
+from ralph.values.errors import Api, NetworkCause
+from ralph.values.events import ClockFired
+from tests.api.harness import KEY, Rig, await_no_exchange, read_request, reset
+
+
+def failure(client: Rig) -> Api:
+    with pytest.raises(Api) as caught:
+        client.send()
+    return caught.value
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_a1_a_refused_connection_is_transient_and_names_the_host(rig, raw_server) -> None:
+    port = free_port()
+    client = rig(f"http://127.0.0.1:{port}")
+    error = failure(client)
+    assert error.cause is NetworkCause.REFUSED
+    assert error.host == f"127.0.0.1:{port}"
+    assert classify_error(error) is ErrorClass.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "error_class"),
+    [
+        (socket.EAI_AGAIN, NetworkCause.DNS_TEMPORARY, ErrorClass.TRANSIENT),
+        (socket.EAI_NONAME, NetworkCause.DNS_UNKNOWN_HOST, ErrorClass.PERMANENT),
+    ],
+)
+def test_a2_a_failed_name_lookup_is_told_by_its_code(rig, monkeypatch, code, cause, error_class) -> None:
+    def lookup(*_args: object, **_named: object) -> None:
+        raise socket.gaierror(code, "the resolver's own words")
+
+    client = rig("http://api.example.test")
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    error = failure(client)
+    assert error.cause is cause
+    assert error.host == "api.example.test"
+    assert "the resolver's own words" in error.detail
+    assert classify_error(error) is error_class
+
+
+@pytest.mark.parametrize("at_accept", [True, False])
+@pytest.mark.parametrize("ends", [{"reset_before_headers": True}, {"close_before_headers": True}])
+def test_a4_an_end_before_any_byte_is_transient(serve, rig, ends, at_accept) -> None:
+    error = failure(rig(serve(Fault(at_accept=at_accept, **ends))))
+    assert error.cause in {NetworkCause.RESET, NetworkCause.PROTOCOL_GARBAGE}
+    assert classify_error(error) is ErrorClass.TRANSIENT
+
+
+def test_a5_a_reset_inside_the_headers_is_transient_at_every_byte(raw_server, rig) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    cuts = iter(range(1, len(head)))
+
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(head[: next(cuts)])
+        reset(sock)
+
+    client = rig(raw_server(serve))
+    for _ in range(1, len(head)):
+        assert classify_error(failure(client)) is ErrorClass.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00\xff\xfe\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"\r\n" * 3]
+)
+def test_a5_garbage_for_a_status_line_is_transient(serve, rig, garbage) -> None:
+    error = failure(rig(serve(Fault(garbage=garbage))))
+    assert error.cause is NetworkCause.PROTOCOL_GARBAGE
+    assert classify_error(error) is ErrorClass.TRANSIENT
+
+
+def test_the_first_byte_clock_ends_a_silent_server(serve, rig) -> None:
+    limits = ClockLimits(first_byte_s=0.2, response_s=5)
+    client = rig(serve(Fault(stall_before_headers_s=30, status=500), Turn("ok")), limits=limits)
+    started_s = time.monotonic()
+    error = failure(client)
+    assert 0.2 <= time.monotonic() - started_s < 1.5
+    assert error.cause is NetworkCause.TIMEOUT
+    assert client.events.of(ClockFired) == [ClockFired("first byte", 0.2)]
+    assert await_no_exchange(1.0)
+    assert client.send().text == "ok"
+
+
+def test_the_connect_clock_ends_a_connect_that_nobody_accepts(rig, full_backlog) -> None:
+    client = rig(full_backlog, limits=ClockLimits(connect_s=0.2, response_s=5))
+    started_s = time.monotonic()
+    error = failure(client)
+    assert 0.2 <= time.monotonic() - started_s < 1.0
+    assert error.cause is NetworkCause.TIMEOUT
+    assert client.events.of(ClockFired) == [ClockFired("connect", 0.2)]
+    # The thread cannot be ended inside connect(); the request's own timeout does it a little later.
+    assert await_no_exchange(2.0)
+
+
+def test_a_url_that_is_none_is_permanent(rig, serve) -> None:
+    client = rig(serve())
+    broken = Rig("http://ä..b", http=client.http)
+    error = failure(broken)
+    assert error.cause is NetworkCause.BAD_URL
+    assert classify_error(error) is ErrorClass.PERMANENT
+
+
+def test_a_header_that_http_cannot_carry_is_permanent_and_its_value_redacted(rig, serve) -> None:
+    error = failure(rig(serve(), headers=(("x-api-key", KEY[1] + "\n"),)))
+    assert classify_error(error) is ErrorClass.PERMANENT
+    assert KEY[1] not in str(error)

@@ -1,0 +1,163 @@
+"""Proxies from the environment: used, bypassed, and their refusals kept as statuses (A24)."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from ralph.api.clocks import ClockLimits
+from ralph.api.http_client import build_http_client
+from ralph.values.classify import ErrorClass, classify_error, outcome_of
+from ralph.values.errors import Api, HttpError, NetworkCause
+from ralph.values.events import ClockFired
+from ralph.values.outcome import Outcome
+from tests.api.harness import (
+    KEY,
+    START,
+    WHOLE_TURN,
+    end,
+    http_answer,
+    read_request,
+    sse,
+    text_block,
+)
+
+REFUSAL = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 4\r\n\r\nnope"
+PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+
+
+@pytest.fixture
+def proxy_env(monkeypatch):
+    """Sets proxy variables; all others are gone."""
+    for name in PROXY_NAMES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+    def set_variables(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return set_variables
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a24_a_407_ends_the_run_as_auth(raw_server, rig, proxy_env, scheme) -> None:
+    proxy = raw_server(REFUSAL)
+    proxy_env(**{f"{scheme}_proxy": proxy.base_url})
+    client = rig(f"{scheme}://api.example.test", is_loopback=False)
+    with pytest.raises(HttpError) as caught:
+        client.send()
+    assert caught.value.status == 407
+    assert outcome_of(caught.value) is Outcome.AUTH
+
+
+@pytest.mark.parametrize(
+    ("status", "error_class"), [(403, ErrorClass.PERMANENT), (502, ErrorClass.TRANSIENT)]
+)
+def test_a24_what_a_proxy_answers_to_connect_is_a_status(
+    raw_server, rig, proxy_env, status, error_class
+) -> None:
+    proxy = raw_server(f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode())
+    proxy_env(HTTPS_PROXY=proxy.base_url)
+    with pytest.raises(HttpError) as caught:
+        rig("https://api.example.test", is_loopback=False).send()
+    assert caught.value.status == status
+    assert classify_error(caught.value) is error_class
+    assert KEY[1].encode() not in proxy.requests[0], "the key went to the proxy in the clear"
+
+
+def test_a24_plain_http_goes_through_a_forward_proxy(raw_server, rig, proxy_env) -> None:
+    proxy = raw_server(http_answer(sse(START, *text_block(0, "by proxy"), *end())))
+    proxy_env(http_proxy=proxy.base_url.replace("//", "//user:pass@"))
+    assert rig("http://api.example.test", is_loopback=False).send().text == "by proxy"
+    assert proxy.requests[0].startswith(b"POST http://api.example.test/v1/messages HTTP/1.1\r\n")
+    assert b"basic dxnlcjpwyxnz" in proxy.requests[0].lower()
+
+
+def test_a24_a_proxy_without_a_scheme_is_an_http_proxy(raw_server, rig, proxy_env) -> None:
+    proxy = raw_server(REFUSAL)
+    proxy_env(ALL_PROXY=f"127.0.0.1:{proxy.port}")
+    with pytest.raises(HttpError):
+        rig("https://api.example.test", is_loopback=False).send()
+
+
+def test_a24_loopback_bypasses_the_proxy(serve, rig, proxy_env) -> None:
+    proxy_env(
+        HTTP_PROXY="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9", ALL_PROXY="http://127.0.0.1:9"
+    )
+    assert len(rig(serve(WHOLE_TURN), is_loopback=True).send().calls) == 2
+
+
+def test_a24_no_proxy_bypasses_the_proxy(raw_server, rig, proxy_env, monkeypatch) -> None:
+    proxy = raw_server(REFUSAL)
+    proxy_env(HTTP_PROXY=proxy.base_url, NO_PROXY="other.test,.example.test")
+    monkeypatch.setattr(socket, "getaddrinfo", _unknown_host)
+    with pytest.raises(Api) as caught:
+        rig("http://api.example.test", is_loopback=False).send()
+    assert caught.value.cause is NetworkCause.DNS_UNKNOWN_HOST
+    assert proxy.connections == 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+@pytest.mark.parametrize("through_proxy", [False, True], ids=["direct", "proxy"])
+def test_a11_a_connection_asks_whether_the_other_side_is_still_there(
+    raw_server, rig, proxy_env, through_proxy
+) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(http_answer(sse(START, *text_block(0, "ok"), *end())))
+        sock.recv(1)  # the connection stays
+
+    server = raw_server(serve)
+    proxy_env(http_proxy=server.base_url)
+    client = rig("http://api.example.test", is_loopback=False) if through_proxy else rig(server)
+    options: list[tuple[int, int, int]] = []
+
+    def look(_event: object) -> None:
+        sock = client.api._wire.open_socket
+        options.append(
+            (
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+            )
+        )
+
+    client.events.emit = look
+    client.send()
+    assert set(options) == {(1, 60, 90_000)}
+
+
+def test_the_connect_clock_covers_tls_behind_a_proxy(raw_server, rig, proxy_env) -> None:
+    def tunnel_to_nowhere(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        while sock.recv(65536):
+            pass  # the handshake is never answered
+
+    proxy_env(https_proxy=raw_server(tunnel_to_nowhere).base_url)
+    client = rig(
+        "https://api.example.test", is_loopback=False, limits=ClockLimits(connect_s=0.2, response_s=5)
+    )
+    with pytest.raises(Api) as caught:
+        client.send()
+    assert caught.value.cause is NetworkCause.TIMEOUT
+    assert client.events.of(ClockFired) == [ClockFired("connect", 0.2)]
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "ftp://user:secret@127.0.0.1:1", "http://[::g]"])
+def test_a_proxy_that_cannot_be_used_is_a_value_error_without_its_password(proxy_env, proxy) -> None:
+    proxy_env(HTTPS_PROXY=proxy)
+    with pytest.raises(ValueError, match="prox") as caught:
+        build_http_client("https://api.example.test", None, is_loopback=False)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_base_url_that_cannot_be_used_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match=r"999\.1\.1\.1"):
+        build_http_client("http://999.1.1.1", None, is_loopback=False)
+
+
+def _unknown_host(*_args: object, **_named: object) -> None:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

@@ -1,0 +1,427 @@
+"""What makes a message whole, and what never passes for one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.api.stream import StreamAssembler, answer_from_message
+from ralph.values.answer import Answer, MalformedCall, with_sendable_calls
+from ralph.values.errors import AgentError, StreamParse, StreamTransient
+from ralph.values.tool_calls import ToolCall
+
+Event = dict[str, Any]
+
+
+def start(**message: Any) -> Event:
+    usage = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 5}
+    return {
+        "type": "message_start",
+        "message": {"id": "msg_1", "model": "m", "content": [], "usage": usage, **message},
+    }
+
+
+def block(index: int, **fields: Any) -> Event:
+    return {"type": "content_block_start", "index": index, "content_block": fields}
+
+
+def delta(index: int, kind: str, **fields: Any) -> Event:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **fields}}
+
+
+def stop(index: int) -> Event:
+    return {"type": "content_block_stop", "index": index}
+
+
+def end(reason: str | None = "end_turn", **usage: Any) -> list[Event]:
+    return [
+        {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": usage},
+        {"type": "message_stop"},
+    ]
+
+
+def text_block(index: int, *parts: str) -> list[Event]:
+    return [
+        block(index, type="text", text=""),
+        *(delta(index, "text_delta", text=p) for p in parts),
+        stop(index),
+    ]
+
+
+def tool_block(index: int, *parts: str, call_id: str = "tu_1") -> list[Event]:
+    return [
+        block(index, type="tool_use", id=call_id, name="Read", input={}),
+        *(delta(index, "input_json_delta", partial_json=part) for part in parts),
+        stop(index),
+    ]
+
+
+def assemble(*events: Event) -> Answer:
+    assembler = StreamAssembler()
+    for event in events:
+        assembler.feed(event)
+    return assembler.answer()
+
+
+def test_fragments_join_and_counts_are_overwritten_not_added() -> None:
+    answer = assemble(start(), *text_block(0, "Hel", "lo"), *end(output_tokens=7))
+    assert answer.text == "Hello"
+    assert answer.message["usage"] == {"input_tokens": 10, "output_tokens": 7, "cache_read_input_tokens": 5}
+
+
+def test_an_absent_or_null_count_keeps_what_message_start_said() -> None:
+    answer = assemble(start(), *text_block(0, "x"), *end(input_tokens=None, output_tokens=3))
+    assert answer.message["usage"]["input_tokens"] == 10
+
+
+def test_thinking_is_joined_and_its_signature_assigned() -> None:
+    answer = assemble(
+        start(),
+        block(0, type="thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="a"),
+        delta(0, "thinking_delta", thinking="b"),
+        delta(0, "signature_delta", signature="first"),
+        delta(0, "signature_delta", signature="second"),
+        stop(0),
+        *end(),
+    )
+    assert answer.content == [{"type": "thinking", "thinking": "ab", "signature": "second"}]
+
+
+def test_an_empty_argument_buffer_is_an_empty_object_also_without_a_placeholder() -> None:
+    assert assemble(start(), *tool_block(0), *end("tool_use")).calls == (ToolCall("tu_1", "Read", {}),)
+    bare = [block(0, type="tool_use", id="tu_1", name="Read"), stop(0)]
+    assert assemble(start(), *bare, *end("tool_use")).calls == (ToolCall("tu_1", "Read", {}),)
+
+
+ARGUMENTS = '{"file_path": "/a/ü.txt", "limit": 3}'
+
+
+@pytest.mark.parametrize("cut", range(1, len(ARGUMENTS)))
+def test_cut_arguments_never_look_like_a_valid_call(cut: int) -> None:
+    answer = assemble(start(), *tool_block(0, ARGUMENTS[:cut]), *end("max_tokens"))
+    (call,) = answer.calls
+    assert isinstance(call, MalformedCall)
+    assert answer.content[0]["input"] == {"INVALID_JSON": ARGUMENTS[:cut]}
+
+
+def test_a_call_that_max_tokens_ended_is_not_trusted_even_when_it_parses() -> None:
+    (call,) = assemble(start(), *tool_block(0, '{"file_path": "/etc"}'), *end("max_tokens")).calls
+    assert isinstance(call, MalformedCall)
+
+
+@pytest.mark.parametrize(
+    "raw", ["[]", '"text"', "null", "NaN", '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud83d"}', "{" * 5000]
+)
+def test_arguments_that_are_no_proper_object_are_malformed(raw: str) -> None:
+    (call,) = assemble(start(), *tool_block(0, raw), *end("tool_use")).calls
+    assert isinstance(call, MalformedCall)
+
+
+def test_nothing_of_a_refusal_may_run() -> None:
+    assert assemble(start(), *tool_block(0, "{}"), *end("refusal")).calls == ()
+
+
+def test_tool_calls_count_even_when_the_server_says_end_turn() -> None:
+    assert len(assemble(start(), *tool_block(0, "{}"), *end("end_turn")).calls) == 1
+
+
+def test_blocks_closed_late_and_interleaved_are_keyed_by_index() -> None:
+    answer = assemble(
+        start(),
+        block(0, type="text", text=""),
+        delta(0, "text_delta", text="a"),
+        block(1, type="tool_use", id="tu_1", name="Read"),
+        delta(1, "input_json_delta", partial_json="{}"),
+        delta(0, "text_delta", text="b"),
+        stop(0),
+        stop(1),
+        *end("tool_use"),
+    )
+    assert answer.text == "ab"
+    assert answer.calls == (ToolCall("tu_1", "Read", {}),)
+
+
+WORDS = [
+    "type",
+    "index",
+    "message",
+    "content_block",
+    "delta",
+    "usage",
+    "text",
+    "input",
+    "id",
+    "name",
+    "content",
+    "stop_reason",
+    "partial_json",
+    "citations",
+]
+WHOLE = [start(), *text_block(0, "hi"), *tool_block(1, '{"a"', ": 1}"), *end("tool_use", output_tokens=4)]
+
+
+@pytest.mark.parametrize("length", range(len(WHOLE)))
+def test_without_message_stop_there_is_no_message(length: int) -> None:
+    with pytest.raises(StreamTransient):
+        assemble(*WHOLE[:length])
+
+
+@pytest.mark.parametrize("position", range(len(WHOLE)))
+def test_a_structural_event_dropped_is_an_error_or_changes_nothing(position: int) -> None:
+    if WHOLE[position]["type"] == "content_block_delta":
+        return  # a lost delta cannot be seen
+    whole = assemble(*WHOLE)
+    try:
+        got = assemble(*WHOLE[:position], *WHOLE[position + 1 :])
+    except AgentError:
+        return
+    assert got.content == whole.content
+    assert got.calls == whole.calls
+
+
+@pytest.mark.parametrize("position", range(len(WHOLE)))
+def test_a_structural_event_repeated_is_an_error_or_changes_nothing(position: int) -> None:
+    if WHOLE[position]["type"] == "content_block_delta":
+        return  # a repeated delta cannot be seen
+    whole = assemble(*WHOLE)
+    try:
+        got = assemble(*WHOLE[: position + 1], *WHOLE[position:])
+    except AgentError:
+        return
+    assert got.content == whole.content
+
+
+BROKEN = {
+    "second message_start": [start(), start()],
+    "index jumps": [start(), block(1, type="text", text="")],
+    "index repeats": [start(), *text_block(0, "x"), block(0, type="text", text="")],
+    "index is a boolean": [start(), block(False, type="text", text="")],
+    "delta without block": [start(), delta(0, "text_delta", text="x")],
+    "delta after stop": [start(), *text_block(0, "x"), delta(0, "text_delta", text="y")],
+    "stop twice": [start(), *text_block(0, "x"), stop(0)],
+    "open block at the end": [start(), block(0, type="text", text=""), *end()],
+    "text in a tool": [
+        start(),
+        block(0, type="tool_use", id="a", name="b"),
+        delta(0, "text_delta", text="x"),
+    ],
+    "text is a number": [start(), block(0, type="text", text=""), delta(0, "text_delta", text=1)],
+    "tool without id": [start(), block(0, type="tool_use", name="b", input={})],
+    "same id twice": [start(), *tool_block(0), *tool_block(1)],
+    "block is no object": [start(), {"type": "content_block_start", "index": 0, "content_block": []}],
+    "message is no object": [{"type": "message_start", "message": None}],
+}
+
+
+@pytest.mark.parametrize("events", BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_protocol_is_a_permanent_parse_error(events: list[Event]) -> None:
+    with pytest.raises(StreamParse):
+        assemble(*events)
+
+
+def test_a_block_before_message_start_may_be_asked_again() -> None:
+    with pytest.raises(StreamTransient):
+        assemble(*text_block(0, "x"))
+
+
+def test_unknown_events_blocks_deltas_and_fields_survive_or_are_ignored() -> None:
+    future = {"type": "future_thing", "payload": {"deep": [1, 2]}}
+    answer = assemble(
+        {"type": "future_event"},
+        {"type": "ping"},
+        start(container={"id": "c"}),
+        block(0, **future),
+        delta(0, "future_delta", x=1),
+        stop(0),
+        block(1, type="text", text="", citations=None, extra=7),
+        delta(1, "text_delta", text="x", future=True),
+        stop(1),
+        *end("a_new_reason"),
+    )
+    assert answer.content[0] == future
+    assert answer.content[1]["extra"] == 7
+    assert answer.stop_reason == "a_new_reason"
+    assert answer.message["container"] == {"id": "c"}
+
+
+@pytest.mark.parametrize("reason", [None, ""])
+def test_a_missing_stop_reason_is_inferred_and_said(reason: str | None) -> None:
+    answer = assemble(start(), *tool_block(0, "{}"), *end(reason))
+    assert answer.stop_reason == "tool_use"
+    assert "no stop reason" in answer.warnings[0]
+
+
+def test_no_message_delta_is_tolerated_and_said() -> None:
+    answer = assemble(start(), *text_block(0, "x"), {"type": "message_stop"})
+    assert answer.stop_reason == "end_turn"
+    assert any("message_delta" in warning for warning in answer.warnings)
+
+
+def test_invalid_utf8_in_a_tools_input_asks_again_and_in_text_is_said() -> None:
+    assembler = StreamAssembler()
+    for event in (start(), block(0, type="tool_use", id="a", name="Bash", input={})):
+        assembler.feed(event)
+    with pytest.raises(StreamTransient, match="UTF-8"):
+        assembler.feed(
+            delta(0, "input_json_delta", partial_json='{"command": "rm \ufffd'), has_invalid_utf8=True
+        )
+    lenient = StreamAssembler()
+    for event in (start(), *text_block(0, "a\ufffdb"), *end()):
+        lenient.feed(event, has_invalid_utf8="delta" in event)
+    assert any("UTF-8" in warning for warning in lenient.answer().warnings)
+
+
+def test_a_replacement_character_that_the_model_meant_is_no_damage() -> None:
+    answer = assemble(start(), *tool_block(0, '{"text": "\ufffd"}'), *end("tool_use"))
+    assert answer.calls == (ToolCall("tu_1", "Read", {"text": "\ufffd"}),)
+
+
+def test_invalid_utf8_in_an_input_that_came_whole_asks_again_too() -> None:
+    assembler = StreamAssembler()
+    assembler.feed(start())
+    with pytest.raises(StreamTransient, match="UTF-8"):
+        assembler.feed(
+            block(0, type="tool_use", id="a", name="Bash", input={"command": "\ufffd"}), has_invalid_utf8=True
+        )
+
+
+JUNK = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-1, 3), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(WHOLE), st.sampled_from(WORDS), st.sampled_from(WORDS), JUNK), max_size=6
+    )
+)
+def test_whatever_a_server_puts_where_it_does_not_belong_is_one_of_our_errors(changes: list[Any]) -> None:
+    """Single fields of a good stream are replaced by junk, at the top and one level down."""
+    events = [json.loads(json.dumps(event)) for event in WHOLE]
+    for original, outer, inner, junk in changes:
+        event = events[WHOLE.index(original)]
+        if isinstance(event.get(outer), dict):
+            event[outer][inner] = junk
+        elif outer != "type":
+            event[outer] = junk
+    try:
+        answer = assemble(*events)
+    except AgentError:
+        return
+    assert isinstance(answer.text + answer.stop_reason, str)
+
+
+def test_surrogate_halves_of_two_deltas_join() -> None:
+    assert assemble(start(), *text_block(0, "\ud83d", "\ude00!"), *end()).text == "😀!"
+    assert assemble(start(), *text_block(0, "x\ud83d"), *end()).text == "x\ufffd"
+
+
+def test_what_comes_after_message_stop_is_ignored() -> None:
+    answer = assemble(*WHOLE, start(), {"type": "error", "error": {"type": "overloaded_error"}})
+    assert len(answer.calls) == 1
+
+
+def test_a_whole_json_message_is_an_answer_too() -> None:
+    message = {
+        "type": "message",
+        "id": "msg_9",
+        "model": "m",
+        "content": [
+            {"type": "text", "text": "hi"},
+            {"type": "tool_use", "id": "a", "name": "Read", "input": {"x": 1}},
+        ],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 1, "output_tokens": 2},
+    }
+    answer = answer_from_message(message)
+    assert answer.calls == (ToolCall("a", "Read", {"x": 1}),)
+    assert answer.message["usage"] == {"input_tokens": 1, "output_tokens": 2}
+    assert answer.warnings == ()
+
+
+def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> None:
+    answer = assemble(
+        start(), *tool_block(0, call_id="call_0"), *tool_block(1, call_id="call_1"), *end("tool_use")
+    )
+    renamed = with_sendable_calls(answer, {"call_0", "call_0_2"})
+    assert [call.id for call in renamed.calls] == ["call_0_3", "call_1"]
+    assert [block["id"] for block in renamed.content] == ["call_0_3", "call_1"]
+    assert with_sendable_calls(answer, {"other"}) is answer
+
+
+@pytest.mark.parametrize(
+    ("ids", "taken", "sent"),
+    [
+        (["functions.Bash:0"], set(), ["functions_Bash_0"]),
+        (["functions.Bash:0"], {"functions_Bash_0"}, ["functions_Bash_0_2"]),
+        (["a.b", "a:b"], set(), ["a_b", "a_b_2"]),
+        (["a.b", "a_b"], set(), ["a_b_2", "a_b"]),
+        (["\u00e9", " "], set(), ["_", "__2"]),
+        (["a", "a_2"], {"a"}, ["a_3", "a_2"]),
+        (["call-0_A", "9"], set(), ["call-0_A", "9"]),
+    ],
+)
+def test_an_id_that_the_api_refuses_is_replaced_by_one_that_nobody_has(ids, taken, sent) -> None:
+    blocks = [event for index, name in enumerate(ids) for event in tool_block(index, call_id=name)]
+    renamed = with_sendable_calls(assemble(start(), *blocks, *end("tool_use")), taken)
+    assert [call.id for call in renamed.calls] == sent
+    assert [block["id"] for block in renamed.content] == sent
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("functions.Bash", "functions_Bash"),
+        ("Ba sh\n", "Ba_sh_"),
+        ("x" * 128, "x" * 128),
+        ("x" * 129, "x" * 128),
+        ("Read-it_2", "Read-it_2"),
+    ],
+)
+def test_a_name_that_the_api_refuses_is_replaced_in_block_and_call(name: str, sent: str) -> None:
+    block = {"type": "tool_use", "id": "a", "name": name, "input": {}}
+    message = {"type": "message", "content": [block], "stop_reason": "tool_use", "usage": {}}
+    renamed = with_sendable_calls(answer_from_message(message), set())
+    assert ([call.name for call in renamed.calls], renamed.content[0]["name"]) == ([sent], sent)
+
+
+def test_a_call_that_must_not_run_is_renamed_too_as_it_goes_back_all_the_same() -> None:
+    block = {"type": "tool_use", "id": "a.b", "name": "Read", "input": {}}
+    message = {"type": "message", "content": [block], "stop_reason": "refusal", "usage": {}}
+    renamed = with_sendable_calls(answer_from_message(message), {"a_b"})
+    assert (renamed.calls, renamed.content[0]["id"], renamed.call_ids) == ((), "a_b_2", ["a_b_2"])
+
+
+def test_an_unknown_block_with_the_id_of_a_call_keeps_it() -> None:
+    strange = [{"type": "future", "id": {"a": 1}}, {"type": "future", "id": "call_0"}]
+    starts = [
+        event
+        for index, block in enumerate(strange, start=1)
+        for event in (
+            {"type": "content_block_start", "index": index, "content_block": block},
+            {"type": "content_block_stop", "index": index},
+        )
+    ]
+    answer = assemble(start(), *tool_block(0, call_id="call_0"), *starts, *end("tool_use"))
+    renamed = with_sendable_calls(answer, {"call_0"})
+    assert [block["id"] for block in renamed.content] == ["call_0_2", {"a": 1}, "call_0"]
+
+
+@pytest.mark.parametrize("error", [{"message": "boom"}, "boom", {"error": "boom"}])
+def test_an_error_without_a_type_ends_the_stream_with_its_words(error: Any) -> None:
+    with pytest.raises(StreamTransient, match="boom"):
+        assemble(start(), *text_block(0, "half"), {"error": error})
+
+
+@pytest.mark.parametrize("error", [None, {}, ""])
+def test_an_empty_error_field_is_no_error(error: Any) -> None:
+    assert assemble({"error": error}, *WHOLE).stop_reason == "tool_use"

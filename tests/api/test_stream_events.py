@@ -1,0 +1,224 @@
+"""What servers do inside a stream: errors, invalid UTF-8, line ends, unknown and missing things (A16, A22, A23)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ralph.mock_api import ErrorEvent, Fault, Step, Text, Turn, as_events, as_message, encode_events
+from ralph.values.answer import MalformedCall
+from ralph.values.classify import ErrorClass, FailureKind, classify_error, failure_kind
+from ralph.values.errors import AgentError, Json, StreamParse, StreamTransient
+from ralph.values.events import ResponseDiscarded, StreamReceived
+from ralph.values.usage import TokenUsage
+from tests.api.harness import KEY, START, STOP, WHOLE_TURN, end, sse, text_block, tool_block
+
+WHOLE = as_message(WHOLE_TURN)["content"]
+
+
+def failure(client) -> AgentError:
+    with pytest.raises(AgentError) as caught:
+        client.send()
+    return caught.value
+
+
+@pytest.mark.parametrize("after_events", range(len(as_events(WHOLE_TURN))))
+def test_a16_an_overload_after_any_event_is_transient_and_discards_once(serve, rig, after_events) -> None:
+    client = rig(serve(Step(WHOLE_TURN, Fault(error_event=ErrorEvent(after_events=after_events)))))
+    error = failure(client)
+    assert isinstance(error, StreamTransient)
+    assert (error.error_type, error.message) == ("overloaded_error", "Overloaded")
+    assert failure_kind(error) is FailureKind.OVERLOADED
+    discarded = [event.message_id for event in client.events.of(ResponseDiscarded)]
+    assert discarded == (["m1"] if after_events else [])
+
+
+def test_a16_an_error_after_message_stop_is_ignored(answering) -> None:
+    late = {"type": "error", "error": {"type": "api_error", "message": "late"}}
+    assert answering(sse(START, *text_block(0, "ok"), *end(), late)).send().text == "ok"
+
+
+def test_a16_a_rejection_inside_the_stream_is_permanent_and_redacted(answering) -> None:
+    error = failure(
+        answering(sse(START, {"type": "error", "error": {"type": "billing_error", "message": KEY[1]}}))
+    )
+    assert isinstance(error, StreamParse)
+    assert error.message == "[redacted]"
+    assert classify_error(error) is ErrorClass.PERMANENT
+
+
+def test_what_was_thrown_away_is_counted(answering) -> None:
+    client = answering(sse(START, *text_block(0, "half")))
+    assert failure(client).tokens == TokenUsage(input=3, output=2), "4 bytes of text, which the server bills"
+    assert client.events.of(ResponseDiscarded) == [ResponseDiscarded("m1")]
+
+
+@pytest.mark.parametrize("line_ending", ["\n", "\r\n", "\r"])
+def test_every_line_end_of_the_standard_is_read(serve, rig, line_ending) -> None:
+    client = rig(serve(Step(WHOLE_TURN, Fault(line_ending=line_ending))))
+    assert client.send().content == WHOLE
+
+
+@pytest.mark.parametrize(
+    "first", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n\n", b": a comment\n\n", b"id: 1\nretry: 5\n"]
+)
+def test_what_may_stand_before_the_first_event_is_skipped(answering, first) -> None:
+    assert answering(first + sse(START, *text_block(0, "ok"), *end())).send().text == "ok"
+
+
+def test_a_byte_order_mark_inside_the_stream_is_text(answering) -> None:
+    assert answering(sse(START, *text_block(0, "\ufeff", "x\ufeff"), *end())).send().text == "\ufeffx\ufeff"
+
+
+def test_separators_that_only_python_takes_for_line_ends_are_text(answering) -> None:
+    said = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"
+    stream = "".join(
+        f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+        for event in (START, *text_block(0, said), *end())
+    )
+    assert answering(stream.encode()).send().text == said
+
+
+def test_data_over_several_lines_is_one_event(answering) -> None:
+    start = json.dumps(START, indent=1).replace("\n", "\ndata: ")
+    assert answering(f"data: {start}\n\n".encode() + sse(*text_block(0, "ok"), *end())).send().text == "ok"
+
+
+def test_names_of_events_may_be_missing_or_wrong(answering) -> None:
+    stream = sse(START, *text_block(0, "ok"), *end()).replace(b"data: ", b"event: nonsense\ndata: ", 3)
+    assert answering(stream).send().text == "ok"
+
+
+def test_a22_unknown_events_are_passed_on_and_ignored(answering) -> None:
+    future = {"type": "future_event", "x": 1}
+    client = answering(sse(future, START, future, *text_block(0, "ok"), {"no": "type"}, *end()))
+    assert client.send().text == "ok"
+    assert [event.event for event in client.events.of(StreamReceived)].count(future) == 2
+
+
+def test_a22_an_unknown_block_is_kept_as_it_is(serve, rig) -> None:
+    block = {"type": "future_block", "data": [1, {"a": "ü"}], "text": 3}
+    assert rig(serve(Turn([block, Text("ok")]))).send().content[0] == block
+
+
+def whole_block(**fields: Any) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": 0, "content_block": fields},
+        {"type": "content_block_stop", "index": 0},
+    ]
+
+
+@pytest.mark.parametrize("delta", [{"type": "text_delta"}, {"type": "input_json_delta", "partial_json": 1}])
+def test_a22_a_known_delta_of_an_unknown_block_is_ignored(answering, delta) -> None:
+    begin, finish = whole_block(type="future_block", text="as it came")
+    event = {"type": "content_block_delta", "index": 0, "delta": delta}
+    answer = answering(sse(START, begin, event, finish, *end())).send()
+    assert answer.content == [{"type": "future_block", "text": "as it came"}]
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN", b"[" * 101 + b"]" * 101])
+@pytest.mark.parametrize("place", ["usage", "block", "event"])
+def test_a12_what_is_no_json_or_too_deep_is_permanent_wherever_it_stands(answering, number, place) -> None:
+    start = {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 12321}}}
+    places: dict[str, list[dict[str, Any]]] = {
+        "usage": [start],
+        "block": [START, *whole_block(type="future_block", x=12321)],
+        "event": [START, {"type": "future_event", "x": 12321}],
+    }
+    stream = sse(*places[place], *end()).replace(b"12321", number)
+    assert isinstance(failure(answering(stream)), Json)
+
+
+@pytest.mark.parametrize("value", [b'"\\ud83d"'])
+def test_a_whole_input_is_looked_at_as_strictly_as_one_in_pieces(answering, value) -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": 12321}}
+    stream = sse(START, *whole_block(**call), *end("tool_use")).replace(b"12321", value)
+    (malformed,) = answering(stream).send().calls
+    assert isinstance(malformed, MalformedCall)
+    assert "command" in malformed.raw
+
+
+def test_a_thinking_block_without_a_signature_gets_an_empty_one_as_it_must_go_back_with_one(
+    answering,
+) -> None:
+    answer = answering(sse(START, *whole_block(type="thinking", thinking="hm"), *end())).send()
+    assert answer.content == [{"type": "thinking", "thinking": "hm", "signature": ""}]
+
+
+def test_a_null_in_a_message_delta_is_no_news_and_its_last_stop_counts(answering) -> None:
+    begin = {"type": "message_start", "message": {"id": "m1", "container": {"id": "c"}}}
+    refused = {"stop_reason": "refusal", "stop_sequence": "x", "stop_details": {"type": "refusal"}}
+    edits = {"applied_edits": [{"type": "clear_tool_uses_20250919"}]}
+    ends: list[dict[str, Any]] = [
+        {"type": "message_delta", "delta": {**refused, "container": None}, "context_management": edits},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "context_management": None},
+    ]
+    message = answering(sse(begin, *text_block(0, "ok"), *ends, STOP)).send().message
+    assert message["container"] == {"id": "c"}
+    assert message["context_management"] == edits
+    assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
+    assert "stop_details" not in message
+
+
+def test_a_ping_before_message_start_and_between_is_no_event(serve, rig) -> None:
+    turn = Turn(WHOLE_TURN.content, pings_before_start=2, ping_every=1)
+    assert rig(serve(turn)).send().content == WHOLE
+
+
+def test_blocks_that_close_late_and_tools_without_input_are_read(serve, rig) -> None:
+    client = rig(serve(Step(WHOLE_TURN, Fault(interleaved=True, omit_tool_input=True))))
+    assert client.send().content == WHOLE
+
+
+def test_a_missing_message_delta_is_inferred_with_a_warning(serve, rig) -> None:
+    answer = rig(serve(Step(WHOLE_TURN, Fault(omit_message_delta=True)))).send()
+    assert answer.stop_reason == "tool_use"
+    assert any("message_delta" in warning for warning in answer.warnings)
+
+
+def test_content_before_message_start_is_transient(answering) -> None:
+    assert isinstance(failure(answering(sse(*text_block(0, "ok"), *end()))), StreamTransient)
+
+
+@pytest.mark.parametrize("bad", [b"\xff\xfe", b"\xe4", b"\xf0\x9f\x99", b"\xed\xa0\x80"])
+def test_a23_invalid_utf8_in_a_tools_input_is_transient(answering, bad) -> None:
+    stream = sse(START, *tool_block(0, '{"command": "echo @"}'), *end("tool_use")).replace(b"@", bad)
+    error = failure(answering(stream))
+    assert isinstance(error, StreamTransient)
+    assert "UTF-8" in error.message
+
+
+@pytest.mark.parametrize("bad", [b"\xff\xfe", b"\xe4", b"\xf0\x9f\x99", b"\xed\xa0\x80"])
+def test_a23_invalid_utf8_in_text_is_a_warning(answering, bad) -> None:
+    stream = sse(START, *text_block(0, "a @ b"), *tool_block(1, '{"command": "ls"}'), *end("tool_use"))
+    answer = answering(stream.replace(b"@", bad)).send()
+    assert "\ufffd" in answer.text
+    assert any("UTF-8" in warning for warning in answer.warnings)
+    assert len(answer.calls) == 1
+
+
+def test_a23_a_replacement_character_that_the_model_wrote_is_no_damage(answering) -> None:
+    stream = sse(START, *text_block(0, "\ufffd"), *tool_block(1, '{"command": "\ufffd"}'), *end("tool_use"))
+    answer = answering(stream).send()
+    assert answer.warnings == ()
+    assert len(answer.calls) == 1
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 0), (0, 2), (-1, 0)])
+def test_a21_a_block_index_that_jumps_or_comes_twice_is_permanent(answering, order) -> None:
+    first, second = order
+    stream = sse(START, *text_block(first, "a"), *text_block(second, "b"), *end())
+    error = failure(answering(stream))
+    assert isinstance(error, StreamParse)
+    assert classify_error(error) is ErrorClass.PERMANENT
+
+
+def test_a21_a_second_message_start_is_permanent(answering) -> None:
+    assert isinstance(failure(answering(sse(START, START, STOP))), StreamParse)
+
+
+def test_a21_the_events_of_two_answers_never_make_one(answering) -> None:
+    once = encode_events(as_events(WHOLE_TURN))
+    assert answering(once + once).send().content == WHOLE

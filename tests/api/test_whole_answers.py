@@ -1,0 +1,140 @@
+"""What goes out is what was given, what comes in is what was scripted, and a connection serves many requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import respx
+
+from ralph.mock_api import Fault, Step, Text, ToolUse, Turn, as_events, as_message
+from ralph.values.errors import StreamTransient
+from ralph.values.events import ResponseDiscarded, StreamReceived
+from ralph.values.tool_calls import ToolCall
+from tests.api.harness import (
+    BODY,
+    KEY,
+    START,
+    STOP,
+    WHOLE_TURN,
+    await_no_exchange,
+    end,
+    http_answer,
+    read_request,
+    sse,
+    text_block,
+    tool_block,
+)
+
+if TYPE_CHECKING:
+    import socket
+
+
+def test_a_whole_answer_is_what_the_server_was_scripted_with(serve, rig) -> None:
+    client = rig(serve(WHOLE_TURN))
+    answer = client.send()
+    assert answer.message == as_message(WHOLE_TURN, model="claude-test")
+    assert answer.calls == (
+        ToolCall("t1", "Read", {"file_path": "ä.py"}),
+        ToolCall("t2", "Bash", {"command": "printf '🙂'"}),
+    )
+    assert answer.text == "Ja: 世界 🙂"
+    assert answer.request_id == "req_mock_000000"
+    assert answer.warnings == ()
+
+
+def test_every_event_is_passed_on_as_the_server_sent_it(serve, rig) -> None:
+    turn = Turn("Hello", pings_before_start=1)
+    client = rig(serve(turn))
+    client.send()
+    received = [event.event for event in client.events.of(StreamReceived)]
+    assert received == as_events(turn, model="claude-test")
+    assert not client.events.of(ResponseDiscarded)
+
+
+def test_small_and_large_pieces_make_the_same_answer(serve, rig) -> None:
+    content: list[Text | ToolUse] = [
+        Text("Grüße, 世界 🙂 " * 20),
+        ToolUse("Write", {"content": "ü" * 5000}, id="t1"),
+    ]
+    server = serve(*(Turn(content, chunk_chars=size, id="m") for size in (1, 7, 0)))
+    client = rig(server)
+    assert [client.send().content for _ in range(3)] == [as_message(Turn(content))["content"]] * 3
+
+
+def test_the_request_on_the_wire(raw_server, rig) -> None:
+    server = raw_server(http_answer(sse(START, *text_block(0, "ok"), *end())))
+    body = BODY + "\n ümläut 🙂".encode()
+    rig(server, headers=(("x-api-key", "sk-ünicode"), ("x-team", "a b"))).send(body)
+    head, _, sent = server.requests[0].partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
+    assert lines[0] == b"POST /v1/messages HTTP/1.1"
+    assert sent == body
+    assert fields[b"anthropic-version"] == b"2026-10-21"
+    assert fields[b"content-type"] == b"application/json"
+    assert fields[b"accept-encoding"] == b"identity"
+    assert fields[b"x-api-key"] == "sk-ünicode".encode("latin-1")
+    assert fields[b"x-team"] == b"a b"
+    assert len(fields) == len(lines) - 1, "a header was sent twice"
+
+
+def test_two_requests_in_a_row_use_one_connection(raw_server, rig) -> None:
+    body = sse(START, *text_block(0, "ok"), *end())
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
+
+    def serve_many(sock: socket.socket) -> None:
+        while read_request(sock):
+            sock.sendall(head.encode() + body)
+
+    server = raw_server(serve_many)
+    client = rig(server)
+    for _ in range(3):
+        assert client.send().text == "ok"
+        assert await_no_exchange(2.0)
+    assert server.connections == 1
+
+
+def test_a_fresh_connection_follows_a_broken_stream(serve, rig) -> None:
+    # The stalled answer is given up in the middle; its connection must not serve the next request.
+    server = serve(Step(WHOLE_TURN, Fault(malformed_json_at_event=2, stall_after_events=2)), Turn("again"))
+    client = rig(server)
+    with pytest.raises(Exception, match="undecodable JSON"):
+        client.send()
+    assert client.send().text == "again"
+
+
+def test_an_answer_whose_connection_goes_on_for_ever_does_not_hold_up_the_next(raw_server, rig) -> None:
+    body = sse(START, *text_block(0, "ok"), *end())
+
+    def never_ending(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(http_answer(body))
+        sock.recv(1)
+
+    client = rig(raw_server(never_ending))
+    assert [client.send().text for _ in range(2)] == ["ok", "ok"]
+
+
+def test_the_http_seam_can_be_faked(rig) -> None:
+    with respx.mock, httpx.Client() as http:
+        route = respx.post("https://api.test/v1/messages")
+        route.side_effect = [
+            httpx.Response(
+                200,
+                headers={"content-type": "text/event-stream", "request-id": "r1"},
+                content=sse(START, *tool_block(0, '{"command":', '"ls"}'), *end("tool_use")),
+            ),
+            httpx.Response(200, headers={"content-type": "text/event-stream"}, content=sse(START, STOP)[:-3]),
+        ]
+        client = rig("https://api.test", http=http)
+        answer = client.send()
+        assert answer.calls == (ToolCall("t1", "Bash", {"command": "ls"}),)
+        assert answer.request_id == "r1"
+        with pytest.raises(StreamTransient):
+            client.send()
+        sent = route.calls[0].request
+        assert sent.content == BODY
+        assert sent.headers[KEY[0]] == KEY[1]
+        client.close()

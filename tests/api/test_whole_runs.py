@@ -1,0 +1,220 @@
+"""The real loop on real sockets: what the network does never runs a tool twice, or asks once too often."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.agent.task import Run
+from ralph.machine.waiter import InboxWaiter
+from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
+from ralph.retry.backoff import GiveUp, RetryPolicy, custom, off, standard
+from ralph.values.events import AnswerAccepted, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.values.outcome import Outcome
+from tests.api.harness import Rig, compact_stream, http_answer, limits, read_request, reset
+from tests.conversation_rules import conversation_problems
+from tests.fakes import FakeJournal, FakeToolbox, roster_of
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from ralph.api.client import MessagesApi
+    from ralph.conversation.messages import RequestBody
+    from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.target import Target
+    from ralph.values.answer import Answer
+    from ralph.values.events import RunEnded
+    from ralph.values.ports import Clock
+
+
+class SleeplessWaiter(InboxWaiter):
+    """Waits for sockets as ever; a backoff is only written down."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.sleeps: list[float] = []
+
+    def sleep(self, seconds: float, *, waiting_for: str) -> None:
+        assert waiting_for
+        self.sleeps.append(seconds)
+
+
+class OneTarget:
+    """A `Client` that knows one endpoint."""
+
+    def __init__(self, api: MessagesApi) -> None:
+        self._api = api
+
+    def send_message(self, _target: Target, _key: int, body: RequestBody) -> Answer:
+        return self._api.send_message(body)
+
+    def describe_model(self, target: Target, _key: int) -> ModelDescription | None:
+        return self._api.describe_model(target.model)
+
+
+class WholeRun:
+    """`Run` with a real client; its tools only count."""
+
+    def __init__(self, rig: Rig, policy: RetryPolicy) -> None:
+        self.toolbox = FakeToolbox()
+        self.events = rig.events
+        self.run = Run(
+            roster_of("claude-test"),
+            policy,
+            client=OneTarget(rig.api),
+            toolbox=self.toolbox,
+            waiter=rig.waiter,
+            clock=rig.clock,
+            journal=FakeJournal(),
+            events=rig.events,
+        )
+        self.ended: RunEnded = self.run.run("go")
+        assert conversation_problems(self.run.conversation.messages) == []
+
+
+# --- Cut at every byte (A6, A7)
+
+CUTS_PER_RUN = 40
+DONE = compact_stream(Turn("Done.", id="last"), "\n")
+
+
+def turn(number: int) -> Turn:
+    calls = [ToolUse("Echo", {"text": f"ä{number}"}, id=f"e{number}"), ToolUse("Touch", {}, id=f"t{number}")]
+    return Turn([Thinking("ü"), Text("世🙂"), *calls], id=f"m{number}", chunk_chars=0)
+
+
+def cutting_server(cuts: range, framing: str, line_end: str) -> Callable[[socket.socket], None]:
+    """Sends each turn twice, first cut at the next of these bytes, then whole; at last a closing answer."""
+
+    def answers() -> Iterator[tuple[bytes, bool]]:
+        for cut in cuts:
+            stream = compact_stream(turn(cut), line_end)
+            yield stream[:cut], len(stream) > cut
+            yield stream, False
+        yield DONE, False
+
+    script = answers()
+
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        part, is_cut = next(script)
+        if is_cut and framing == "chunked":
+            # The chunk that was announced never comes to its end.
+            sock.sendall(
+                http_answer(b"%x\r\n" % (len(part) + 1) + part, headers="transfer-encoding: chunked\r\n")
+            )
+        else:
+            sock.sendall(http_answer(part))
+        if is_cut and framing == "reset":
+            reset(sock)
+
+    return serve
+
+
+FRAMINGS = [("close", "\n"), ("chunked", "\r\n"), ("reset", "\r\n")]
+
+
+@pytest.mark.parametrize(("framing", "line_end"), FRAMINGS, ids=[framing for framing, _ in FRAMINGS])
+def test_a6_a7_a_cut_at_any_byte_runs_no_tool_and_the_whole_answer_counts_once(
+    raw_server, rig, framing, line_end
+) -> None:
+    # The three framings take turns: together they cut at every byte, and `make soak` cuts each of them anywhere.
+    first = [each for each, _ in FRAMINGS].index(framing)
+    its_bytes = range(first, len(compact_stream(turn(10), line_end)), len(FRAMINGS))
+    for start in range(0, len(its_bytes), CUTS_PER_RUN):
+        cuts = its_bytes[start : start + CUTS_PER_RUN]
+        server = raw_server(cutting_server(cuts, framing, line_end))
+        client = rig(server)
+        played = WholeRun(client, custom(1, 0, 0))
+        assert played.ended.outcome is Outcome.COMPLETED
+        assert server.connections == 2 * len(cuts) + 1
+        assert played.toolbox.ran == [[f"{kind}{cut}"] for cut in cuts for kind in "et"]
+        answers = [event.message["id"] for event in played.events.of(AnswerAccepted)]
+        assert answers == [f"m{cut}" for cut in cuts] + ["last"]
+        client.close()
+        server.close()
+
+
+# --- Whatever mix of faults (A18, A25)
+
+TRANSIENT = [
+    *(Fault(status=status) for status in (408, 409, 429, 500, 502, 503, 504, 529)),
+    *(
+        Fault(status=status, headers={"retry-after": wish})
+        for status in (429, 503)
+        for wish in ("0", "7.5", "900", "nan")
+    ),
+    Fault(reset_before_headers=True),
+    Fault(close_before_headers=True),
+    Fault(partial_headers_bytes=20),
+    Fault(garbage="SSH-2.0-OpenSSH\r\n"),
+    Fault(error_event=ErrorEvent(after_events=3)),
+    Fault(cut_after_events=4, framing="close"),
+    Fault(cut_after_bytes=300, framing="reset"),
+    Fault(cut_after_events=6, framing="chunked"),
+    Fault(omit_message_stop=True),
+    Fault(body="", content_type="text/event-stream"),
+    Fault(stall_after_events=2),
+]
+DAMAGED = [Fault(body="<title>Log in</title>", content_type="text/html"), Fault(malformed_json_at_event=2)]
+PERMANENT = [
+    *(Fault(status=status) for status in (400, 401, 403, 404, 413)),
+    *DAMAGED,
+    Fault(status=307, headers={"location": "http://127.0.0.1:1/"}),
+]
+WISHES = {"0": 0.0, "7.5": 7.5, "900": 900.0}
+
+
+def expected_waits(faults: list[Fault], policy: RetryPolicy) -> list[float]:
+    """The waits of one chain by the pure policy alone."""
+    waits: list[float] = []
+    for fault in faults:
+        wish_s = WISHES.get(str((fault.headers or {}).get("retry-after")))
+        decision = policy.next_wait(len(waits) + 1, wish_s, sum(waits))
+        if fault in PERMANENT or isinstance(decision, GiveUp):
+            break
+        waits.append(decision.seconds)
+    return waits
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a25_any_mix_of_faults_costs_exactly_the_requests_and_waits_of_the_policy(serve, rig, seed) -> None:
+    dice = random.Random(seed)
+    policy = dice.choice([standard(), standard(), custom(3, 1, 10), off()])
+    chains = [dice.choices(TRANSIENT, k=dice.choice([0, 0, 1, 2, 3, 5])) for _ in range(4)]
+    if dice.random() < 0.3:
+        chains[-1].append(dice.choice(PERMANENT))
+    steps: list[Any] = []
+    for number, faults in enumerate(chains):
+        steps += [fault if fault.replaces_answer() else Step(turn(number), fault) for fault in faults]
+        steps.append(turn(number))
+    server = serve(*steps, Turn("Done."))
+    client = rig(server, limits=limits(first_byte_s=0.3, bytes_idle_s=0.3), waiter_class=SleeplessWaiter)
+    played = WholeRun(client, policy)
+
+    waits: list[float] = []
+    requests, recovered, exhausted = 0, 0, 0
+    for faults in chains:
+        of_chain = expected_waits(faults, policy)
+        waits += of_chain
+        requests += len(of_chain) + 1
+        failed = len(of_chain) < len(faults)
+        recovered += bool(of_chain) and not failed
+        exhausted += bool(of_chain) and failed
+        if failed and faults[len(of_chain)] in DAMAGED:
+            requests += 1  # asked once more, and answered
+        elif failed:
+            break
+    else:
+        requests += 1
+        assert played.ended.outcome is Outcome.COMPLETED
+        assert played.toolbox.ran == [[f"{kind}{number}"] for number in range(4) for kind in "et"]
+    assert len(server.requests) == requests
+    assert isinstance(client.waiter, SleeplessWaiter)
+    assert client.waiter.sleeps == waits
+    assert len(played.events.of(RetryScheduled)) == len(waits) == played.ended.retries
+    assert len(played.events.of(RetryRecovered)) == recovered
+    assert len(played.events.of(RetryExhausted)) == exhausted

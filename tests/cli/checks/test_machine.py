@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import errno
+import sys
+from typing import Any
+
+import pytest
+
+from ralph.cli.checks import machine
+from ralph.values.finding import Finding, Level
+
+
+def found(subject: str) -> Finding:
+    (finding,) = [finding for finding in machine.look_at_machine({}, "1.2.3") if finding.subject == subject]
+    return finding
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSYS, "no such call"), OSError(errno.EPERM, "filtered")])
+def test_without_the_kernels_help_the_other_way_of_confinement_is_named(monkeypatch, error: OSError) -> None:
+    def refuse(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(machine, "open_by_kernel", refuse)
+    assert found("file confinement").level is Level.OK
+    assert "walks each path itself" in found("file confinement").text
+
+
+def test_a_system_that_ralph_is_not_tested_on_is_a_warning(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert found("system").level is Level.WARN
+    assert "tested on Linux" in found("system").text

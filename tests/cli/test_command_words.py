@@ -1,0 +1,50 @@
+"""Which first words are prompts. What is said of the others: `tests/program/test_mistyped_commands.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.cli.app import COMMANDS
+from ralph.cli.command_words import instead_of
+
+PROMPTS = [
+    ("hi",),
+    ("go",),
+    ("test",),
+    ("review", "--max-turns", "3"),
+    ("look",),  # a letter from `loop`
+    ("fun",),  # and from `run`
+    ("factor",),  # two letters from `doctor`
+    ("memo",),
+    ("status?",),
+    ("help me",),
+    ("d\u00f6ctor",),
+    ("status", "-p"),
+    ("doctr", "--print", "--max-turns", "3"),
+    ("continue", "-c"),
+    ("status", "--resume=0f3a"),
+]
+
+
+@pytest.mark.parametrize("words", PROMPTS, ids=" ".join)
+def test_what_is_plainly_a_prompt_is_one(words) -> None:
+    assert instead_of(words, COMMANDS) is None
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_one_slip_in_any_command_is_seen(command: str) -> None:
+    middle = len(command) // 2
+    slips = {
+        "left out": command[:middle] + command[middle + 1 :],
+        "doubled": command[:middle] + command[middle] + command[middle:],
+        "swapped": command[: middle - 1] + command[middle] + command[middle - 1] + command[middle + 1 :],
+        "other letter": command[:-1] + "z",
+    }
+    if len(command) < len("doctor"):
+        del slips["other letter"]
+    seen = {slip: instead_of([word], COMMANDS) for slip, word in slips.items() if word not in COMMANDS}
+    assert [slip for slip, said in seen.items() if said is None or f"`ralph {command}`" not in said] == []
+
+
+def test_a_mistyped_loop_that_is_to_go_on_is_no_prompt_for_a_session() -> None:
+    assert instead_of(["lopo", "-c"], COMMANDS) is not None

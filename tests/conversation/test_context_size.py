@@ -1,0 +1,140 @@
+"""The estimate is never too low, as far as the server's own counts tell, and falls back to bytes without them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.conversation.context_size import (
+    IMAGE_TOKENS,
+    ContextMeter,
+    content_size,
+    is_over,
+    threshold,
+    tokens_of_bytes,
+)
+
+TOKENS = st.integers(0, 10**7)
+COUNTED = ContextMeter().counted("main", 1_000, 3_000)
+
+
+@pytest.mark.parametrize(("count", "tokens"), [(0, 0), (1, 1), (2, 1), (3, 2), (1_000, 500)])
+def test_two_bytes_are_a_token_and_a_byte_alone_is_one(count: int, tokens: int) -> None:
+    assert tokens_of_bytes(count) == tokens
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"type": "base64", "data": "A" * 100}, {"type": "url", "url": "x"}, {"type": "base64", "data": 1}, None],
+)
+def test_of_an_image_its_data_does_not_count(source: object) -> None:
+    data = len(source["data"]) if isinstance(source, dict) and isinstance(source.get("data"), str) else 0
+    assert content_size([{"type": "image", "source": source}], 300) == (300 - data) // 2 + IMAGE_TOKENS
+
+
+def test_images_are_found_in_tool_results_and_nowhere_else() -> None:
+    image = {"type": "image", "source": {"type": "base64", "data": "A" * 100}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [image, image]}
+    assert content_size([result, image], 400) == 50 + 3 * IMAGE_TOKENS
+    call = {"type": "tool_use", "id": "a", "name": "x", "input": {"type": "image"}, "content": [image]}
+    assert content_size([call], 400) == 200
+
+
+@pytest.mark.parametrize(("window", "tokens"), [(200_000, 160_000), (1_000_000, 800_000), (8_192, 6_553)])
+def test_the_threshold_is_80_percent_and_over_begins_behind_it(window: int, tokens: int) -> None:
+    assert threshold(window) == tokens
+    assert [is_over(tokens + more, window) for more in (-1, 0, 1)] == [False, False, True]
+
+
+def test_no_window_is_never_full() -> None:
+    assert not is_over(10**9, None)
+
+
+@pytest.mark.parametrize(
+    ("size_now", "estimate"),
+    [
+        pytest.param(3_000, 1_000, id="what was counted"),
+        pytest.param(3_001, 1_001, id="a token more"),
+        pytest.param(13_000, 11_000, id="much more"),
+        pytest.param(2_999, 2_999, id="less: another context"),
+        pytest.param(10, 10, id="a fresh one"),
+    ],
+)
+def test_the_estimate_is_the_count_and_what_came_since(size_now: int, estimate: int) -> None:
+    assert COUNTED.estimate("main", size_now) == estimate
+
+
+def test_nothing_counted_leaves_the_size() -> None:
+    assert ContextMeter().estimate("main", 5_000) == 5_000
+    assert ContextMeter().counted("main", 0, 3_000).estimate("main", 5_000) == 5_000, (
+        "a server that counts not"
+    )
+    assert COUNTED.counted("main", 0, 9_000) == COUNTED
+
+
+@pytest.mark.parametrize(
+    ("output_tokens", "answer_size", "estimate"),
+    [
+        pytest.param(400, 500, 1_500, id="its bytes are more"),
+        pytest.param(500, 500, 1_500, id="equal"),
+        pytest.param(501, 500, 1_501, id="it thought in hiding"),
+        pytest.param(9_000, 500, 10_000, id="it thought long"),
+        pytest.param(0, 500, 1_500, id="nothing counted"),
+    ],
+)
+def test_an_answer_counts_by_its_bytes_or_its_tokens_whichever_is_more(
+    output_tokens: int, answer_size: int, estimate: int
+) -> None:
+    meter = COUNTED.answered("main", output_tokens, answer_size)
+    assert meter.estimate("main", 3_000 + answer_size) == estimate
+    assert meter.estimate("main", 3_000 + answer_size + 250) == estimate + 250
+
+
+def test_an_answer_of_a_model_that_never_counted_changes_nothing() -> None:
+    assert COUNTED.answered("spare", 9_000, 1) == COUNTED
+
+
+@pytest.mark.parametrize(
+    ("size_now", "estimate"),
+    [
+        pytest.param(3_000, 1_500, id="half as much again"),
+        pytest.param(3_001, 1_502, id="rounded up"),
+        pytest.param(5_999, 5_999, id="at the size"),
+        pytest.param(6_001, 6_001, id="never more than its size"),
+        pytest.param(2_000, 1_500, id="without the other's thinking: no more than with it"),
+        pytest.param(1_000, 1_000, id="a fresh context"),
+    ],
+)
+def test_another_model_is_judged_by_the_newest_count(size_now: int, estimate: int) -> None:
+    meter = ContextMeter().counted("old", 10, 3_000).counted("main", 7, 7).counted("main", 1_000, 3_000)
+    assert meter.estimate("spare", size_now) == estimate
+
+
+def test_a_model_that_counts_again_is_the_newest() -> None:
+    meter = COUNTED.counted("spare", 10, 3_000).counted("main", 2_000, 6_000)
+    assert meter.estimate("third", 6_000) == 3_000
+    assert meter.estimate("spare", 6_000) == 3_010
+
+
+@given(TOKENS, TOKENS, TOKENS, TOKENS, TOKENS)
+def test_the_estimate_grows_with_every_byte_and_never_falls_below_the_count(
+    counted: int, size_then: int, output: int, answer: int, more: int
+) -> None:
+    meter = ContextMeter().counted("main", counted, size_then).answered("main", output, answer)
+    if counted:
+        assert meter.estimate("main", size_then + answer) == counted + max(output, answer)
+        assert meter.estimate("main", size_then + answer + more) == counted + max(output, answer) + more
+    assert meter.estimate("spare", size_then + answer) <= size_then + answer
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), TOKENS, TOKENS), max_size=6), TOKENS)
+def test_a_context_smaller_than_what_was_counted_is_measured_by_its_bytes(
+    counts: list[tuple[str, int, int]], size_now: int
+) -> None:
+    meter = ContextMeter()
+    for model, tokens, size in counts:
+        meter = meter.counted(model, tokens, size_now + 1 + size)
+    assert meter.estimate("a", size_now) <= size_now
+    if "a" in meter.counts:
+        assert meter.estimate("a", size_now) == size_now

@@ -1,0 +1,126 @@
+"""What a journal gives back after it was cut or changed anywhere: all that was written whole, or an error."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.conversation.journal_lines import (
+    JournalDamage,
+    Reading,
+    Record,
+    line_of,
+    read_lines,
+    readable_part,
+)
+
+RECORDS = (
+    Record(0, "session", {"id": "s1", "cwd": "/ä"}),
+    Record(1, "user", {"content": [{"type": "text", "text": 'Say "hi"\n\u2028 🙂'}]}),
+)
+LINES = [line_of(record) for record in RECORDS]
+JOURNAL = b"".join(LINES)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.text(min_size=1).filter(lambda name: name not in {"seq", "kind", "crc"})
+
+
+@given(st.lists(st.dictionaries(names.filter(str.isascii), json_values, max_size=4), max_size=4))
+def test_what_was_written_is_read_with_its_keys_in_order(values) -> None:
+    records = [Record(seq, "user", fields) for seq, fields in enumerate(values)]
+    reading = read_lines(b"".join(map(line_of, records)))
+    assert [list(record.fields.items()) for record in reading.records] == [
+        [(name, _as_utf8(value)) for name, value in record.fields.items()] for record in records
+    ]
+
+
+def _as_utf8(value):
+    """Lone surrogates, which UTF-8 cannot hold, are written as question marks."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case list():
+            return [_as_utf8(entry) for entry in value]
+        case dict():
+            return {_as_utf8(name): _as_utf8(entry) for name, entry in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("length", range(len(JOURNAL) + 1))
+def test_p3_a_journal_cut_at_any_byte_keeps_every_whole_line(length) -> None:
+    ends = [len(LINES[0]), len(JOURNAL)]
+    whole = [end for end in ends if length >= end - 1]  # a line is whole without its break
+    reading = read_lines(JOURNAL[:length])
+    assert reading.records == RECORDS[: len(whole)]
+    assert reading.lacks_break == (length + 1 in ends)
+    kept = max((end for end in whole), default=0)
+    assert reading.torn == JOURNAL[kept:length]
+
+
+@pytest.mark.parametrize("position", range(len(JOURNAL)))
+def test_p3_one_flipped_bit_anywhere_is_damage_and_never_a_guess(position) -> None:
+    for bit in range(8):
+        changed = bytearray(JOURNAL)
+        changed[position] ^= 1 << bit
+        with pytest.raises(JournalDamage):
+            read_lines(bytes(changed))
+
+
+@pytest.mark.parametrize("nuls", [1, 2, 4096])
+def test_p3_a_tail_of_nul_bytes_is_damage_wherever_it_begins(nuls) -> None:
+    for length in range(len(JOURNAL) + 1):
+        whole = JOURNAL[:length].count(b"\n")
+        for rest in (b"", JOURNAL[length + nuls :]):
+            data = JOURNAL[:length] + bytes(nuls) + rest
+            with pytest.raises(JournalDamage, match="NUL bytes") as caught:
+                read_lines(data)
+            assert caught.value.line == whole + 1
+            records, damage = readable_part(data)
+            assert (records, damage and damage.line) == (RECORDS[:whole], whole + 1)
+
+
+def test_p3_a_line_that_is_missing_or_comes_twice_is_damage() -> None:
+    with pytest.raises(JournalDamage, match="line 1 is out of order"):
+        read_lines(LINES[1])
+    with pytest.raises(JournalDamage, match="line 2 is out of order"):
+        read_lines(LINES[0] + LINES[0])
+
+
+def test_an_empty_journal_has_no_records() -> None:
+    assert read_lines(b"") == Reading(())
+
+
+@pytest.mark.parametrize("length", range(len(JOURNAL) + 1))
+def test_a_torn_end_is_no_damage_to_who_only_looks(length) -> None:
+    assert readable_part(JOURNAL[:length]) == (read_lines(JOURNAL[:length]).records, None)
+
+
+@pytest.mark.parametrize("position", range(len(JOURNAL)))
+def test_what_stands_before_the_damage_can_be_read(position) -> None:
+    changed = bytearray(JOURNAL)
+    changed[position] ^= 1
+    records, damage = readable_part(bytes(changed))
+    line = 1 if position < len(LINES[0]) else 2
+    assert damage is not None
+    assert damage.line == line
+    assert records == RECORDS[: line - 1]
+
+
+def test_damage_names_its_line() -> None:
+    records, damage = readable_part(LINES[0] + b"garbage\n" + LINES[1])
+    assert records == RECORDS[:1]
+    assert str(damage) == "line 2 does not match its checksum"
+    assert readable_part(LINES[0] + LINES[0])[1] is not None
+
+
+def test_a_line_with_a_right_checksum_and_no_record_is_damage() -> None:
+    for body in (b'{"a":1', b"[1", b'{"seq":0'):
+        line = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+        assert str(readable_part(line)[1]) == "line 1 is no record"

@@ -1,0 +1,146 @@
+"""What each kind of answer means for the run, and that no text is lost or invented on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.conversation.next_step import (
+    MOST_CONTINUATIONS,
+    MOST_PAUSES,
+    AskAgain,
+    Continue,
+    End,
+    GiveUp,
+    MakeRoom,
+    Resend,
+    RunTools,
+    Step,
+    TurnState,
+    next_step,
+)
+from ralph.values.outcome import Outcome
+from tests.fakes import answer, call, text
+
+if TYPE_CHECKING:
+    from ralph.values.answer import Answer
+
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+
+
+def steps(*answers: Answer, needs_report: bool = False) -> list[Step]:
+    state, found = TurnState(), []
+    for each in answers:
+        state, step = next_step(state, each, needs_report=needs_report)
+        found.append(step)
+    return found
+
+
+def cut(words: str = "", *blocks: dict[str, Any]) -> Answer:
+    return answer(*([text(words)] if words else []), *blocks, stop_reason="max_tokens")
+
+
+def paused(words: str) -> Answer:
+    return answer(text(words), stop_reason="pause_turn")
+
+
+DONE = answer(text("the end"))
+
+TABLE = [
+    ([DONE], End(Outcome.COMPLETED, "the end")),
+    ([answer(text("x"), stop_reason="stop_sequence")], End(Outcome.COMPLETED, "x")),
+    ([answer(call("a"))], RunTools()),
+    ([answer(call("a"), stop_reason="end_turn")], RunTools()),
+    ([answer(call("a"), stop_reason="pause_turn")], RunTools()),
+    ([cut("x")], Continue()),
+    ([cut("x", call("a"))], RunTools()),
+    ([paused("x")], Resend()),
+    ([cut("One, "), answer(text("two."))], End(Outcome.COMPLETED, "One, two.")),
+    ([paused("One, "), answer(text("two."))], End(Outcome.COMPLETED, "One, two.")),
+    ([cut("old "), cut("", call("a")), answer(text("new"))], End(Outcome.COMPLETED, "new")),
+    ([cut("old "), answer(call("a")), answer(text("new"))], End(Outcome.COMPLETED, "new")),
+    ([answer()], AskAgain("empty")),
+    ([answer(text(" \n"))], AskAgain("empty")),
+    ([answer(THOUGHT)], AskAgain("thinking_only")),
+    ([answer(THOUGHT), DONE], End(Outcome.COMPLETED, "the end")),
+    ([answer()] * 3, AskAgain("empty")),
+    ([answer()] * 4, GiveUp("empty", "the model's last answer was empty, 4 times in a row")),
+    (
+        [answer(THOUGHT)] * 3 + [answer()],
+        GiveUp("empty", "the model's last answer was empty, 4 times in a row"),
+    ),
+    ([answer()] * 3 + [answer(call("a"))], RunTools()),
+    ([cut("half"), answer()], End(Outcome.COMPLETED, "half")),
+    (
+        [answer(text("no"), stop_reason="refusal")],
+        End(Outcome.NO_PROGRESS, "no", "the model refused to answer"),
+    ),
+    (
+        [answer(text("half"), stop_reason="model_context_window_exceeded")],
+        MakeRoom(),
+    ),
+    ([answer(call("a"), stop_reason="model_context_window_exceeded")], MakeRoom()),
+]
+
+WITH_REPORT = [
+    ([DONE], AskAgain("no_report")),
+    ([DONE] * 3, AskAgain("no_report")),
+    ([DONE] * 4, GiveUp("no_report", "the model gave no final report, 4 times in a row")),
+    ([answer()], AskAgain("empty")),
+    ([DONE, answer(call("a"))], RunTools()),
+    ([answer(text("x"), stop_reason="brand_new")], AskAgain("no_report")),
+    (
+        [answer(text("no"), stop_reason="refusal")],
+        End(Outcome.NO_PROGRESS, "no", "the model refused to answer"),
+    ),
+    ([cut("x")], Continue()),
+]
+
+
+@pytest.mark.parametrize(("answers", "last"), TABLE)
+def test_each_answer_has_its_step(answers: list[Answer], last: Step) -> None:
+    assert steps(*answers)[-1] == last
+
+
+@pytest.mark.parametrize(("answers", "last"), WITH_REPORT)
+def test_where_a_report_is_required_text_alone_ends_nothing(answers: list[Answer], last: Step) -> None:
+    assert steps(*answers, needs_report=True)[-1] == last
+
+
+def test_the_cut_after_the_last_allowed_one_ends_the_run_with_everything_that_was_said() -> None:
+    *before, last = steps(*[cut(f"part{n} ") for n in range(MOST_CONTINUATIONS + 1)])
+    assert before == [Continue()] * MOST_CONTINUATIONS
+    assert isinstance(last, End)
+    assert (last.outcome, last.result) == (Outcome.LIMIT_REACHED, "part0 part1 part2 part3")
+
+
+def test_cut_calls_count_too_or_the_run_would_go_on_for_ever() -> None:
+    assert isinstance(steps(*[cut("", call("a"))] * (MOST_CONTINUATIONS + 1))[-1], End)
+
+
+def test_the_pause_after_the_last_allowed_one_ends_the_run() -> None:
+    *before, last = steps(*[paused("x")] * (MOST_PAUSES + 1))
+    assert before == [Resend()] * MOST_PAUSES
+    assert isinstance(last, End)
+    assert last.outcome is Outcome.NO_PROGRESS
+
+
+def test_tools_in_between_start_the_counts_afresh() -> None:
+    several = [cut("x")] * MOST_CONTINUATIONS
+    assert steps(*several, answer(call("a")), *several)[-1] == Continue()
+
+
+@pytest.mark.parametrize("stop", ["tool_use", "brand_new"])
+def test_a_stop_reason_that_does_not_fit_ends_the_turn_with_a_notice(stop: str) -> None:
+    (end,) = steps(answer(text("x"), stop_reason=stop))
+    assert isinstance(end, End)
+    assert end.outcome is Outcome.COMPLETED
+    assert end.notice is not None
+
+
+def test_a_refusal_says_why_when_the_server_does() -> None:
+    (end,) = steps(answer(stop_reason="refusal", stop_details={"type": "refusal", "explanation": "not that"}))
+    assert isinstance(end, End)
+    assert end.error == "the model refused: not that"

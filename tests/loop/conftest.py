@@ -1,0 +1,52 @@
+"""A place for iterations, and a scripted server that they ask."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import MockApi, Scenario
+from tests.children import children
+from tests.loop.iteration_processes import Iterating
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ralph.mock_api import Playable
+
+
+@pytest.fixture
+def iterating(tmp_path: Path) -> Iterating:
+    return Iterating(tmp_path)
+
+
+@pytest.fixture
+def serve(iterating: Iterating) -> Iterator[Callable[..., MockApi]]:
+    """Start a server with these steps; `ralph run` then talks to it."""
+    servers: list[MockApi] = []
+
+    def start(*steps: Playable) -> MockApi:
+        server = MockApi(Scenario(steps)).start()
+        servers.append(server)
+        iterating.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(autouse=True)
+def _reaped() -> Iterator[None]:
+    """The process of the tests adopts what lost its parent."""
+    before = children()
+    yield
+    for process_id in children() - before:
+        with suppress(ChildProcessError):
+            os.kill(process_id, signal.SIGKILL)
+            os.waitpid(process_id, 0)

@@ -1,0 +1,113 @@
+"""Real checkouts for the tests, made by the real git, with nobody's settings but the tests' own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.loop.git.checkout import GitCheckout
+from ralph.loop.git.git import GitSeams
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+
+if TYPE_CHECKING:
+    from ralph.loop.values import Changes
+
+CLOCK = SystemClock()
+
+
+class Repository:
+    def __init__(self, top: Path, home: Path) -> None:
+        self.top = top
+        home.mkdir(exist_ok=True)
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"}
+        self.waiter = InboxWaiter(CLOCK)
+
+    @classmethod
+    def empty(cls, top: Path, home: Path) -> Repository:
+        """On an unborn branch `main`, with an identity."""
+        made = cls(top, home)
+        top.mkdir(parents=True)
+        made.git("init", "-q", "-b", "main")
+        made.git("config", "user.name", "Tester")
+        made.git("config", "user.email", "tester@example.com")
+        return made
+
+    def git(self, *arguments: str, fails: bool = False) -> str:
+        command = ["git", "-c", "protocol.file.allow=always", *arguments]
+        ran = subprocess.run(
+            command, cwd=self.top, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert bool(ran.returncode) == fails, ran.stderr
+        return ran.stdout.strip()
+
+    def write(self, path: str, text: str = "text\n") -> Path:
+        file = self.top / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def commit_all(self, message: str = "work") -> str:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def seams(self, **environment: str) -> GitSeams:
+        return GitSeams(self.environment | environment, self.waiter, CLOCK)
+
+    def checkout(self, directory: str = ".", plan_file: str = "PLAN.md") -> GitCheckout:
+        return GitCheckout(self.top, self.top / directory, plan_file=plan_file, seams=self.seams())
+
+
+def committed(top: Path, home: Path) -> Repository:
+    """One commit with `a.txt`, `dir/b.txt` and `.gitignore`, and nothing else."""
+    shutil.copytree(Path(_prepared().name, "work"), top)
+    return Repository(top, home)
+
+
+def cloned(top: Path, home: Path) -> Repository:
+    """The same, and a bare repository beside it that has it too, as `origin`."""
+    shutil.copytree(Path(_prepared().name, "remote.git"), top.with_name("remote.git"))
+    made = committed(top, home)
+    made.git("remote", "add", "origin", str(top.with_name("remote.git")))
+    made.git("fetch", "-q")
+    return made
+
+
+@functools.cache
+def _prepared() -> tempfile.TemporaryDirectory[str]:
+    """Made once, as it takes ten calls of git."""
+    place = tempfile.TemporaryDirectory()
+    made = Repository.empty(Path(place.name, "work"), Path(place.name, "home"))
+    made.write("a.txt")
+    made.write("dir/b.txt")
+    made.write(".gitignore", "ignored*\n")
+    made.commit_all()
+    made.git("clone", "-q", "--bare", ".", "../remote.git")
+    return place
+
+
+class Watch:
+    """Each look is compared with the one before."""
+
+    def __init__(self, checkout: GitCheckout) -> None:
+        self._checkout = checkout
+        self._before = checkout.snapshot()
+
+    def changes(self) -> Changes | None:
+        """None: no progress."""
+        before, self._before = self._before, self._checkout.snapshot()
+        if before.digest == self._before.digest:
+            return None
+        return self._checkout.changes(before, self._before)
+
+
+def changes_by(repository: Repository, act, **where: str) -> Changes | None:
+    watch = Watch(repository.checkout(**where))
+    act()
+    return watch.changes()

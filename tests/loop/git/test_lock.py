@@ -1,0 +1,166 @@
+"""One loop per checkout, by real locks between real processes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ralph.loop.git.lock import CheckoutLock
+from ralph.loop.git.plain_directory import PlainDirectory
+from ralph.loop.ports import CheckoutError
+from tests.loop.git.repositories import CLOCK, Repository
+
+NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> PlainDirectory:
+    (tmp_path / "place").mkdir()
+    return PlainDirectory(
+        tmp_path, plan_file="P", waiter=Repository(tmp_path, tmp_path / "h").waiter, clock=CLOCK
+    )
+
+
+def locked(checkout) -> CheckoutLock:
+    return CheckoutLock(checkout, Path("/the/first"), NOW, place=checkout.top / "place")
+
+
+def test_the_second_loop_is_told_of_the_first(repository: Repository) -> None:
+    first = locked(repository.checkout())
+    assert first.notice is None
+    assert first.path == repository.top / ".git/ralph-loop.lock"
+    with pytest.raises(
+        CheckoutError, match=rf"process {os.getpid()}, since 2026-11-2\d \d\d:\d\d:00 in /the/first"
+    ):
+        locked(repository.checkout("dir"))
+    first.close()
+    first.close()
+    locked(repository.checkout()).close()
+    assert repository.git("status", "--porcelain") == ""
+
+
+def test_outside_of_git_the_directory_is_locked(plain: PlainDirectory) -> None:
+    first = locked(plain)
+    assert first.path == plain.top / "place/lock"
+    with pytest.raises(CheckoutError, match="another loop"):
+        locked(plain)
+    first.close()
+
+
+def test_two_working_trees_have_two_locks(repository: Repository) -> None:
+    repository.git("worktree", "add", "-q", "../linked", "-b", "linked")
+    linked = Repository(repository.top.parent / "linked", repository.top.parent / "home")
+    first, second = locked(repository.checkout()), locked(linked.checkout())
+    assert first.path != second.path
+    first.close()
+    second.close()
+
+
+def test_an_iteration_that_outlives_its_loop_holds_the_lock(plain: PlainDirectory) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    lock = locked(plain)
+    with subprocess.Popen(["sleep", "99"], pass_fds=[lock.descriptor]) as iteration:
+        lock.path.write_text(json.dumps({"pid": ended.pid, "directory": "/d", "started_at": "then"}))
+        lock.close()
+        with pytest.raises(
+            CheckoutError, match=rf"process {ended.pid}, since then in /d, has ended, but something"
+        ):
+            locked(plain)
+        iteration.kill()
+    locked(plain).close()
+
+
+def test_a_process_that_was_not_given_the_lock_does_not_hold_it(plain: PlainDirectory) -> None:
+    lock = locked(plain)
+    with subprocess.Popen(["sleep", "99"], close_fds=False) as other:
+        lock.close()
+        locked(plain).close()
+        other.kill()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"pid": "x"}', "\0" * 20_000, '{"pid": 99999999999999999999}']
+)
+def test_a_file_that_says_nothing_useful_is_no_obstacle_and_no_crash(
+    plain: PlainDirectory, text: str
+) -> None:
+    lock = locked(plain)
+    lock.path.write_text(text)
+    with pytest.raises(CheckoutError, match="loop"):
+        locked(plain)
+    lock.close()
+    again = locked(plain)
+    assert json.loads(again.path.read_text()) == {
+        "pid": os.getpid(),
+        "directory": "/the/first",
+        "started_at": f"{NOW.astimezone():%Y-%m-%d %H:%M:%S}",
+    }
+    again.close()
+
+
+def open_descriptors() -> int:
+    """0 where the system does not tell."""
+    listing = Path("/proc/self/fd")
+    return len(list(listing.iterdir())) if listing.exists() else 0
+
+
+def plant_link(place: Path, victim: Path) -> None:
+    (place / "lock").symlink_to(victim)
+
+
+def plant_dangling_link(place: Path, victim: Path) -> None:
+    (place / "lock").symlink_to(victim.with_name("new"))
+
+
+def plant_second_name(place: Path, victim: Path) -> None:
+    (place / "lock").hardlink_to(victim)
+
+
+def plant_fifo(place: Path, _victim: Path) -> None:
+    os.mkfifo(place / "lock")
+
+
+def plant_directory(place: Path, _victim: Path) -> None:
+    (place / "lock").mkdir()
+
+
+def plant_link_above(place: Path, victim: Path) -> None:
+    place.rmdir()
+    place.symlink_to(victim.parent)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [plant_link, plant_dangling_link, plant_second_name, plant_fifo, plant_directory, plant_link_above],
+)
+def test_what_stands_in_the_files_place_is_not_written_to(plain: PlainDirectory, plant) -> None:
+    outside = plain.top / "outside"
+    outside.mkdir()
+    victim = outside / "victim"
+    victim.write_text("precious")
+    plant(plain.top / "place", victim)
+    before = open_descriptors()
+    with pytest.raises(CheckoutError, match=r"place/lock "):
+        locked(plain)
+    assert victim.read_text() == "precious"
+    assert [path.name for path in outside.iterdir()] == ["victim"]
+    assert open_descriptors() == before
+
+
+def test_a_file_system_without_locks_is_gone_on_with_and_told(plain: PlainDirectory, monkeypatch) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = locked(plain)
+    assert lock.notice is not None
+    assert "knows no locks" in lock.notice
+    lock.close()

@@ -1,0 +1,54 @@
+"""How long a look at a checkout may take."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.loop.git.git import Git, GitSeams
+from ralph.loop.ports import CheckoutError
+from ralph.machine.waiter import InboxWaiter
+from tests.loop.git.repositories import CLOCK, Repository
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Leap:
+    """A clock that leaps on once git has begun, which works on when the waiter has seen that."""
+
+    def __init__(self, place: Path, leap_s: float) -> None:
+        self._began, self._seen = place / "began", place / "seen"
+        self._leap_s = leap_s
+        self._looks = 0
+
+    def now_s(self) -> float:
+        return CLOCK.now_s() + (self._leap_s if self._began.exists() else 0.0)
+
+    def look(self) -> None:
+        self._looks += self._began.exists()
+        if self._looks > 1:
+            self._seen.touch()
+
+
+@pytest.mark.parametrize(("seconds", "is_stopped"), [(290, False), (310, True)])
+def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, seconds, is_stopped) -> None:
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\n: > {tmp_path}/began\nwhile [ ! -e {tmp_path}/seen ]; do sleep 0.02; done\n"
+        f'exec {shutil.which("git")} "$@"\n'
+    )
+    program.chmod(0o755)
+    clock = Leap(tmp_path, seconds)
+    waiter = InboxWaiter(clock)  # type: ignore[arg-type]
+    waiter.on_look = clock.look
+    path = f"{program.parent}:{repository.environment['PATH']}"
+    seams = GitSeams(repository.environment | {"PATH": path}, waiter, clock)  # type: ignore[arg-type]
+    if is_stopped:
+        with pytest.raises(CheckoutError, match="git config took longer than 300 s and was stopped"):
+            Git(repository.top, seams)
+    else:
+        assert Git(repository.top, seams).settings.values["user.name"] == "Tester"

@@ -1,0 +1,622 @@
+"""What the outer loop does with what it meets, on stand-ins; real processes stand in tests/program/."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ralph.loop.state import Phase
+from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
+from ralph.settings.tables import LoopSettings
+from ralph.values.limits import LimitSettings
+from ralph.values.outcome import Outcome
+from tests.fakes import EPOCH
+from tests.fakes_of_loop import AWAY, DONE, LoopRig, Played, ended
+
+IDLE = Played(changes=False)
+
+
+def iterations(count: int | None) -> LoopLimits:
+    return LoopLimits(max_iterations=count)
+
+
+# --- done
+
+
+def test_a_check_that_passes_already_ends_the_loop_before_anything_is_spent() -> None:
+    rig = LoopRig(verdicts=[0])
+    end = rig.play()
+    assert (end.outcome, end.exit_code, rig.iterations.orders) == (Outcome.COMPLETED, 0, [])
+    assert "passes already" in end.reason
+
+
+def test_at_least_once_begins_all_the_same() -> None:
+    rig = LoopRig(verdicts=[0], options={"at_least_once": True})
+    assert (rig.play().exit_code, len(rig.iterations.orders)) == (0, 1)
+
+
+def test_it_is_done_when_the_check_passes_whatever_the_iteration_said() -> None:
+    rig = LoopRig([Played(), Played(ended(Outcome.TASK_FAILED)), Played()], verdicts=[1, 1, 0])
+    end = rig.play()
+    assert (end.exit_code, end.reason, len(rig.state.iterations)) == (0, "the check passes", 2)
+
+
+def test_with_a_check_the_stop_file_ends_nothing() -> None:
+    rig = LoopRig([Played(stops=True)], verdicts=[1, 1, 0])
+    assert (rig.play().exit_code, len(rig.state.iterations)) == (0, 2)
+    assert not any(".ralph/stop" in prompt for prompt in rig.prompts)
+
+
+def test_without_a_check_the_stop_file_that_the_prompt_names_ends_it() -> None:
+    rig = LoopRig([Played(), Played(stops=True, changes=False)])
+    end = rig.play()
+    assert (end.exit_code, end.reason, len(rig.state.iterations)) == (0, "the stop file is there", 2)
+    assert all(".ralph/stop" in prompt for prompt in rig.prompts)
+
+
+@pytest.mark.parametrize(("verdicts", "code"), [(None, 0), ([1], 3)])
+def test_the_iteration_limit_is_an_end_without_a_check_and_a_limit_with_one(verdicts: Any, code: int) -> None:
+    rig = LoopRig(verdicts=verdicts, limits=iterations(3))
+    assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 3)
+
+
+def test_what_failed_before_the_first_iteration_is_recorded_and_opens_its_prompt() -> None:
+    rig = LoopRig(verdicts=[2, 1, 0])
+    rig.play()
+    assert rig.state.first_check is not None
+    assert rig.state.first_check.words == "failed (exit 2)"
+    first, second = rig.prompts
+    assert "before any work was done: it failed (exit 2)" in first
+    assert "output of check 1" in first
+    assert "after the last iteration: it failed (exit 1)" in second
+    assert "output of check 2" in second
+    assert first.endswith("---\n\nthe task")
+
+
+# --- what an iteration's end means
+
+
+@pytest.mark.parametrize(
+    ("outcome", "goes_on"),
+    [
+        (Outcome.COMPLETED, True),
+        (Outcome.TASK_FAILED, True),
+        (Outcome.USAGE, False),
+        (Outcome.LIMIT_REACHED, True),
+        (Outcome.NO_PROGRESS, True),
+        (Outcome.API_REJECTED, False),
+        (Outcome.INTERNAL_ERROR, False),
+        (Outcome.IO_ERROR, False),
+        (Outcome.AUTH, False),
+        (Outcome.CONFIG, False),
+        (Outcome.TIMED_OUT, True),
+        (Outcome.INTERRUPTED, False),
+    ],
+)
+def test_each_outcome_stops_the_loop_with_its_code_or_counts(outcome: Outcome, goes_on: bool) -> None:
+    rig = LoopRig([Played(ended(outcome, reason="because"))], limits=iterations(2))
+    end = rig.play()
+    if goes_on:
+        assert (end.exit_code, len(rig.state.iterations)) == (0, 2)
+    else:
+        assert (end.outcome, end.exit_code) == (outcome, outcome.exit_code())
+        assert end.reason.endswith(": because")
+        assert rig.state.iterations == ()
+
+
+def test_a_signal_that_was_passed_on_ends_the_loop_though_the_iteration_came_through() -> None:
+    rig = LoopRig([Played(ended(Outcome.COMPLETED, stopped_by=15))])
+    assert rig.play().exit_code == 143
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LIMIT_REACHED, Outcome.TIMED_OUT])
+def test_after_a_limit_a_fresh_iteration_is_told_where_the_last_stopped(outcome: Outcome) -> None:
+    stopped = ended(outcome, reason="40 turns are used up", last_words="Half of it\nstands.")
+    rig = LoopRig([Played(stopped)], limits=iterations(2))
+    rig.play()
+    assert rig.iterations.orders[0].session_id != rig.iterations.orders[1].session_id
+    told = rig.prompts[1]
+    assert (
+        f"stopped before it was finished: {outcome.value} (40 turns are used up). It changed: a.py." in told
+    )
+    assert "> Half of it\n> stands." in told
+
+
+# --- progress
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "count"),
+    [
+        ([IDLE] * 4, 4, 4),
+        ([IDLE, IDLE, Played(), IDLE, IDLE, IDLE, IDLE], 4, 7),
+        ([IDLE, IDLE, IDLE, Played(), IDLE], 0, 9),
+        ([Played(ended(Outcome.NO_PROGRESS))] * 4, 4, 4),
+        ([Played(ended(Outcome.NO_PROGRESS)), IDLE, IDLE, Played(), Played()], 0, 9),
+    ],
+)
+def test_after_three_iterations_without_progress_one_more_and_then_no_more(
+    script: list[Played], code: int, count: int
+) -> None:
+    rig = LoopRig(script, limits=iterations(9))
+    assert (rig.play().exit_code, len(rig.state.iterations)) == (code, count)
+
+
+def test_the_one_more_is_told_to_change_its_approach_and_nobody_else_is() -> None:
+    rig = LoopRig([IDLE] * 4)
+    rig.play()
+    assert ["another approach" in prompt for prompt in rig.prompts] == [False, False, False, True]
+
+
+# --- outages
+
+
+def test_an_outage_is_waited_for_resumes_the_session_and_does_not_count() -> None:
+    rig = LoopRig([Played(), Played(AWAY), Played(AWAY), Played()], limits=iterations(2))
+    rig.play()
+    ids = [order.session_id for order in rig.iterations.orders]
+    assert ids[1] == ids[2] == ids[3] != ids[0]
+    assert [order.prompt is None for order in rig.iterations.orders] == [False, False, True, True]
+    assert rig.waiter.sleeps == [5, 10]
+    assert len(rig.state.iterations) == 2
+
+
+def test_the_patient_schedule_is_slept_to_its_end_and_then_the_loop_ends_with_75() -> None:
+    rig = LoopRig([Played(AWAY, changes=False, seconds=0)] * 30)
+    end = rig.play()
+    assert end.exit_code == 75
+    assert (len(rig.waiter.sleeps), sum(rig.waiter.sleeps)) == (21, 27_105)
+    assert rig.state.current is not None
+
+
+def test_the_schedule_starts_afresh_after_any_other_end() -> None:
+    rig = LoopRig([Played(AWAY), Played(AWAY), Played(), Played(AWAY)], limits=iterations(2))
+    rig.play()
+    assert rig.waiter.sleeps == [5, 10, 5]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "slept"),
+    [
+        ([2], [2]),
+        ([90], [90]),
+        ([0], [1]),  # whatever is named: less is no wait
+        ([2, 2, 2], [2, 10, 30]),  # a time that did not help is not trusted again
+        ([60, 60, 60], [60, 60, 60]),
+        ([None, 2], [5, 10]),
+    ],
+)
+def test_a_time_that_the_server_named_is_waited(wishes: list[float | None], slept: list[float]) -> None:
+    away = [Played(ended(Outcome.API_UNAVAILABLE, retry_after_s=wish)) for wish in wishes]
+    rig = LoopRig(away, limits=iterations(1))
+    assert rig.play().exit_code == 0
+    assert rig.waiter.sleeps == slept
+
+
+def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
+    away = ended(Outcome.API_UNAVAILABLE, retry_after_s=3600)
+    rig = LoopRig([Played(away)], limits=LoopLimits(max_time_s=1800))
+    end = rig.play()
+    assert (end.exit_code, rig.waiter.sleeps) == (75, [])
+    assert "tried again in 3600s" in end.reason
+
+
+def test_the_schedule_and_its_budget_are_settings() -> None:
+    rig = LoopRig([Played(AWAY)] * 9, schedule=LoopSettings((0.1, 0.2), 0.8))
+    assert rig.play().exit_code == 75
+    assert rig.waiter.sleeps == [0.1, 0.2, 0.2, 0.2]
+
+
+def test_what_an_outage_cost_counts_once() -> None:
+    costs = [ended(Outcome.API_UNAVAILABLE, cost_usd=0.2), ended(Outcome.COMPLETED, cost_usd=0.7)]
+    rig = LoopRig([Played(one) for one in costs], limits=LoopLimits(1, 10.0))
+    rig.play()
+    assert [order.budget_usd for order in rig.iterations.orders] == [10.0, 9.8]
+    assert rig.state.spent_usd == 0.7
+
+
+# --- kills and shortages
+
+KILLED = ended(
+    Outcome.INTERRUPTED, exit_code=137, reason="was killed by SIGKILL", setback=Setback.KILL, cost_usd=0.2
+)
+SHORT = ended(Outcome.API_UNAVAILABLE, setback=Setback.SHORTAGE, turns=0, cost_usd=0.0)
+
+
+def test_a_killed_iteration_is_resumed_and_stays_one_that_counts_its_cost() -> None:
+    rig = LoopRig([Played(KILLED), Played(KILLED), Played(DONE)], limits=LoopLimits(1, 10.0))
+    assert rig.play().exit_code == 0
+    first, *again = rig.iterations.orders
+    assert first.prompt is not None
+    assert [(order.session_id, order.prompt) for order in again] == [(first.session_id, None)] * 2
+    assert [order.budget_usd for order in rig.iterations.orders] == [10.0, 9.8, 9.8]
+    [record] = rig.state.iterations
+    assert (record.number, record.outcome, record.cost_usd) == (1, Outcome.COMPLETED, 0.5)
+    assert rig.waiter.sleeps == [5, 10]
+    assert rig.voice.setbacks == [(Setback.KILL, 1), (Setback.KILL, 2)]
+
+
+def test_the_third_kill_in_a_row_ends_the_loop_with_75_and_says_why_and_it_can_be_resumed() -> None:
+    rig = LoopRig([Played(KILLED)] * 3, limits=iterations(1))
+    end = rig.play()
+    assert (end.outcome, end.exit_code) == (Outcome.API_UNAVAILABLE, 75)
+    assert end.reason == "iteration 1 was killed by SIGKILL, 3 times in a row"
+    assert len(rig.iterations.orders) == 3
+    assert rig.state.current is not None
+    again = LoopRig([Played(KILLED), Played(KILLED), Played(DONE)], limits=iterations(1))
+    again.iterations.sessions.update(rig.iterations.sessions)
+    assert again.play(rig.state).exit_code == 0, "what a person resumes begins to count anew"
+
+
+def test_an_end_by_itself_between_two_kills_ends_their_row() -> None:
+    rig = LoopRig([Played(one) for one in (KILLED, KILLED, AWAY, KILLED, KILLED, DONE)], limits=iterations(1))
+    assert rig.play().exit_code == 0
+    assert [number for _, number in rig.voice.setbacks] == [1, 2, 1, 1, 2]
+
+
+def test_kills_and_outages_in_turn_come_to_an_end() -> None:
+    rig = LoopRig(
+        [Played(KILLED), Played(AWAY)] * 40, limits=iterations(1), schedule=LoopSettings((1.0,), 5.0)
+    )
+    assert rig.play().exit_code == 75
+    assert len(rig.iterations.orders) < 20
+
+
+def test_a_killed_iteration_that_had_come_to_its_end_is_counted_and_not_run_again() -> None:
+    rig = LoopRig([Played(KILLED, ended_as=DONE), Played(DONE)], limits=iterations(1))
+    assert rig.play().exit_code == 0
+    assert (len(rig.iterations.orders), rig.waiter.sleeps) == (1, [])
+    assert rig.state.iterations[0].outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("first", [KILLED, SHORT, AWAY])
+def test_without_a_session_it_begins_afresh_under_another_id_and_stays_one(first: IterationResult) -> None:
+    rig = LoopRig([Played(first, has_session=False), Played(DONE)], limits=iterations(1))
+    assert rig.play().exit_code == 0
+    one, other = rig.iterations.orders
+    assert one.prompt == other.prompt is not None
+    assert one.session_id != other.session_id
+    [record] = rig.state.iterations
+    assert (record.number, record.session_id) == (1, other.session_id)
+    assert record.cost_usd == pytest.approx(0.5 + (first.cost_usd or 0.0))
+
+
+def test_a_kill_that_leaves_no_time_for_another_try_ends_it() -> None:
+    rig = LoopRig([Played(KILLED, seconds=58)], limits=LoopLimits(max_time_s=60))
+    end = rig.play()
+    assert (end.exit_code, rig.waiter.sleeps) == (75, [])
+    assert end.reason == "iteration 1 was killed by SIGKILL, and --max-time leaves no time for another try"
+
+
+def test_a_signal_to_the_loop_is_no_kill() -> None:
+    stopped = ended(Outcome.INTERRUPTED, exit_code=137, stopped_by=15, setback=Setback.KILL)
+    rig = LoopRig([Played(stopped)])
+    assert (rig.play().exit_code, len(rig.iterations.orders)) == (143, 1)
+
+
+@pytest.mark.parametrize("step", ["snapshot", "changes", "commit", "push", "check"])
+def test_a_step_without_a_process_for_it_is_tried_again_and_spends_no_iteration(step: str) -> None:
+    rig = LoopRig(verdicts=[1, 0], limits=iterations(3), options={"commits": True, "pushes": True})
+    rig.shortages.left[step] = 2
+    assert rig.play().exit_code == 0
+    assert rig.waiter.sleeps == [5, 10]
+    assert rig.voice.setbacks == [(Setback.SHORTAGE, 1), (Setback.SHORTAGE, 2)]
+    assert (len(rig.state.iterations), len(rig.iterations.orders)) == (1, 1)
+
+
+def test_a_shortage_that_lasts_ends_the_loop_with_75_and_its_end_waits_no_more() -> None:
+    rig = LoopRig(limits=iterations(1), schedule=LoopSettings((1.0,), 3.0), options={"commits": True})
+    rig.shortages.left["snapshot"] = 99
+    end = rig.play()
+    assert (end.exit_code, rig.waiter.sleeps) == (75, [1.0, 1.0, 1.0])
+    assert end.reason.startswith("what this machine lacks (a process, a thread, ")
+    assert rig.state.ended == end
+
+
+# --- budgets
+
+
+def test_what_is_left_is_passed_down() -> None:
+    rig = LoopRig(limits=LoopLimits(3, 2.0, 1000))
+    rig.play()
+    assert [order.budget_usd for order in rig.iterations.orders] == [2.0, 1.5, 1.0]
+    assert [order.time_s for order in rig.iterations.orders] == [1000, 940, 880]
+
+
+def test_an_iterations_own_limits_are_kept_where_they_are_lower() -> None:
+    rig = LoopRig(limits=LoopLimits(4, 2.0, 1000), own_limits=LimitSettings(None, 0.6, 900))
+    rig.play()
+    assert [order.budget_usd for order in rig.iterations.orders] == [0.6, 0.6, 0.6, 0.5]
+    assert [order.time_s for order in rig.iterations.orders] == [900, 900, 880, 820]
+
+
+@pytest.mark.parametrize(
+    ("limits", "own", "result", "code"),
+    [
+        (LoopLimits(None, 1.0), None, ended(Outcome.LIMIT_REACHED, limit="max_budget_usd", cost_usd=0.9), 3),
+        (LoopLimits(None, 1.0), None, ended(Outcome.COMPLETED, cost_usd=1.0), 3),
+        (LoopLimits(None, None, 60), None, DONE, 124),
+        (LoopLimits(None, None, 90), None, ended(Outcome.TIMED_OUT), 124),
+    ],
+)
+def test_the_loop_ends_when_its_budget_or_its_time_is_over(
+    limits: Any, own: Any, result: Any, code: int
+) -> None:
+    rig = LoopRig([Played(result)], limits=limits)
+    assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1), st.sampled_from([Outcome.COMPLETED, Outcome.API_UNAVAILABLE])), max_size=12
+    ),
+    st.floats(0.01, 5),
+    st.none() | st.floats(0.01, 2),
+)
+def test_the_budget_of_the_loop_is_never_overshot(
+    fates: list[tuple[float, Outcome]], budget_usd: float, own_usd: float | None
+) -> None:
+    """Each process spends some part of what it is allowed, and never more: that is `ralph run`'s promise."""
+    rig = LoopRig(limits=LoopLimits(12, budget_usd), own_limits=LimitSettings(None, own_usd))
+    spent: dict[str, float] = {}
+
+    def process(order: IterationOrder) -> IterationResult:
+        part, outcome = fates.pop(0) if fates else (1.0, Outcome.COMPLETED)
+        assert order.budget_usd is not None
+        spent[order.session_id] = spent.get(order.session_id, 0.0) + part * max(order.budget_usd, 0.0)
+        return ended(outcome, cost_usd=spent[order.session_id])
+
+    rig.iterations.play = process
+    rig.play()
+    assert sum(spent.values()) <= budget_usd + 1e-9
+
+
+def test_an_iteration_that_met_its_own_limit_does_not_end_the_loop() -> None:
+    met = ended(Outcome.LIMIT_REACHED, limit="max_budget_usd")
+    rig = LoopRig([Played(met)], limits=LoopLimits(2, 10.0), own_limits=LimitSettings(None, 0.5))
+    assert (rig.play().exit_code, len(rig.state.iterations)) == (0, 2)
+
+
+def test_a_check_gets_no_more_time_than_the_loop_has_left() -> None:
+    rig = LoopRig(verdicts=[1], limits=LoopLimits(None, None, 100), options={"check_timeout_s": 70.0})
+    end = rig.play()
+    assert rig.check is not None
+    assert rig.check.limits_s == [70, 40, 10]  # done is done, though the time is over
+    assert (end.exit_code, len(rig.state.iterations)) == (124, 2)
+
+
+def test_an_iteration_leaves_the_check_as_much_time_as_it_took_last() -> None:
+    rig = LoopRig(verdicts=[1], limits=LoopLimits(None, None, 200))
+    assert rig.check is not None
+    rig.check.takes_s = 50
+    end = rig.play()
+    assert [order.time_s for order in rig.iterations.orders] == [100, 20]  # never more than half of the rest
+    assert (end.exit_code, rig.check.limits_s) == (124, [200, 90, 60])
+
+
+def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
+    rig = LoopRig(
+        [Played(ended(Outcome.TIMED_OUT), seconds=100)], verdicts=[1, 0], limits=LoopLimits(None, None, 100)
+    )
+    assert rig.play().exit_code == 0
+
+
+# --- git
+
+
+def test_what_an_iteration_left_uncommitted_is_committed_with_a_message_that_names_it() -> None:
+    rig = LoopRig([Played(), IDLE], limits=iterations(2), options={"commits": True})
+    rig.play()
+    [message] = rig.checkout.messages
+    assert message.startswith("ralph loop: iteration 1\n\n")
+    assert rig.iterations.orders[0].session_id in message
+    assert [record.commits for record in rig.state.iterations] == [1, 0]
+
+
+def test_a_push_that_fails_is_told_tried_again_and_never_fatal() -> None:
+    rig = LoopRig(limits=iterations(3), options={"commits": True, "pushes": True})
+    rig.checkout.push_problems = ["no route to host"]
+    assert rig.play().exit_code == 0
+    assert any(
+        "push failed, the next iteration tries again: no route to host" in line for line in rig.voice.said
+    )
+    assert [line for line in rig.voice.said if line.startswith("pushed")] == ["pushed 2", "pushed 1"]
+
+
+def test_commits_that_stayed_here_are_named_in_the_end() -> None:
+    rig = LoopRig(limits=iterations(2), options={"commits": True, "pushes": True})
+    rig.checkout.push_problems = ["gone", "gone"]
+    assert rig.play().exit_code == 0
+    assert rig.state.warnings[0].endswith("gone")
+    assert rig.state.warnings[1] == "commits that were not pushed: 2"
+
+
+def test_a_push_that_failed_is_no_news_once_one_succeeded() -> None:
+    rig = LoopRig(limits=iterations(2), options={"commits": True, "pushes": True})
+    rig.checkout.push_problems = ["gone"]
+    rig.play()
+    assert rig.state.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("played", "pushed"),
+    [
+        (Played(ended(Outcome.AUTH)), True),
+        (
+            Played(ended(Outcome.COMPLETED, stopped_by=2)),
+            False,
+        ),  # who stops a loop does not wait for a remote
+    ],
+)
+def test_what_an_iteration_that_was_cut_off_has_done_is_committed(played: Played, pushed: bool) -> None:
+    rig = LoopRig([played], options={"commits": True, "pushes": True})
+    rig.play()
+    [message] = rig.checkout.messages
+    assert message.startswith("ralph loop: iteration 1\n")
+    assert rig.checkout.to_push == (0 if pushed else 1)
+
+
+def test_what_was_uncommitted_before_is_not_committed_by_an_iteration_that_did_nothing() -> None:
+    rig = LoopRig([Played(ended(Outcome.CONFIG), changes=False)], options={"commits": True})
+    rig.checkout.uncommitted = 3
+    rig.play()
+    assert rig.checkout.messages == []
+
+
+def test_work_that_cannot_be_committed_stays_and_the_loop_goes_on() -> None:
+    rig = LoopRig(limits=iterations(2), options={"commits": True})
+    rig.checkout.commit_problem = "index.lock is there"
+    assert (rig.play().exit_code, rig.checkout.uncommitted) == (0, 2)
+    assert "index.lock is there" in rig.state.notes[0]
+
+
+def test_an_iteration_that_changes_the_branch_is_named() -> None:
+    rig = LoopRig(limits=iterations(1))
+
+    def process(_order: IterationOrder) -> IterationResult:
+        rig.checkout.branch = "feature"
+        return DONE
+
+    rig.iterations.play = process
+    rig.play()
+    assert "main -> feature" in rig.voice.said
+
+
+# --- its end by force, and going on
+
+
+def test_a_signal_in_a_wait_ends_the_loop_with_its_code() -> None:
+    rig = LoopRig([Played(AWAY)], interrupt_at_s=62)
+    assert rig.play().exit_code == 143
+    assert rig.state.current is not None
+    assert rig.state.current.phase is Phase.WAITING
+
+
+def test_the_time_of_an_iteration_that_was_killed_counts_though_nobody_recorded_it() -> None:
+    killed = LoopRig(
+        [Played(seconds=10)], limits=LoopLimits(max_time_s=1000)
+    ).stopped_in_its_first_iteration()
+    again = LoopRig()
+    session = killed.current.session_id if killed.current else ""
+    again.iterations.sessions[session] = SessionSeen(3, 0.4, None, EPOCH + timedelta(seconds=600))
+    again.clock.seconds = 5000  # the time until it was taken up does not
+    again.play(killed)
+    assert again.iterations.orders[0].time_s == 400
+
+
+def test_a_wait_is_never_longer_than_it_was_whatever_the_wall_clock_says() -> None:
+    killed = LoopRig([Played(AWAY)] * 2, interrupt_at_s=62).stopped_in_its_first_iteration(waiting=True)
+    again = LoopRig(limits=iterations(1))
+    assert killed.current is not None
+    again.iterations.sessions[killed.current.session_id] = SessionSeen(1, 0.1)
+    again.clock.seconds = -1e6
+    state = replace(killed, plan=replace(killed.plan, limits=iterations(1)))
+    again.play(state)
+    assert again.waiter.sleeps[0] == 5
+
+
+@pytest.mark.parametrize(("verdicts", "stops"), [([0], False), (None, True)])
+def test_a_loop_that_goes_on_looks_first_whether_it_is_done(verdicts: Any, stops: bool) -> None:
+    """Killed between its last iteration and its end, or mended by hand since."""
+    first = LoopRig(verdicts=[1] if verdicts else None, limits=iterations(1))
+    first.play()
+    again = LoopRig(verdicts=verdicts, limits=iterations(5))
+    again.iterations.has_stop_file = stops
+    state = replace(first.state, ended=None, plan=replace(first.state.plan, limits=iterations(5)))
+    assert again.play(state).exit_code == 0
+    assert again.iterations.orders == []
+
+
+def test_a_session_that_the_api_refused_for_good_is_begun_anew() -> None:
+    rig = LoopRig([Played(ended(Outcome.API_REJECTED))])
+    rig.play()
+    again = LoopRig()
+    again.iterations.sessions = rig.iterations.sessions
+    again.play(replace(rig.state, ended=None, plan=replace(rig.state.plan, limits=iterations(1))))
+    [order] = again.iterations.orders
+    assert order.prompt is not None
+    assert order.session_id != rig.iterations.orders[0].session_id
+    assert (again.state.iterations[0].turns, again.state.spent_usd) == (4, 1.0), (
+        "what it had spent is not forgotten"
+    )
+
+
+def test_a_check_that_passes_meanwhile_ends_a_loop_whose_iteration_was_cut_off() -> None:
+    rig = LoopRig([Played(ended(Outcome.AUTH))], verdicts=[1])
+    rig.play()
+    again = LoopRig(verdicts=[0])
+    again.iterations.sessions = rig.iterations.sessions
+    assert again.play(replace(rig.state, ended=None)).exit_code == 0
+    assert again.iterations.orders == []
+
+
+def test_a_prompt_that_cannot_be_read_any_more_ends_it_with_74() -> None:
+    def gone() -> str:
+        raise FileNotFoundError(2, "No such file", "PROMPT.md")
+
+    assert LoopRig(prompt=gone).play().exit_code == 74
+
+
+def test_a_wait_that_a_kill_broke_off_is_waited_to_its_end() -> None:
+    rig = LoopRig([Played(AWAY)] * 5, interrupt_at_s=500, limits=iterations(1))
+    rig.play()
+    killed = rig.state
+    again = LoopRig()
+    again.iterations.sessions = rig.iterations.sessions
+    again.clock.seconds = 600
+    state = replace(killed, ended=None)
+    assert state.current is not None
+    assert state.current.waits_until is not None
+    again.play(state)
+    [order] = again.iterations.orders[:1]
+    assert order.prompt is None
+    assert again.waiter.sleeps[0] == 105
+
+
+FATES = st.sampled_from(
+    [
+        Played(),
+        IDLE,
+        Played(AWAY),
+        Played(ended(Outcome.LIMIT_REACHED)),
+        Played(ended(Outcome.TASK_FAILED), changes=False),
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FATES, max_size=8), st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 200))
+def test_killed_after_any_record_it_goes_on_to_the_same_end(
+    script: list[Played], verdicts: list[int], kill_at: int
+) -> None:
+    """Whatever was on disk last: no iteration is lost, and none counts twice."""
+    verdicts = [1, *verdicts]
+    whole = LoopRig(list(script), verdicts, limits=iterations(5))
+    end = whole.play()
+    states = whole.record.states
+    killed = states[kill_at % len(states)]
+    if killed.ended is not None:
+        return
+    done = len(killed.iterations)
+    again = LoopRig(limits=iterations(5), verdicts=verdicts)
+    ids = [order.session_id for order in whole.iterations.orders]
+    # What the world is like at that moment: processes that had been started before it are over.
+    started = [index for index, one in enumerate(ids) if one in {r.session_id for r in killed.iterations}]
+    again.iterations.script = script[len(started) :]
+    again.checkout.version = (
+        int(killed.current.digest) if killed.current else sum(p.changes for p in script[:done])
+    )
+    again_end = again.play(killed)
+    assert [record.number for record in again.state.iterations] == list(
+        range(1, len(again.state.iterations) + 1)
+    )
+    assert again.state.iterations[:done] == killed.iterations
+    assert again_end.outcome in {end.outcome, Outcome.COMPLETED, Outcome.LIMIT_REACHED, Outcome.NO_PROGRESS}
+    sessions = [record.session_id for record in again.state.iterations]
+    assert len(set(sessions)) == len(sessions)

@@ -1,0 +1,113 @@
+"""loop.sh against a stand-in for ralph: it maps arguments and hands over, nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LOOP = Path(__file__).parents[2] / "loop.sh"
+
+FORMS = {
+    "": "PROMPT_build.md",
+    "20": "PROMPT_build.md --max-iterations 20",
+    "build": "PROMPT_build.md",
+    "build 2": "PROMPT_build.md --max-iterations 2",
+    "plan": "PROMPT_plan.md",
+    "plan 3": "PROMPT_plan.md --max-iterations 3",
+    "08": "PROMPT_build.md --max-iterations 8",
+    "plan 0100": "PROMPT_plan.md --max-iterations 100",
+    "0": "PROMPT_build.md",
+    "plan 000": "PROMPT_plan.md",
+    "99999999999999999999": "PROMPT_build.md --max-iterations 99999999999999999999",
+    "--push": "PROMPT_build.md --push",
+    "plan 3 --model opus": "PROMPT_plan.md --max-iterations 3 --model opus",
+    "20 -q --max-time 8h": "PROMPT_build.md --max-iterations 20 -q --max-time 8h",
+}
+
+
+@pytest.fixture
+def loop(tmp_path: Path):
+    """Runs loop.sh with a `ralph` that writes each of its arguments on a line and exits as these lines say."""
+    for mode in ("plan", "build"):
+        (tmp_path / f"PROMPT_{mode}.md").write_text("do it")
+
+    def run(*arguments: str, script: str = "", variable: str = "RALPH") -> subprocess.CompletedProcess[str]:
+        ralph = tmp_path / "bin" / "ralph"
+        ralph.parent.mkdir(exist_ok=True)
+        ralph.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@"\n{script}\n')
+        ralph.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{ralph.parent}:{os.environ['PATH']}"}
+        environment.pop("RALPH", None)
+        return subprocess.run(
+            ["bash", str(LOOP), *arguments],
+            cwd=tmp_path,
+            env={**environment, variable: str(ralph)},
+            input="for nobody",
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(("typed", "handed_over"), FORMS.items(), ids=[form or "nothing" for form in FORMS])
+def test_mode_and_number_become_options_and_the_rest_goes_on(loop, typed, handed_over) -> None:
+    ran = loop(*typed.split())
+    assert ran.stdout.split() == ["loop", "--prompt-file", *handed_over.split()]
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_arguments_keep_their_spaces_and_their_emptiness(loop) -> None:
+    ran = loop("2", "--until", "make  test && echo '*'", "--plan-file", "")
+    assert ran.stdout.splitlines()[5:] == ["--until", "make  test && echo '*'", "--plan-file", ""]
+
+
+def test_without_the_variable_ralph_is_found_on_the_path(loop) -> None:
+    assert loop("plan", variable="UNUSED").stdout.split() == ["loop", "--prompt-file", "PROMPT_plan.md"]
+
+
+@pytest.mark.parametrize("code", [0, 3, 75, 143])
+def test_the_exit_code_is_the_loops(loop, code) -> None:
+    assert loop(script=f"exit {code}").returncode == code
+
+
+def test_ralph_takes_the_place_of_the_shell(loop) -> None:
+    """A signal to the shell is then one to the loop, which knows what to do with it."""
+    assert loop(script='echo "$PPID"').stdout.splitlines()[-1] == str(os.getpid())
+
+
+def test_what_is_piped_in_is_for_nobody(loop) -> None:
+    assert loop(script="cat; echo end").stdout.splitlines()[-2:] == ["PROMPT_build.md", "end"]
+
+
+@pytest.mark.parametrize("arguments", [["x"], ["1", "2"], ["plan", "build"], [""], ["build", "3x"]])
+def test_misuse_is_exit_2_and_says_how_it_is_used(loop, arguments) -> None:
+    ran = loop(*arguments)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("usage: ./loop.sh [plan|build] [max-iterations]")
+
+
+@pytest.mark.parametrize("mode", ["plan", "build"])
+def test_a_missing_prompt_file_points_at_what_writes_one(loop, tmp_path, mode) -> None:
+    (tmp_path / f"PROMPT_{mode}.md").unlink()
+    ran = loop(mode)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"PROMPT_{mode}.md is missing; `ralph loop init`" in ran.stderr
+
+
+def test_help_is_the_loops(loop) -> None:
+    assert loop("--help").stdout.split() == ["loop", "--help"]
+
+
+def test_it_is_short_and_clean() -> None:
+    assert len(LOOP.read_text().splitlines()) < 80
+    shellcheck = shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed")
+    subprocess.run([shellcheck, str(LOOP)], check=True)

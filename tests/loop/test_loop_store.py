@@ -1,0 +1,90 @@
+"""Which folder is a loop's, and which of them is the last one's."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.loop.record import RecordError
+from ralph.loop.state import LoopState
+from ralph.loop.store import MOST_KEPT, LoopStore
+from ralph.loop.values import LoopPlan
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATE = LoopState(LoopPlan("/work", "/work"), "2026-11-21T12:00:00+00:00", 4711)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    made = tmp_path / "work"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path, work: Path) -> LoopStore:
+    return LoopStore.for_user({"HOME": str(tmp_path)}, work)
+
+
+def test_each_loop_has_a_private_folder_and_the_last_one_with_a_record_is_the_newest(store) -> None:
+    first, second = store.begin(), store.begin()
+    second.save(STATE)
+    first.save(STATE)
+    store.begin()  # killed before its first record
+    os.utime(second.path, (1, 1))  # whatever the clock says
+    assert store.newest().path == second.path
+    assert stat.S_IMODE(second.folder.stat().st_mode) == 0o700
+    assert store.place.parent == store.roots[0]
+
+
+def test_the_oldest_of_many_go_and_the_others_stay(store) -> None:
+    folders = [store.begin().folder for _ in range(MOST_KEPT + 2)]
+    assert [folder.exists() for folder in folders] == [False] * 2 + [True] * MOST_KEPT
+
+
+def test_a_directory_has_one_place_by_whatever_name_and_another_one_another(tmp_path, work, store) -> None:
+    (tmp_path / "link").symlink_to(work)
+    (tmp_path / "other").mkdir()
+    environment = {"HOME": str(tmp_path)}
+    assert LoopStore.to_read(environment, tmp_path / "link").place == store.place
+    assert LoopStore.to_read(environment, tmp_path / "other").place != store.place
+
+
+@pytest.mark.parametrize(
+    ("environment", "root"),
+    [
+        ({"RALPH_STATE_DIR": "{}/mine", "HOME": "{}"}, "mine/loops"),
+        ({"XDG_STATE_HOME": "{}/xdg", "HOME": "{}"}, "xdg/ralph/loops"),
+        ({"HOME": "{}"}, ".local/state/ralph/loops"),
+    ],
+)
+def test_it_lies_beside_the_sessions(tmp_path, work, environment, root) -> None:
+    told = {name: value.format(tmp_path) for name, value in environment.items()}
+    store = LoopStore.for_user(told, work)
+    assert store.roots[0] == tmp_path / root
+    assert (store.roots[0].parent / "sessions").is_dir()
+
+
+def test_without_a_home_it_lies_within_the_temporary_place_which_is_told(tmp_path, work, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = LoopStore.for_user({}, work)
+    assert store.roots[0] == tmp_path / f"ralph-sessions-{os.getuid()}" / "loops"
+    assert store.notice is not None
+    assert store.notice.startswith("the loop's record and its sessions are kept in ")
+    store.begin().save(STATE)
+    again = LoopStore.to_read({"HOME": str(tmp_path / "back")}, work)
+    assert again.newest().load() == STATE
+
+
+def test_where_nothing_is_nothing_is_made(tmp_path, work) -> None:
+    store = LoopStore.to_read({"HOME": str(tmp_path)}, work)
+    with pytest.raises(RecordError, match=rf"^there is no loop in {work} ") as caught:
+        store.newest()
+    assert caught.value.outcome is Outcome.USAGE
+    assert not (tmp_path / ".local").exists()

@@ -1,0 +1,128 @@
+"""Where a loop's prompt comes from, over real pipes and files."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.loop.prompt_source import PromptReader, PromptSource, find_prompt
+from ralph.loop.values import LoopPlan
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, InputWait, PromptError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NOTHING = -1
+
+
+@pytest.fixture
+def piped() -> Iterator[Callable[[bytes], int]]:
+    """The reading end of a pipe that holds this and then ends."""
+    ends: list[int] = []
+
+    def pipe(data: bytes) -> int:
+        reading, writing = os.pipe()
+        os.write(writing, data)
+        os.close(writing)
+        ends.append(reading)
+        return reading
+
+    yield pipe
+    for end in ends:
+        os.close(end)
+
+
+def found(argument: str | None, file: str | None, stdin_fd: int = NOTHING) -> PromptSource:
+    clock = SystemClock()
+    wait = InputWait(InboxWaiter(clock), clock, 0.2, print)
+    return find_prompt(argument, file, directories=(), wait=wait, stdin_fd=stdin_fd)
+
+
+def test_an_argument_is_the_text(piped) -> None:
+    assert found("do it", None) == PromptSource("do it", None)
+    assert found("do it", None, piped(b"")) == PromptSource("do it", None)
+
+
+def test_a_file_is_named_and_not_kept(tmp_path, piped) -> None:
+    file = tmp_path / "PROMPT.md"
+    file.write_text("do it")
+    assert found(None, str(file), piped(b"\n")) == PromptSource(None, str(file))
+
+
+@pytest.mark.parametrize(("argument", "file"), [(None, None), ("-", None), (None, "-")])
+def test_standard_input_is_the_text(piped, argument, file) -> None:
+    assert found(argument, file, piped(b"do it\n")) == PromptSource("do it\n", None)
+
+
+def test_a_pipe_given_as_a_file_is_text_as_it_can_be_read_only_once(piped) -> None:
+    assert found(None, f"/dev/fd/{piped(b'do it')}") == PromptSource("do it", None)
+
+
+def test_a_silent_pipe_beside_a_prompt_is_left_alone_and_that_is_said() -> None:
+    reading, writing = os.pipe()
+    try:
+        source = found("do it", None, reading)
+    finally:
+        os.close(writing)
+        os.close(reading)
+    assert source.text == "do it"
+    assert source.silent is not None
+    assert "left alone" in source.silent.notice
+
+
+@pytest.mark.parametrize(
+    ("argument", "file", "stdin", "says"),
+    [
+        (None, None, None, "no prompt: give it as an argument, with --prompt-file, or on standard input"),
+        (None, None, b" \n", "prompt on standard input is empty"),
+        ("  ", None, None, "the prompt is empty"),
+        ("a", "PROMPT.md", None, "both a prompt and --prompt-file"),
+        ("-", "PROMPT.md", None, "both a prompt and --prompt-file"),
+        ("a", None, b"b", "standard input holds data as well"),
+        (None, "PROMPT.md", b"b", "standard input holds data as well"),
+        (None, "gone.md", None, "cannot read the prompt file gone.md: No such file"),
+        (None, "EMPTY.md", None, "the prompt file EMPTY.md is empty"),
+        (None, ".", None, "Is a directory"),
+        (None, "HUGE.md", None, "more than 16 MiB"),
+        (None, "LATIN1.md", None, "the prompt file LATIN1.md is not UTF-8 text"),
+        (None, None, b"caf\xe9", "standard input is not UTF-8 text"),
+        ("caf\udce9", None, None, "the prompt is not UTF-8 text"),
+    ],
+)
+def test_what_is_no_single_prompt_is_refused(
+    tmp_path, monkeypatch, piped, argument, file, stdin, says
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "PROMPT.md").write_text("do it")
+    (tmp_path / "EMPTY.md").write_text("\n")
+    (tmp_path / "LATIN1.md").write_bytes("caf\xe9".encode("latin-1"))
+    with (tmp_path / "HUGE.md").open("wb") as huge:
+        huge.truncate(MOST_PROMPT_BYTES + 1)
+    with pytest.raises(PromptError, match=says):
+        found(argument, file, NOTHING if stdin is None else piped(stdin))
+
+
+def test_a_file_that_breaks_says_what_it_said_before(tmp_path) -> None:
+    file = tmp_path / "PROMPT.md"
+    file.write_text("do it")
+    warned: list[str] = []
+    reader = PromptReader(LoopPlan(str(tmp_path), str(tmp_path), prompt_file=str(file)), warn=warned.append)
+    assert reader.read() == "do it"
+    file.write_bytes(b"do\nit\0")
+    assert reader.read() == "do it"
+    (warning,) = warned
+    assert warning.startswith(f"{file} is not UTF-8 text: byte 6 (0x00, in line 2); ")
+    assert warning.endswith("The iteration gets what it said before")
+
+
+def test_a_file_that_was_never_text_is_an_error_with_its_name(tmp_path) -> None:
+    file = tmp_path / "PROMPT.md"
+    file.write_bytes(b"caf\xe9")
+    reader = PromptReader(LoopPlan(str(tmp_path), str(tmp_path), prompt_file=str(file)), warn=print)
+    with pytest.raises(OSError, match="not UTF-8 text") as refused:
+        reader.read()
+    assert refused.value.filename == str(file)

@@ -1,0 +1,106 @@
+"""Which results of `ralph run` are believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.loop.process.run_results import NoResultError, outcome_of, result_written
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHOLE = {
+    "exit_code": 3,
+    "subtype": "error_max_turns",
+    "result": "Half of it.",
+    "errors": ["the turns are used up", "and so am I"],
+    "session_num_turns": 12,
+    "session_cost_usd": 0.25,
+    "retry_after_s": 30,
+}
+
+
+def read(tmp_path: Path, text: str, exit_code: int):
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    return result_written(path, exit_code)
+
+
+def test_a_result_adds_words_and_numbers_to_the_exit_code(tmp_path) -> None:
+    result = read(tmp_path, json.dumps(WHOLE), 3)
+    assert (result.exit_code, result.outcome, result.limit) == (3, Outcome.LIMIT_REACHED, "max_turns")
+    assert (result.turns, result.cost_usd, result.retry_after_s) == (12, 0.25, 30)
+    assert (result.last_words, result.reason) == ("Half of it.", "the turns are used up; and so am I")
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.INTERRUPTED])
+def test_every_outcome_is_known_by_its_code(outcome) -> None:
+    assert outcome_of(outcome.exit_code()) is outcome
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "outcome"),
+    [(128, None), (129, Outcome.INTERRUPTED), (192, Outcome.INTERRUPTED), (193, None), (5, None)],
+)
+def test_128_and_a_signal_is_an_interruption(exit_code, outcome) -> None:
+    assert outcome_of(exit_code) is outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "read_as"),
+    [
+        ("session_num_turns", "12", "turns", 0),
+        ("session_num_turns", -1, "turns", 0),
+        ("session_cost_usd", None, "cost_usd", None),
+        ("session_cost_usd", True, "cost_usd", None),
+        ("session_cost_usd", -0.1, "cost_usd", None),
+        ("session_cost_usd", 0, "cost_usd", 0),
+        ("retry_after_s", "soon", "retry_after_s", None),
+        ("result", None, "last_words", ""),
+        ("result", 7, "last_words", ""),
+        ("errors", "all", "reason", ""),
+        ("errors", [1, "two"], "reason", "two"),
+        ("subtype", "error_during_execution", "limit", None),
+        ("subtype", ["error_max_turns"], "limit", None),
+        ("final_report", "fine", "last_words", "Half of it."),
+    ],
+)
+def test_a_field_of_another_kind_is_not_there(tmp_path, name, value, field, read_as) -> None:
+    assert getattr(read(tmp_path, json.dumps({**WHOLE, name: value}), 3), field) == read_as
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"exit_code": 0}', "speaks of exit code 0: not believed"),
+        ('{"exit_code": "3"}', "speaks of exit code '3': not believed"),
+        ("{}", "speaks of exit code None"),
+        ("[3]", "is damaged: it is no object"),
+        ("", "is damaged"),
+        ('{"exit_code": 3', "is damaged"),
+        ('{"exit_code": 3, "session_cost_usd": NaN}', "is damaged: NaN is no JSON"),
+        pytest.param("[" * 100_000, "is damaged", id="deep"),
+    ],
+)
+def test_what_does_not_speak_of_this_end_is_refused_whole(tmp_path, text, problem) -> None:
+    with pytest.raises(NoResultError, match=problem):
+        read(tmp_path, text, 3)
+
+
+def test_neither_a_pipe_is_waited_for_nor_a_link_followed(tmp_path) -> None:
+    path = tmp_path / "result.json"
+    with pytest.raises(NoResultError, match="left no result"):
+        result_written(path, 3)
+    os.mkfifo(path)
+    with pytest.raises(NoResultError, match="no regular file"):
+        result_written(path, 3)
+    path.unlink()
+    (tmp_path / "other.json").write_text(json.dumps(WHOLE))
+    path.symlink_to(tmp_path / "other.json")
+    with pytest.raises(NoResultError, match="cannot be read"):
+        result_written(path, 3)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.loop import words
+from ralph.loop.rules import Share
+from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
+from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan
+from ralph.values.outcome import Outcome
+
+NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
+PLAN = LoopPlan("/work", "/work", until="make", limits=LoopLimits(5))
+RECORD = IterationRecord(
+    1, "0123456789", Outcome.COMPLETED, 0, 12, 0.4231, 192.0, 2, ("a.py", "b.py"), 2, True, "failed (exit 1)"
+)
+CURRENT = CurrentIteration(2, "abcdef0123", "2026-11-22T01:50:00+00:00", 0.0, "", "")
+STATE = LoopState(PLAN, "2026-11-22T01:00:00+00:00", 7, "2026-11-22T02:00:00+00:00", 3720.0, (RECORD,))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0s"),
+        (9.94, "9.9s"),
+        (9.96, "10s"),
+        (59.4, "59s"),
+        (60, "1m00s"),
+        (3599, "59m59s"),
+        (3600, "1h00m"),
+        (93600, "26h00m"),
+    ],
+)
+def test_times(seconds: float, text: str) -> None:
+    assert words.time_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [(None, "$?"), (0.0, "$0.00"), (0.0004, "$0.0004"), (0.9999, "$0.9999"), (12.345, "$12.35")],
+)
+def test_sums(cost: float | None, text: str) -> None:
+    assert words.money_text(cost) == text
+
+
+def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:
+    assert words.iteration_line(RECORD, STATE) == (
+        "iteration 1 of 5: completed, 12 turns, $0.4231, 2 commits, 2 files changed: a.py, b.py, "
+        "check failed (exit 1), 3m12s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (replace(RECORD, made_progress=False), "nothing changed"),
+        (replace(RECORD, files=(), file_count=0), "no file changed"),
+        (replace(RECORD, outcome=Outcome.TIMED_OUT, exit_code=124), "timed_out (exit 124), "),
+        (replace(RECORD, has_loop_commit=True), "2 commits (1 by --commit), "),
+        (replace(RECORD, file_count=9, files=tuple("abcdef")), "9 files changed: a, b, c and 6 more"),
+    ],
+)
+def test_and_what_is_special_about_it(record: IterationRecord, said: str) -> None:
+    assert said in words.iteration_line(record, STATE)
+
+
+def test_without_a_check_the_line_has_none() -> None:
+    assert "check" not in words.iteration_line(replace(RECORD, check=None), STATE)
+
+
+@pytest.mark.parametrize(
+    ("granted", "rest"),
+    [
+        (Share(None, None, is_rest_of_budget=False, is_rest_of_time=False), ""),
+        (Share(2.0, 600.0, is_rest_of_budget=True, is_rest_of_time=True), ", $2.00 and 10m00s left"),
+        (Share(2.0, 600.0, is_rest_of_budget=False, is_rest_of_time=True), ", 10m00s left"),
+    ],
+)
+def test_what_is_left_of_the_loop_is_said_when_an_iteration_begins(granted: Share, rest: str) -> None:
+    state = replace(STATE, current=CURRENT)
+    assert words.beginning_line(state, granted) == f"iteration 2 of 5, session abcdef01{rest}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_running", "said"),
+    [
+        ({"current": CURRENT}, True, "running as process 7: 1 iteration, 12 turns"),
+        ({"current": CURRENT}, True, "iteration 2 of 5, session abcdef01: the model works, begun 10m00s ago"),
+        (
+            {
+                "current": replace(
+                    CURRENT, phase=Phase.WAITING, outages=3, waits_until="2026-11-22T02:05:00+00:00"
+                )
+            },
+            True,
+            "waiting until ",
+        ),
+        ({"current": CURRENT}, False, "stopped without an end"),
+        ({"current": CURRENT}, False, "go on with: ralph loop --continue"),
+        ({"ended": LoopEnd(Outcome.NO_PROGRESS, 4, "why")}, False, "no_progress (exit 4): why; 1 iteration"),
+        (
+            {"ended": LoopEnd(Outcome.COMPLETED, 0, "the check passes")},
+            False,
+            "completed: the check passes; ",
+        ),
+        ({"last_check": CheckResult(1)}, True, "check `make`: failed (exit 1)"),
+        ({"notes": ("push failed",)}, True, "push failed"),
+    ],
+)
+def test_the_status_says(changes: dict[str, object], is_running: bool, said: str) -> None:
+    state = replace(STATE, **changes)
+    assert said in "\n".join(words.status_lines(state, Path("/state/0001"), is_running=is_running, now=NOW))
+
+
+def test_the_way_on_names_the_directory_where_it_is_not_the_shells() -> None:
+    away = replace(STATE, plan=replace(PLAN, directory="/my work"))
+    assert words.continue_command(away) == "ralph loop --continue --cd '/my work'"
+
+
+def test_what_a_model_named_cannot_break_the_table() -> None:
+    record = replace(RECORD, files=("a|b\n`c`<script>",), file_count=1, check="timed out | after 9 s")
+    table = words.step_summary(replace(STATE, iterations=(record,)), LoopEnd(Outcome.COMPLETED, 0, "done"))
+    [row] = [line for line in table.splitlines() if line.startswith("| 1 ")]
+    assert row.replace("\\|", "").count("|") == 9
+    assert "<script>" not in table

@@ -1,0 +1,408 @@
+"""The launcher as a process of its own: killed, asked and started at any moment it leaves nothing alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine import launcher
+from tests.children import is_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
+
+KILLS = 25
+"""For each kind of command."""
+
+# Becomes the launcher, with the signals it is told to have. What is blocked and pending survives an exec.
+WITH_SIGNALS = """
+import os, signal, sys
+blocked, ignored, pending = ([int(word) for word in argument.split()] for argument in sys.argv[1:4])
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # as a job in the background the tests ignore some
+    signal.signal(number, signal.SIG_DFL)
+for number in ignored:
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+for number in pending:
+    os.kill(os.getpid(), number)
+os.execv(sys.argv[4], sys.argv[4:])
+"""
+
+# Where neither the kernel nor /proc tells anything, and there is no wait for a signal that ends.
+AS_ON_MACOS = """
+import os, runpy, signal, sys
+vars(signal).pop("sigtimedwait", None), vars(signal).pop("sigwaitinfo", None)
+sys.platform = "darwin"
+os.path.isdir = lambda path: False
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
+AS_IF_FIVE_WERE_MANY = """
+import sys
+path = sys.argv.pop(1)
+source = open(path).read()
+assert "_MOST_ASKED = 1000" in source
+exec(compile(source.replace("_MOST_ASKED = 1000", "_MOST_ASKED = 5"), path, "exec"))
+"""
+
+# Forks parents with a command each, kills them at any moment of its start and life, and prints what is left of a
+# tree, or how many of the commands had been started. All of it is below this process, which adopts every orphan.
+KILL_PARENTS = """
+import os, random, signal, subprocess, sys, threading, time
+from pathlib import Path
+from ralph.machine import launcher
+from ralph.machine import processes
+
+kills, started, line = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+environment = {"PATH": os.environ["PATH"], "STARTED": str(started)}
+launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
+
+def parent():
+    for _ in range(3):  # the kernel tells of each thread's end
+        threading.Thread(target=time.sleep, args=(99,), daemon=True).start()
+    processes.SupervisedCommand(["/bin/sh", "-c", line], cwd=Path("/"), environment=environment, grace_s=60)
+    time.sleep(99)
+    os._exit(0)
+
+def kill_after(wait):
+    started.unlink(missing_ok=True)
+    process = os.fork()
+    if process == 0:
+        parent()
+    wait()
+    os.kill(process, signal.SIGKILL)
+    end_s = time.monotonic() + 5
+    while time.monotonic() < end_s:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.001)
+        except ChildProcessError:
+            return started.exists()
+    left = launcher.tree_below(launcher.children_of(os.getpid()))
+    names = [Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\\0") for pid in left]
+    launcher.send_signal(left, signal.SIGKILL)
+    sys.exit(f"left: {names}")
+
+def start_s():
+    times_s = [time.monotonic()]
+    def until_started():
+        while not started.exists():
+            time.sleep(0.001)
+        times_s.append(time.monotonic())  # what follows is the end
+    kill_after(until_started)
+    return times_s[1] - times_s[0]
+
+latest_s = 2 * min(start_s() for _ in range(3))  # one alone may be slow, and all kills would wait for it
+print(sum(kill_after(lambda: time.sleep(random.uniform(0, latest_s))) for _ in range(kills)))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _reaped() -> Iterator[None]:
+    """Other tests made this process the adopter of its descendants: what lost its parent here is ours now."""
+    before = set(launcher.children_of(os.getpid()))
+    yield
+    for pid in set(launcher.children_of(os.getpid())) - before:
+        os.waitpid(pid, 0)
+
+
+def line_for(
+    command: Iterable[str], *, grace_s: float = 60, parent_pid: int | None = None, script: str = ""
+) -> list[str]:
+    """With `script`, what runs the launcher in its own way."""
+    python = [sys.executable, "-I", "-S"]
+    first = [*python, "-c", script] if script else python
+    return [*first, launcher.__file__, str(parent_pid or os.getpid()), str(grace_s), "", "0", *command]
+
+
+def with_signals(
+    line: list[str], *, blocked: Iterable[int] = (), ignored: Iterable[int] = (), pending: Iterable[int] = ()
+) -> list[str]:
+    words = [" ".join(str(int(number)) for number in numbers) for numbers in (blocked, ignored, pending)]
+    return [sys.executable, "-I", "-S", "-c", WITH_SIGNALS, *words, *line]
+
+
+@contextmanager
+def started(line: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Whoever adopts what the launcher could not (it looks as on macOS) collects it at once, as an init does."""
+    before = set(launcher.children_of(os.getpid()))
+    is_over = threading.Event()
+    with subprocess.Popen(
+        line,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        bufsize=0,
+    ) as process:
+        reaper = threading.Thread(target=_reap_until, args=(is_over, {*before, process.pid}))
+        reaper.start()
+        try:
+            yield process
+        finally:
+            process.wait(120)
+            is_over.set()
+            reaper.join()
+
+
+def _reap_until(is_over: threading.Event, others: set[int]) -> None:
+    while not is_over.wait(0.01):
+        for pid in set(launcher.children_of(os.getpid())) - others:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def finished(line: list[str]) -> tuple[int, str]:
+    """Exit code and output."""
+    with started(line) as process:
+        output, _ = process.communicate(timeout=10)
+        return process.returncode, output.decode()
+
+
+def shell(text: str) -> list[str]:
+    return ["/bin/sh", "-c", text]
+
+
+def signal_sets(status: str) -> dict[str, set[int]]:
+    """From what /proc tells of a process: which signals it blocks, ignores and handles."""
+    lines = (line.split(":") for line in status.splitlines())
+    sets = {name: int(value, 16) for name, value in lines if name in ("SigBlk", "SigIgn", "SigCgt")}
+    return {name: {bit + 1 for bit in range(64) if bits >> bit & 1} for name, bits in sets.items()}
+
+
+def outlived(command: str, started_file: Path, kills: int = KILLS) -> int:
+    """How many commands had been started when their parent was killed. Fails when something outlived it."""
+    line = [sys.executable, "-c", KILL_PARENTS, str(kills), str(started_file), command]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@linux_only
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("trap '' TERM; : >$STARTED; while :; do sleep 99; done", id="ignores TERM"),
+        pytest.param(
+            "(setsid sh -c 'trap \"\" TERM; : >$STARTED; sleep 99; sleep 99' >/dev/null 2>&1 &); sleep 99",
+            id="has a daemon",
+        ),
+        pytest.param(
+            ": >$STARTED; (trap '' TERM; sleep 99; sleep 99) & exit 0", id="leaves one that holds the pipe"
+        ),
+        pytest.param(
+            "trap '' TERM; : >$STARTED; while :; do /bin/true & wait; done", id="always has a new one"
+        ),
+    ],
+)
+def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(command: str, tmp_path: Path) -> None:
+    assert 0 < outlived(command, tmp_path / "started") < KILLS
+
+
+@pytest.mark.parametrize("script", ["", AS_ON_MACOS], ids=["told", "looking"])
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["true"], 0),
+        (["false"], 1),
+        (shell("exit 255"), 255),
+        (shell("kill -KILL $$"), 137),
+        (shell("kill -TERM $$"), 143),
+        (shell("sleep 99 & exit 3"), 3),
+        (["/"], 126),
+        (["/no/such"], 127),
+        (shell("kill -TERM $PPID; sleep 99"), 143),
+    ],
+)
+def test_the_status_is_the_commands(command: list[str], status: int, script: str) -> None:
+    assert finished(line_for(command, script=script))[0] == status
+
+
+@pytest.mark.parametrize("script", ["", AS_ON_MACOS], ids=["told", "looking"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(number: int, script: str) -> None:
+    command = shell(
+        "trap 'echo asked; sleep 0.3; echo ready; exit 5' TERM; sh -c 'echo runs; exec sleep 99' & wait"
+    )
+    with started(with_signals(line_for(command, script=script))) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"runs\n"
+        for _ in range(50):
+            process.send_signal(number)
+            time.sleep(0.002)
+        output, _ = process.communicate(timeout=10)
+    assert (process.returncode, output) == (5, b"asked\nready\n")
+
+
+def test_asked_in_the_moment_before_the_start_it_starts_nothing(tmp_path: Path) -> None:
+    line = line_for(["touch", str(tmp_path / "started")])
+    assert finished(with_signals(line, blocked=[signal.SIGTERM], pending=[signal.SIGTERM]))[0] == 143
+    assert not (tmp_path / "started").exists()
+
+
+def test_without_its_parent_it_starts_nothing(tmp_path: Path) -> None:
+    assert finished(line_for(["touch", str(tmp_path / "started")], parent_pid=os.getppid()))[0] == 143
+    assert not (tmp_path / "started").exists()
+
+
+@linux_only
+def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    """Before it listens SIGTERM ends it, as nothing is there yet; later the command, which ignores TERM, is killed."""
+    note = tmp_path / "pid"
+    line = line_for(shell(f"trap '' TERM; echo $$ >{note}; sleep 99; sleep 99"), grace_s=0.02)
+    statuses = set()
+    for delay_ms in range(50):
+        note.unlink(missing_ok=True)
+        with started(line) as process:
+            time.sleep(delay_ms / 1000)
+            process.terminate()
+            statuses.add(process.wait(10))
+        assert not note.exists() or is_gone(int(note.read_text() or -1))
+    assert statuses <= {-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGKILL}
+    assert -signal.SIGTERM in statuses
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("blocked", "ignored", "kept"),
+    [
+        pytest.param([], [], [], id="usual"),
+        pytest.param(signal.valid_signals(), [], [], id="all blocked"),
+        pytest.param([], [signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM, signal.SIGPIPE], [], id="ignored"),
+        pytest.param([], [signal.SIGHUP, signal.SIGINT], [signal.SIGHUP, signal.SIGINT], id="nohup"),
+    ],
+)
+def test_the_commands_signals_are_the_defaults_but_for_what_nohup_ignores(
+    blocked: list[int], ignored: list[int], kept: list[int]
+) -> None:
+    line = line_for(["cat", "/proc/self/status"])
+    sets = signal_sets(finished(with_signals(line, blocked=blocked, ignored=ignored))[1])
+    assert sets == {"SigBlk": set(), "SigIgn": set(kept), "SigCgt": set()}
+
+
+@linux_only
+def test_the_launcher_handles_no_signal() -> None:
+    sets = signal_sets(finished(with_signals(line_for(shell("cat /proc/$PPID/status; :"))))[1])
+    assert (sets["SigIgn"], sets["SigCgt"]) == (set(), set())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_what_nohup_ignores_does_not_end_the_command(number: int) -> None:
+    line = line_for(shell(f"kill -{number} $PPID; sleep 0.1; exit 6"))
+    assert finished(with_signals(line, ignored=[number]))[0] == 6
+
+
+@linux_only
+def test_a_stopped_command_is_killed_when_its_grace_is_over() -> None:
+    with started(line_for(shell("echo $$; kill -STOP $$"), grace_s=0.1)) as process:
+        assert process.stdout
+        shell_pid = int(process.stdout.readline())
+        deadline = time.monotonic() + 10
+        while "\nState:\tT" not in Path(f"/proc/{shell_pid}/status").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(10) == 128 + signal.SIGKILL
+
+
+def test_stopped_and_continued_the_launcher_goes_on() -> None:
+    with started(line_for(shell("echo; sleep 0.2; exit 4"))) as process:
+        assert process.stdout
+        process.stdout.readline()
+        for number in (signal.SIGSTOP, signal.SIGCONT) * 10:
+            process.send_signal(number)
+        assert process.wait(10) == 4
+
+
+@linux_only
+def test_where_the_kernel_does_not_tell_of_the_parents_end_the_launcher_sees_it() -> None:
+    """The parent is a shell; `:` keeps it from becoming the launcher itself. The command holds the output open."""
+    command = shell("trap '' TERM; echo $$; sleep 99; sleep 99")
+    own = (
+        'python=$1; script=$2; launcher=$3; shift 3; "$python" -ISc "$script" "$launcher" $$ 60 "" 0 "$@"; :'
+    )
+    with started([*shell(own), "sh", sys.executable, AS_ON_MACOS, launcher.__file__, *command]) as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        parent.kill()
+        assert parent.stdout.read() == b""
+    assert is_gone(pid)
+
+
+# --- Many, and faster than they can be looked for
+
+
+def guarded() -> tuple[int, int, int]:
+    """A process, one that would tell of its death, and where that could be read."""
+    is_alive, held = os.pipe()
+    told, tell = os.pipe()
+    first = os.fork()
+    if first == 0:
+        signal.pause()
+    os.close(held)
+    guard = os.fork()
+    if guard == 0:
+        os.read(is_alive, 1)
+        os.write(tell, b"it died before me")
+        signal.pause()
+    os.close(is_alive)
+    os.close(tell)
+    return first, guard, told
+
+
+@linux_only
+def test_nothing_can_act_while_others_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = launcher.children_of(os.getpid())
+
+    def send_slowly(pids: list[int], number: int) -> None:
+        for pid in sorted(pids):  # the first one has time to die, and its guard to see it
+            os.kill(pid, number)
+            if number == signal.SIGKILL:
+                time.sleep(0.1)
+
+    monkeypatch.setattr(launcher, "send_signal", send_slowly)
+    first, guard, told = guarded()
+    launcher.kill_below(os.getpid(), others)
+    for pid in (first, guard):
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert os.read(told, 99) == b""
+    os.close(told)
+
+
+@linux_only
+@pytest.mark.parametrize("within_s", [0, 2])
+def test_stopped_in_time_or_not_all_are_killed_but_who_was_there_before(
+    monkeypatch: pytest.MonkeyPatch, within_s: float
+) -> None:
+    monkeypatch.setattr(launcher, "_STOP_WITHIN_S", within_s)
+    with subprocess.Popen(shell("sleep 99 & wait")) as other:
+        others = launcher.children_of(os.getpid())
+        with (
+            subprocess.Popen(shell("kill -STOP $$")) as stopped,
+            subprocess.Popen(shell("sleep 99; :")) as usual,
+        ):
+            launcher.kill_below(os.getpid(), others)
+            assert (stopped.wait(10), usual.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert other.poll() is None
+        launcher.kill_below(os.getpid(), [pid for pid in others if pid != other.pid])
+
+
+@linux_only
+def test_a_tree_of_more_processes_than_anybody_works_with_gets_no_grace() -> None:
+    many = shell("trap '' TERM; for n in 1 2 3 4 5 6 7 8; do sleep 99 & done; echo; wait")
+    with started(line_for(many, grace_s=90, script=AS_IF_FIVE_WERE_MANY)) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"\n"
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGKILL

@@ -1,0 +1,434 @@
+"""The one place that waits: order, deadlines, signals, and the sign of life while nothing happens."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import Heartbeats, InboxWaiter, catch_stop_signals
+from ralph.values.events import (
+    ClockFired,
+    Heartbeat,
+    Notice,
+    ResponseDiscarded,
+    RetryRecovered,
+    RetryScheduled,
+    StreamReceived,
+)
+from ralph.values.ports import TIMED_OUT, Interrupted, TimeIsUp
+from tests.fakes import FakeClock, RecordingEvents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.machine.waiter import InboxMailbox
+    from ralph.values.events import Event
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def waiter() -> InboxWaiter:
+    return InboxWaiter(CLOCK)
+
+
+def take(waiter: InboxWaiter, mailbox: InboxMailbox, *, within_s: float | None = 0.05) -> Any:
+    until_s = None if within_s is None else CLOCK.now_s() + within_s
+    return waiter.wait(mailbox, until_s=until_s, waiting_for="a test")
+
+
+def test_items_come_in_the_order_they_were_put_whoever_asks_first(waiter) -> None:
+    one, two = waiter.mailbox(), waiter.mailbox()
+    for item in range(3):
+        one.put(("one", item))
+        two.put(("two", item))
+    assert [take(waiter, two) for _ in range(3)] == [("two", item) for item in range(3)]
+    assert [take(waiter, one) for _ in range(3)] == [("one", item) for item in range(3)]
+    assert take(waiter, one, within_s=0) is TIMED_OUT
+
+
+def test_what_is_there_may_be_none_or_false(waiter) -> None:
+    mailbox = waiter.mailbox()
+    for item in (None, False, b"", TIMED_OUT):
+        mailbox.put(item)
+    assert [take(waiter, mailbox) for _ in range(4)] == [None, False, b"", TIMED_OUT]
+
+
+def test_a_deadline_ends_a_wait_on_time(waiter) -> None:
+    started_s = time.monotonic()
+    assert take(waiter, waiter.mailbox(), within_s=0.1) is TIMED_OUT
+    assert 0.1 <= time.monotonic() - started_s < 0.4
+
+
+def test_a_sleep_lasts_as_long_as_it_should(waiter) -> None:
+    started_s = time.monotonic()
+    waiter.sleep(0.1, waiting_for="a test")
+    waiter.sleep(0, waiting_for="a test")
+    waiter.sleep(-5, waiting_for="a test")
+    assert 0.1 <= time.monotonic() - started_s < 0.4
+
+
+def test_an_item_that_is_there_beats_a_deadline_that_has_passed(waiter) -> None:
+    mailbox, other = waiter.mailbox(), waiter.mailbox()
+    other.put("not this one")
+    mailbox.put("late but there")
+    assert waiter.wait(mailbox, until_s=CLOCK.now_s() - 100, waiting_for="a test") == "late but there"
+    assert waiter.wait(mailbox, until_s=CLOCK.now_s() - 100, waiting_for="a test") is TIMED_OUT
+    assert take(waiter, other) == "not this one"
+
+
+def test_a_wait_without_a_deadline_ends_when_something_comes(waiter) -> None:
+    mailbox = waiter.mailbox()
+    threading.Timer(0.05, mailbox.put, ["here"]).start()
+    assert take(waiter, mailbox, within_s=None) == "here"
+
+
+def test_a_closed_mailbox_drops_what_is_there_and_what_still_comes(waiter) -> None:
+    closed, mailbox = waiter.mailbox(), waiter.mailbox()
+    closed.put(1)
+    mailbox.put("next")
+    assert take(waiter, mailbox) == "next"  # 1 has been sorted by now
+    closed.put(2)
+    closed.close()
+    closed.put(3)
+    assert take(waiter, closed, within_s=0) is TIMED_OUT
+    assert not closed.items
+
+
+def test_interrupted_comes_once_for_each_signal(waiter) -> None:
+    mailbox = waiter.mailbox()
+    mailbox.put("still here")
+    waiter.note_signal(15)
+    waiter.note_signal(2)
+    for number in (15, 2):
+        with pytest.raises(Interrupted) as caught:
+            take(waiter, mailbox)
+        assert caught.value.signal_number == number
+    assert take(waiter, mailbox) == "still here"
+
+
+def test_a_signal_that_came_before_ends_the_next_wait_or_sleep(waiter) -> None:
+    waiter.note_signal(1)
+    with pytest.raises(Interrupted):
+        waiter.sleep(0, waiting_for="a test")
+    waiter.sleep(0, waiting_for="a test")
+
+
+def test_a_signal_wakes_a_wait_for_ever(waiter) -> None:
+    threading.Timer(0.05, waiter.note_signal, [15]).start()
+    started_s = time.monotonic()
+    with pytest.raises(Interrupted):
+        take(waiter, waiter.mailbox(), within_s=None)
+    assert time.monotonic() - started_s < 0.3
+
+
+CHILD = """
+import os, signal, sys, time
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter, catch_stop_signals
+from ralph.values.ports import Interrupted
+waiter = InboxWaiter(SystemClock())
+restore = catch_stop_signals(waiter)
+print("ready", signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True)
+try:
+    waiter.sleep(20, waiting_for="a signal")
+except Interrupted as interrupted:
+    print(interrupted.signal_number, time.monotonic(), flush=True)
+restore()
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_p7_p8_a_real_signal_wakes_a_sleep_at_once(child, number) -> None:
+    assert child.stdout.readline().split()[0] == "ready"
+    sent_s = time.monotonic()
+    child.send_signal(number)
+    came, at_s = child.stdout.readline().split()
+    assert int(came) == number
+    assert float(at_s) - sent_s < 0.6
+    assert child.stdout.readline().strip() == "True", "the old handler is not back"
+
+
+def test_p8_a_hangup_that_the_parent_ignores_stays_ignored() -> None:
+    command = ["nohup", sys.executable, "-c", CHILD]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == ["ready", "True"]
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline().split()[0] == str(int(signal.SIGTERM))
+
+
+STUCK = """
+import os, sys, time
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter, catch_stop_signals
+from ralph.values.ports import Interrupted
+waiter = InboxWaiter(SystemClock())
+catch_stop_signals(waiter)
+print("ready", flush=True)
+if sys.argv[1] == "busy":
+    time.sleep(0.5)
+else:
+    open(sys.argv[1]).read()
+for _ in range(2):
+    try:
+        waiter.sleep(20, waiting_for="a signal")
+    except Interrupted as interrupted:
+        print(interrupted.signal_number, flush=True)
+"""
+
+
+def test_p7_a_second_signal_ends_a_main_thread_that_waits_for_something_else_for_ever(tmp_path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-c", STUCK, str(fifo)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.1)  # two at once may find it busy for a moment
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(2) == -signal.SIGTERM
+
+
+def test_p7_two_signals_at_once_wait_for_a_main_thread_that_is_busy() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK, "busy"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        assert sorted(process.stdout.read().split()) == ["15", "2"]
+        assert process.wait(5) == 0
+
+
+@pytest.mark.parametrize(
+    ("heard", "after_s", "is_stuck"),
+    [(False, 0.99, False), (False, 1.0, True), (True, 0.99, False), (True, 60, False)],
+)
+def test_p7_who_has_not_heard_a_signal_for_a_second_is_stuck(heard, after_s, is_stuck) -> None:
+    clock = FakeClock()
+    waiter = InboxWaiter(clock)
+    assert not waiter.is_stuck
+    waiter.note_signal(15)
+    if heard:
+        with pytest.raises(Interrupted):
+            waiter.wait(waiter.mailbox(), until_s=0, waiting_for="a test")
+    clock.seconds = after_s
+    assert waiter.is_stuck == is_stuck
+
+
+def test_handlers_are_put_back(waiter) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    catch_stop_signals(waiter)()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def text_delta(text: str) -> StreamReceived:
+    delta = {"type": "text_delta", "text": text}
+    return StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta})
+
+
+def thinking_delta(thinking: str) -> StreamReceived:
+    delta = {"type": "thinking_delta", "thinking": thinking}
+    return StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta})
+
+
+class Silence:
+    """Heartbeats every 30 s on a clock that is moved by hand."""
+
+    def __init__(self, interval_s: float = 30, **shows: bool) -> None:
+        self.clock = FakeClock()
+        self.events = RecordingEvents()
+        self.heartbeats = Heartbeats(self.events, self.clock, interval_s, **shows)
+
+    def beat_at(self, now_s: float) -> list[float]:
+        """The silences that have been told, in seconds, once the clock says so."""
+        self.clock.seconds = now_s
+        self.heartbeats.beat("the answer to go on")
+        return [event.since_s for event in self.events.of(Heartbeat)]
+
+    def saw_at(self, now_s: float, event: Event) -> None:
+        self.clock.seconds = now_s
+        self.heartbeats.saw(event)
+
+
+def test_a_heartbeat_comes_once_per_interval_and_counts_the_whole_silence() -> None:
+    silence = Silence()
+    assert silence.beat_at(29.9) == []
+    assert silence.beat_at(30) == [30]
+    assert silence.beat_at(59.9) == [30]
+    assert silence.beat_at(60) == [30, 60]
+    assert silence.events.of(Heartbeat)[0].waiting_for == "the answer to go on"
+
+
+def test_text_of_a_retry_is_no_sign_of_life_until_its_chain_is_closed() -> None:
+    retry = RetryScheduled(1, 4, 2.0, 529, "HttpError", "overloaded", "529")
+    silence, streaming = Silence(), Silence(shows_deltas=True)
+    for each in (silence, streaming):
+        each.saw_at(0, retry)
+        each.saw_at(29, text_delta("hi\n"))
+    assert silence.beat_at(30) == [30], "it is held back"
+    assert streaming.beat_at(30) == []
+    silence.saw_at(31, RetryRecovered(1, 2.0))
+    silence.saw_at(59, text_delta("hi\n"))
+    assert silence.beat_at(88.9) == [30]
+
+
+@pytest.mark.parametrize("event", [Notice("hi"), text_delta("hi\n")])
+def test_something_showable_starts_the_interval_again(event) -> None:
+    silence = Silence()
+    silence.saw_at(29, event)
+    assert silence.beat_at(58.9) == []
+    assert silence.beat_at(59) == [30]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        StreamReceived({"type": "ping"}),
+        thinking_delta("hm"),
+        text_delta(""),
+        text_delta("half a line, kept back until it is whole"),
+        StreamReceived({"type": "content_block_delta", "delta": None}),
+        ClockFired("connect", 10),
+        ResponseDiscarded("m1"),
+        Heartbeat("x", 1),
+    ],
+)
+def test_what_nobody_sees_is_no_sign_of_life(event) -> None:
+    silence = Silence()
+    silence.saw_at(29, event)
+    assert silence.beat_at(30) == [30]
+
+
+def test_text_that_is_passed_on_as_it_comes_is_a_sign_of_life() -> None:
+    silence = Silence(shows_deltas=True)
+    silence.saw_at(29, text_delta("half a line"))
+    assert silence.beat_at(58.9) == []
+
+
+def test_lines_that_nobody_is_shown_are_no_sign_of_life() -> None:
+    silence = Silence(shows_lines=False)
+    silence.saw_at(29, text_delta("a line\n"))
+    assert silence.beat_at(30) == [30]
+
+
+def test_an_interval_of_zero_is_silent() -> None:
+    assert Silence(0).beat_at(1e6) == []
+
+
+def test_items_that_keep_coming_do_not_keep_a_wait_silent(waiter) -> None:
+    """Pings every few milliseconds: each wait is short, the silence is not."""
+    events = RecordingEvents()
+    waiter.heartbeats = Heartbeats(events, CLOCK, 0.05)
+    mailbox = waiter.mailbox()
+    end_s = time.monotonic() + 0.2
+    while time.monotonic() < end_s:
+        mailbox.put("ping")
+        assert take(waiter, mailbox) == "ping"
+    told = [event.since_s for event in events.of(Heartbeat)]
+    assert 2 <= len(told) <= 4
+    assert told == sorted(told)
+
+
+def test_a_long_wait_beats_within_a_second_of_its_interval(waiter) -> None:
+    events = RecordingEvents()
+    waiter.heartbeats = Heartbeats(events, CLOCK, 0.05)
+    threading.Timer(0.1, waiter.mailbox().put, ["for somebody else"]).start()
+    assert take(waiter, waiter.mailbox(), within_s=0.2) is TIMED_OUT
+    assert len(events.of(Heartbeat)) >= 1
+
+
+def test_the_first_stop_is_told_once_before_it_is_raised() -> None:
+    waiter = InboxWaiter(SystemClock())
+    told: list[Interrupted] = []
+    waiter.on_first_stop = told.append
+    for number in (2, 15):
+        waiter.note_signal(number)
+        with pytest.raises(Interrupted):
+            waiter.sleep(1, waiting_for="nothing")
+    assert [stop.signal_number for stop in told] == [2]
+
+
+def test_a_wait_ends_when_the_runs_time_is_up_and_only_the_first_does(waiter) -> None:
+    waiter.run_ends_s = CLOCK.now_s() + 0.1
+    started_s = time.monotonic()
+    with pytest.raises(TimeIsUp, match="--max-time"):
+        waiter.wait(waiter.mailbox(), until_s=None, waiting_for="a test")
+    assert 0.1 <= time.monotonic() - started_s < 0.4
+    assert take(waiter, waiter.mailbox()) is TIMED_OUT, "what cleans up may wait"
+
+
+def test_items_that_keep_coming_do_not_put_the_end_of_the_run_off(waiter) -> None:
+    mailbox = waiter.mailbox()
+    for item in range(3):
+        mailbox.put(item)
+    assert take(waiter, mailbox) == 0
+    waiter.run_ends_s = CLOCK.now_s()
+    with pytest.raises(TimeIsUp):
+        take(waiter, mailbox)
+
+
+def test_a_run_that_a_signal_stops_has_no_time_limit_any_more(waiter) -> None:
+    waiter.run_ends_s = CLOCK.now_s() + 0.05
+    waiter.note_signal(15)
+    with pytest.raises(Interrupted) as caught:
+        take(waiter, waiter.mailbox())
+    assert caught.value.signal_number == 15
+    assert take(waiter, waiter.mailbox(), within_s=0.1) is TIMED_OUT
+
+
+def test_time_left_counts_down_to_the_end_of_the_run(waiter) -> None:
+    assert waiter.time_left_s() == math.inf
+    waiter.run_ends_s = CLOCK.now_s() + 10
+    assert 9 < waiter.time_left_s() <= 10
+
+
+@pytest.mark.parametrize(
+    ("signals", "heard"),
+    [
+        ([(15, 0.0), (15, 0.9)], [15]),
+        ([(15, 0.0), (15, 1.0)], [15, 15]),
+        ([(15, 0.0), (2, 0.1)], [15, 2]),  # another one is news
+        ([(15, 0.0), (2, 0.1), (15, 0.2)], [15, 2, 15]),
+    ],
+)
+def test_a_signal_that_came_by_two_ways_is_heard_once(
+    signals: list[tuple[int, float]], heard: list[int]
+) -> None:
+    clock = FakeClock()
+    waiter = InboxWaiter(clock)
+    waiter.one_signal_for_s = 1.0
+    for number, at_s in signals:
+        clock.seconds = 100 + at_s
+        waiter.note_signal(number)
+    for number in heard:
+        with pytest.raises(Interrupted) as raised:
+            waiter.wait(waiter.mailbox(), until_s=0, waiting_for="nothing")
+        assert raised.value.signal_number == number
+    assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="nothing") is TIMED_OUT

@@ -1,0 +1,182 @@
+"""The story of a session in a terminal, and the whole of it as a document."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+
+import pytest
+
+from ralph.sessions.document import json_text, markdown
+from ralph.sessions.history import KILLED, RUNNING, history_of
+from ralph.sessions.list_text import SessionList
+from ralph.sessions.story_text import SessionText
+from ralph.values.events import ClockFired, ResponseDiscarded
+from ralph.values.outcome import Outcome
+from tests.fakes import call, text
+from tests.session_journals import SESSION_ID, Told, completed, killed
+
+NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
+
+
+def story(journal: Told, outcome: str = "completed", *, has_color: bool = False) -> list[str]:
+    return list(SessionText(has_color=has_color).story(outcome, history_of(journal.records)))
+
+
+def document(journal: Told, outcome: str = "completed") -> str:
+    return "\n".join(markdown(SESSION_ID, outcome, history_of(journal.records), None))
+
+
+def test_the_story_reads_in_the_order_of_what_happened() -> None:
+    lines = story(completed())
+    assert lines[1].startswith("[run 1] 2026-11-21 ")
+    assert lines[2:] == [
+        "> fix the failing test",
+        "I look.",
+        "[tool] Bash: pytest -q",
+        "  failed:",
+        "  | one",
+        "  | two",
+        "  | three",
+        "  | … 2 lines more",
+        "  | six",
+        "  | Exit code 1",
+        "[tool] Read: a.py",
+        "  | 1\tx = 1",
+        "[error] HTTP 529 overloaded_error: Overloaded (claude-sonnet-5-5, 0.5s)",
+        "[retry] Attempt 1/4: 529 — waiting 2s",
+        "[turn 2] claude-sonnet-5-5 answered in 1.2s: 1,000 tokens in, 50 out, $0.0025",
+        "[retry] Recovered after 1 retries",
+        "[turn 2] 2 attempts in 3.8s",
+        "[notice] a notice",
+        "All done.",
+        "[ralph] completed [2 turns, 12.3s, $0.0030]",
+    ]
+
+
+def test_a_killed_run_says_where_it_was_killed_and_what_ran_then() -> None:
+    assert story(killed(), KILLED)[-5:] == [
+        "[tool] Bash: make c2",
+        "  killed while it ran: its effects are unknown",
+        "[tool] Bash: make c3",
+        "  not run",
+        "[killed] here: this run has no end [0 turns, $0.0003 at least]",
+    ]
+
+
+def test_of_a_running_one_it_says_what_is_under_way() -> None:
+    assert story(killed(), RUNNING)[-4:] == [
+        "  under way",
+        "[tool] Bash: make c3",
+        "  not started yet",
+        "[running] process 4711 is at it [0 turns, $0.0003 so far]",
+    ]
+
+
+def test_only_the_last_run_can_be_running() -> None:
+    lines = story(killed().run("2026-11-22T00:00:00+00:00"), RUNNING)
+    assert [line.split("]")[0] for line in lines if line.startswith(("[killed", "[running"))] == [
+        "[killed",
+        "[running",
+    ]
+
+
+def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
+    journal = Told().run().prompt("go").event(ClockFired("first byte", 180.0))
+    journal.event(ResponseDiscarded("msg")).ends(Outcome.API_UNAVAILABLE, "HTTP 529", turns=0)
+    assert story(journal)[3:] == [
+        "[clock] first byte clock fired after 180s",
+        "[discarded] an answer does not count",
+        "[ralph] api_unavailable (exit 75): HTTP 529 [0 turns, 12.3s, $0.0030]",
+    ]
+
+
+def test_an_event_of_a_later_ralph_is_passed_over() -> None:
+    journal = Told().run().prompt("go")
+    journal.append(("event", {"event": {"subtype": "from_the_future"}}))
+    assert len(story(journal.ends())) == 4
+    assert "from_the_future" in document(journal)
+
+
+def test_nothing_that_was_said_moves_the_cursor() -> None:
+    evil = "\x1b[2J\x9b1A\rgone\x00\x07"
+    journal = (
+        Told().run().prompt(evil).answers(text(evil), call("c1", "Bash", command=evil)).result("c1", evil)
+    )
+    journal.ends(Outcome.IO_ERROR, evil)
+    for shown in ("\n".join(story(journal)), document(journal)):
+        assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown) == []
+    exported = json_text(SESSION_ID, "io_error", history_of(journal.records), journal.records, None)
+    assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", exported) == []
+    assert evil in str(json.loads(exported)["messages"][1]["content"][0]["text"])
+
+
+def test_colour_is_for_terminals() -> None:
+    assert not any("\x1b" in line for line in story(completed()))
+    assert any("\x1b[34m[tool]" in line for line in story(completed(), has_color=True))
+
+
+def test_a_long_prompt_is_shortened_in_the_story_and_whole_in_the_document() -> None:
+    journal = Told().run().prompt("\n".join(f"line {n}" for n in range(100))).ends()
+    assert story(journal)[-2] == "> … 76 lines more"
+    assert "> line 99" in document(journal)
+
+
+@pytest.mark.parametrize("content", ["```\n# no heading\n````", "`````", "~~~", "> quoted\n## Run 9"])
+def test_no_content_ends_its_own_block(content) -> None:
+    journal = Told().run().prompt(content).answers(text(content), call("c1", "Bash", command=content))
+    written = document(journal.result("c1", content).ends())
+    inside, outside = None, []
+    for line in written.splitlines():
+        if inside is None and (fence := re.match("`{3,}$", line)):
+            inside = fence[0]
+        elif line == inside:
+            inside = None
+        elif inside is None and not line.startswith(">"):
+            outside.append(line)
+    assert inside is None, "every fence is closed"
+    headings = [line for line in outside if line.startswith("#")]
+    assert headings == [
+        f"# Session {SESSION_ID}",
+        "## Run 1",
+        "### Prompt",
+        "### Model",
+        "### Call: `Bash`",
+    ]
+
+
+def test_the_document_leaves_nothing_out() -> None:
+    written = document(completed())
+    assert "one\ntwo\nthree\nfour\nfive\nsix\nExit code 1" in written
+    assert "Result, an error:" in written
+
+
+def test_the_json_object_holds_messages_runs_events_and_totals() -> None:
+    records = completed().records
+    exported = json.loads(json_text(SESSION_ID, "completed", history_of(records), records, None))
+    assert {"version", "id", "cwd", "created_at", "runs", "messages", "events", "totals"} <= set(exported)
+    assert exported["runs"][0]["request"]["system"][0]["text"] == "system"
+    assert [event["subtype"] for event in exported["events"]] == [
+        "attempt",
+        "api_retry",
+        "attempt",
+        "retry_recovered",
+        "turn_asked",
+        "notice",
+    ]
+    assert exported["events"][0] | {"run": 1, "seq": 8, "kind": "overloaded"} == exported["events"][0]
+    assert exported["totals"]["turns"] == 2
+    assert exported["damage"] is None
+
+
+def test_a_line_of_the_list_fits_its_width() -> None:
+    listed = SessionList(now=NOW, width=80, has_directory=False, has_color=False)
+    journal = Told().run().prompt("a\x1b[31m task\nof several lines that is longer than any line " * 3)
+    history = history_of(journal.ends(Outcome.API_UNAVAILABLE).records)
+    line = listed.row(SESSION_ID, NOW.timestamp(), "api_unavailable", history)
+    assert line == "3f2a9c1e  11-22 09:00  api_unavailable      2   $0.0030  a task of several line…"
+    assert len(line) <= 80
+    assert len(listed.header()) <= 80
+    old = listed.row(SESSION_ID, NOW.timestamp() - 400 * 86_400, "completed", history)
+    assert old.split()[1] == "2025-10-18"

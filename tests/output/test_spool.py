@@ -1,0 +1,219 @@
+"""Writing never waits for a reader; what a reader took is whole and in order; a reader that is gone is no error (P9, P10)."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.output.spool import Spool
+from ralph.values.ports import Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CLOCK = SystemClock()
+
+
+class Pipe:
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        self._open = {self.read_fd, self.write_fd}
+
+    def close(self, *fds: int) -> None:
+        for fd in fds or (self.read_fd, self.write_fd):
+            if fd in self._open:
+                self._open.remove(fd)
+                os.close(fd)
+
+    def read_until(self, end: bytes) -> bytes:
+        data = b""
+        while not data.endswith(end):
+            assert select.select([self.read_fd], [], [], 5)[0], "nothing more comes"
+            piece = os.read(self.read_fd, 1 << 20)
+            assert piece, "the pipe ended early"
+            data += piece
+        return data
+
+
+@pytest.fixture
+def pipe() -> Iterator[Callable[[], Pipe]]:
+    pipes: list[Pipe] = []
+
+    def build() -> Pipe:
+        pipes.append(Pipe())
+        return pipes[-1]
+
+    yield build
+    for one in pipes:
+        one.close(one.read_fd)  # lets a writer that is stuck go
+    time.sleep(0.01)
+    for one in pipes:
+        one.close()
+
+
+def drain(spool: Spool, seconds: float = 2.0) -> float:
+    """How long it took."""
+    started_s = CLOCK.now_s()
+    spool.drain(InboxWaiter(CLOCK), CLOCK, started_s + seconds)
+    return CLOCK.now_s() - started_s
+
+
+def test_writes_arrive_whole_and_in_order(pipe) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd)
+    lines = [b"%d %s\n" % (number, b"x" * (number % 997)) for number in range(500)]
+    for line in lines:
+        spool.write(line)
+    spool.write(b"end")
+    assert out.read_until(b"end") == b"".join(lines) + b"end"
+    assert drain(spool) < 0.5
+
+
+def test_p10_a_full_pipe_does_not_hold_up_the_writer(pipe) -> None:
+    spool = Spool(pipe().write_fd)
+    started_s = time.monotonic()
+    for _ in range(100):
+        spool.write(b"x" * 100_000)
+    assert time.monotonic() - started_s < 0.3
+    assert 0.1 <= drain(spool, 0.1) < 0.4
+
+
+def test_p10_the_bound_drops_writes_but_never_the_result(pipe) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd, most_unread_bytes=1_000_000)
+    spool.write(b"a" * 900_000)
+    spool.write(b"b" * 200_000)
+    spool.write(b"c" * 90_000)
+    spool.write(b"d" * 200_000, must_arrive=True)
+    spool.write(b"e")
+    assert spool.dropped_writes == 2
+    assert out.read_until(b"d" * 200_000) == b"a" * 900_000 + b"c" * 90_000 + b"d" * 200_000
+
+
+def test_the_bound_counts_only_what_is_unread(pipe) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd, most_unread_bytes=1000)
+    for number in range(20):
+        spool.write(b"%03d" % number + b"x" * 900 + b"\n")
+        out.read_until(b"\n")
+        assert drain(spool) < 0.5
+    assert spool.dropped_writes == 0
+
+
+def test_p9_a_reader_that_is_gone_is_no_error(pipe) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd)
+    out.close(out.read_fd)
+    for _ in range(3):
+        spool.write(b"x" * 100_000)
+    assert drain(spool) < 0.5
+
+
+def test_p9_a_reader_that_leaves_in_the_middle_is_no_error(pipe) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd)
+    spool.write(b"x" * 1_000_000)
+    os.read(out.read_fd, 10)
+    out.close(out.read_fd)
+    spool.write(b"more")
+    assert drain(spool) < 0.5
+
+
+def test_p9_a_closed_descriptor_is_no_error() -> None:
+    spool = Spool(999_999)
+    spool.write(b"x")
+    assert drain(spool) < 0.5
+
+
+def test_a_full_disk_is_no_error() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        spool = Spool(full.fileno())
+        spool.write(b"x")
+        assert drain(spool) < 0.5
+
+
+def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing(pipe) -> None:
+    out = pipe()
+    os.set_blocking(out.write_fd, False)
+    spool = Spool(out.write_fd)
+    data = bytes(range(256)) * 8000 + b"end"
+    spool.write(data)
+    time.sleep(0.02)  # the pipe is full by now
+    assert out.read_until(b"end") == data
+
+
+@pytest.fixture
+def no_threads(monkeypatch) -> pytest.MonkeyPatch:
+    """Undo it, and there are some again."""
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    patched: pytest.MonkeyPatch = monkeypatch
+    return patched
+
+
+def test_p18_without_a_thread_what_was_written_waits_for_one(pipe, no_threads) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd)
+    spool.write(b"first ")
+    no_threads.undo()
+    spool.write(b"second")
+    assert out.read_until(b"second") == b"first second"
+
+
+def test_p18_without_a_thread_the_end_writes_all_that_a_reader_takes(pipe, no_threads) -> None:
+    out = pipe()
+    data = bytes(range(256)) * 200
+    spool = Spool(out.write_fd)
+    spool.write(data)
+    spool.write(b"end")
+    assert drain(spool) < 0.5
+    assert out.read_until(b"end") == data + b"end"
+    assert spool.unread_bytes == 0
+
+
+def test_p10_p18_without_a_thread_a_reader_that_never_reads_holds_nobody_up(pipe, no_threads) -> None:
+    out = pipe()
+    spool = Spool(out.write_fd)
+    spool.write(b"x" * 1_000_000)
+    spool.write(b"end", must_arrive=True)
+    assert 0.1 <= drain(spool, 0.1) < 0.4
+    waiter = InboxWaiter(CLOCK)
+    waiter.note_signal(15)
+    with pytest.raises(Interrupted):
+        spool.drain(waiter, CLOCK, CLOCK.now_s() + 5)
+    no_threads.undo()
+    spool.write(b" more")
+    assert out.read_until(b" more") == b"x" * 1_000_000 + b"end more", "from where it had stopped"
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_p9_p18_without_a_thread_a_reader_that_is_gone_is_no_error_and_a_full_disk_is_one(
+    pipe, no_threads, leaves
+) -> None:
+    out = pipe()
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        spool = Spool(out.write_fd if leaves else full.fileno())
+        out.close(out.read_fd)
+        spool.write(b"x" * 100_000)
+        assert drain(spool) < 0.5
+    assert (spool.failure is None) is leaves
+
+
+def test_a_signal_ends_the_wait_for_a_reader(pipe) -> None:
+    spool = Spool(pipe().write_fd)
+    spool.write(b"x" * 1_000_000)
+    waiter = InboxWaiter(CLOCK)
+    waiter.note_signal(15)
+    with pytest.raises(Interrupted):
+        spool.drain(waiter, CLOCK, CLOCK.now_s() + 5)

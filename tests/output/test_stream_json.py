@@ -1,0 +1,258 @@
+"""Events as the objects that readers of headless agents know, field by field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ralph.output.result_object import result_object
+from ralph.output.stream_json import stream_objects
+from ralph.values import events as ev
+from ralph.values.classify import FailureKind
+from ralph.values.outcome import Outcome
+from ralph.values.tool_calls import ToolOutput, ToolResult
+from ralph.values.usage import RunUsage, TokenUsage
+
+MESSAGE: dict[str, Any] = {
+    "id": "m1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude",
+    "content": [{"type": "text", "text": "a"}, {"type": "tool_use", "id": "t", "name": "Read", "input": {}}],
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {"output_tokens": 1},
+}
+
+
+def objects(event: ev.Event, *, include_partial: bool = False) -> list[dict[str, Any]]:
+    return list(stream_objects(event, ralph_version="1.2.3", include_partial=include_partial))
+
+
+def one(event: ev.Event) -> dict[str, Any]:
+    (single,) = objects(event)
+    return single
+
+
+def test_init_has_the_fields_that_readers_want() -> None:
+    init = one(ev.RunStarted("/w", "claude", ("Read", "Bash"), "ANTHROPIC_API_KEY"))
+    assert init == {
+        "type": "system",
+        "subtype": "init",
+        "cwd": "/w",
+        "tools": ["Read", "Bash"],
+        "mcp_servers": [],
+        "model": "claude",
+        "permissionMode": "bypassPermissions",
+        "slash_commands": [],
+        "apiKeySource": "ANTHROPIC_API_KEY",
+        "output_style": "default",
+        "skills": [],
+        "plugins": [],
+        "claude_code_version": init["claude_code_version"],
+        "ralph_version": "1.2.3",
+        "sandbox": "none",
+    }
+    assert int(init["claude_code_version"].split(".")[0]) >= 2
+
+
+def test_an_answer_is_one_assistant_object_per_block_with_the_messages_id() -> None:
+    first, second = objects(ev.AnswerAccepted(MESSAGE, "req_1"))
+    for entry, block in zip((first, second), MESSAGE["content"], strict=True):
+        assert entry == {
+            "type": "assistant",
+            "message": {**MESSAGE, "content": [block]},
+            "parent_tool_use_id": None,
+            "request_id": "req_1",
+        }
+
+
+def test_an_answer_without_content_is_no_object() -> None:
+    assert objects(ev.AnswerAccepted({**MESSAGE, "content": []})) == []
+
+
+def test_a_request_id_that_is_not_known_is_left_out() -> None:
+    assert "request_id" not in objects(ev.AnswerAccepted(MESSAGE))[0]
+
+
+def test_tool_results_are_a_user_object() -> None:
+    result = ToolResult("t", ToolOutput("no such file", is_error=True)).as_block()
+    assert one(ev.UserMessageCommitted((result,))) == {
+        "type": "user",
+        "message": {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t", "content": "no such file", "is_error": True}
+            ],
+        },
+        "parent_tool_use_id": None,
+    }
+
+
+def test_stream_events_come_only_when_asked_for() -> None:
+    event = ev.StreamReceived({"type": "ping"})
+    assert objects(event) == []
+    assert objects(event, include_partial=True) == [
+        {"type": "stream_event", "event": {"type": "ping"}, "parent_tool_use_id": None}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (FailureKind.RATE_LIMIT, "rate_limit"),
+        (FailureKind.USAGE_LIMIT, "billing_error"),
+        (FailureKind.OVERLOADED, "overloaded"),
+        (FailureKind.SERVER, "server_error"),
+        (FailureKind.TIMEOUT, "server_error"),
+        (FailureKind.AUTH, "authentication_failed"),
+        (FailureKind.NOT_FOUND, "model_not_found"),
+        (FailureKind.INVALID_REQUEST, "invalid_request"),
+        (FailureKind.NETWORK, "unknown"),
+        (FailureKind.STREAM, "unknown"),
+        (FailureKind.PROTOCOL, "unknown"),
+    ],
+)
+def test_api_retry_names_the_error_as_readers_do(kind, name) -> None:
+    event = ev.RetryScheduled(2, 4, 1.5, 529, "HttpError", kind.value, "words", turn=3, target="main")
+    assert one(event) == {
+        "type": "system",
+        "subtype": "api_retry",
+        "turn": 3,
+        "attempt": 2,
+        "max_retries": 4,
+        "retry_delay_ms": 1500,
+        "error_status": 529,
+        "error": name,
+        "kind": kind.value,
+        "target": "main",
+        "message": "words",
+    }
+
+
+@pytest.mark.parametrize(
+    ("event", "fields"),
+    [
+        (
+            ev.RetryRecovered(2, 6.0, turn=5, attempt=3),
+            {"subtype": "retry_recovered", "turn": 5, "attempt": 3, "retries": 2, "total_wait_s": 6.0},
+        ),
+        (
+            ev.RetryExhausted(4, 30.0, "e", turn=5, attempt=5),
+            {
+                "subtype": "retry_exhausted",
+                "turn": 5,
+                "attempt": 5,
+                "retries": 4,
+                "total_wait_s": 30.0,
+                "error": "e",
+            },
+        ),
+        (
+            ev.ModelFallback("main", "spare", "overloaded", 5, 1),
+            {
+                "subtype": "model_fallback",
+                "turn": 5,
+                "attempt": 1,
+                "from": "main",
+                "to": "spare",
+                "reason": "overloaded",
+            },
+        ),
+        (
+            ev.ModelFallbackSucceeded("spare", 5, 2),
+            {"subtype": "model_fallback_succeeded", "turn": 5, "attempt": 2, "target": "spare"},
+        ),
+        (
+            ev.ModelFallbackRecovered("main", 6, 1),
+            {"subtype": "model_fallback_recovered", "turn": 6, "attempt": 1, "target": "main"},
+        ),
+        (
+            ev.ResponseDiscarded("m1"),
+            {"subtype": "response_discarded", "message_id": "m1"},
+        ),
+        (ev.ClockFired("connect", 10.0), {"subtype": "clock_fired", "clock": "connect", "after_s": 10.0}),
+        (ev.Heartbeat("x", 30.04), {"subtype": "heartbeat", "waiting_for": "x", "since_s": 30.0}),
+        (ev.Notice("n"), {"subtype": "notice", "text": "n"}),
+    ],
+)
+def test_own_additions_are_system_objects(event, fields) -> None:
+    assert one(event) == {"type": "system", **fields}
+
+
+def ended(outcome: Outcome, **fields: Any) -> ev.RunEnded:
+    values: dict[str, Any] = {
+        "outcome": outcome,
+        "exit_code": outcome.exit_code(),
+        "result": None,
+        "errors": (),
+        "stop_reason": "end_turn",
+        "num_turns": 3,
+        "duration_s": 2.5,
+        "api_s": 1.25,
+        "usage": RunUsage(),
+        **fields,
+    }
+    return ev.RunEnded(**values)
+
+
+def test_the_result_object_has_the_fields_that_readers_want() -> None:
+    usage = RunUsage().plus("unheard-of", TokenUsage(1, 2, 3, 0, 4), None)
+    result = result_object(ended(Outcome.COMPLETED, result="done", usage=usage), "s1")
+    assert result == {
+        "type": "result",
+        "subtype": "success",
+        "is_error": False,
+        "terminal_reason": "completed",
+        "exit_code": 0,
+        "duration_ms": 2500,
+        "duration_api_ms": 1250,
+        "num_turns": 3,
+        "stop_reason": "end_turn",
+        "session_id": "s1",
+        "total_cost_usd": None,
+        "result": "done",
+        "usage": {
+            "input_tokens": 1,
+            "output_tokens": 2,
+            "cache_creation_input_tokens": 3,
+            "cache_read_input_tokens": 4,
+            "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+            "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 3},
+        },
+        "modelUsage": {
+            "unheard-of": {
+                "inputTokens": 1,
+                "outputTokens": 2,
+                "cacheReadInputTokens": 4,
+                "cacheCreationInputTokens": 3,
+                "costUSD": None,
+                "contextWindow": None,
+                "maxOutputTokens": None,
+            }
+        },
+        "permission_denials": [],
+        "retries": 0,
+        "waited_s": 0.0,
+        "session_num_turns": 0,
+        "session_cost_usd": 0.0,
+    }
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.COMPLETED])
+def test_no_outcome_but_completed_is_a_success(outcome) -> None:
+    result = result_object(ended(outcome, errors=("why",), result="partial"), "s1")
+    assert result["subtype"].startswith("error_")
+    assert result["is_error"] is True
+    assert result["terminal_reason"] == outcome.value
+    assert result["exit_code"] == outcome.exit_code() != 0
+    assert result["errors"] == ["why"]
+
+
+def test_what_only_some_runs_know_is_left_out_elsewhere() -> None:
+    bare = result_object(ended(Outcome.COMPLETED), "s1")
+    assert not {"result", "errors", "hints", "api_error_status", "retry_after_s"} & bare.keys()
+    fields: dict[str, Any] = {"api_error_status": 529, "retry_after_s": 7.0, "hints": ("h",)}
+    known = result_object(ended(Outcome.API_UNAVAILABLE, **fields), "s1")
+    assert (known["api_error_status"], known["retry_after_s"], known["hints"]) == (529, 7.0, ["h"])

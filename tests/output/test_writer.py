@@ -1,0 +1,331 @@
+"""Both streams of a run: who gets what, in which form, and that the result is the last and always valid."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import Heartbeats, InboxWaiter
+from ralph.output.writer import (
+    LAST_CHANCE_AFTER_SIGNAL_S,
+    LAST_CHANCE_S,
+    MOST_UNANSWERED_BYTES,
+    OutputOptions,
+    Writer,
+)
+from ralph.values import events as ev
+from ralph.values.outcome import Outcome
+from ralph.values.usage import RunUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CLOCK = SystemClock()
+SECRET = "sk-secret"
+
+
+def ended(result: str | None = "the answer", outcome: Outcome = Outcome.COMPLETED) -> ev.RunEnded:
+    usage = RunUsage()
+    return ev.RunEnded(outcome, outcome.exit_code(), result, (), "end_turn", 1, 1.0, 1.0, usage)
+
+
+def answer(*texts: str) -> ev.AnswerAccepted:
+    return ev.AnswerAccepted({"id": "m1", "content": [{"type": "text", "text": text} for text in texts]})
+
+
+def finish(writer: Writer, last: ev.Event, waiter: InboxWaiter) -> None:
+    """As a run ends: the result first, then the last lines for people."""
+    writer.deliver(waiter, CLOCK)
+    writer.tell_end(last if isinstance(last, ev.RunEnded) else ended())
+    writer.conclude(waiter, CLOCK)
+
+
+class Output:
+    """A writer whose two streams are files."""
+
+    def __init__(self, folder: Path, options: OutputOptions, **settings: Any) -> None:
+        self._paths = (folder / "out", folder / "err")
+        self._fds = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for path in self._paths]
+        self.waiter = InboxWaiter(CLOCK)
+        self.writer = Writer(
+            options,
+            "session-1",
+            "1.2.3",
+            redact=lambda text: text.replace(SECRET, "[redacted]"),
+            stdout_fd=self._fds[0],
+            stderr_fd=self._fds[1],
+            **settings,
+        )
+
+    def after(self, *events: ev.Event) -> tuple[str, str]:
+        for event in events:
+            self.writer.emit(event)
+        finish(self.writer, events[-1], self.waiter)
+        out, err = (path.read_bytes().decode() for path in self._paths)
+        return out, err
+
+    def objects(self, *events: ev.Event) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.after(*events)[0].removesuffix("\n").split("\n")]
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def output(tmp_path) -> Iterator[Callable[..., Output]]:
+    made: list[Output] = []
+
+    def build(
+        output_format: Any = "text", *, settings: dict[str, Any] | None = None, **options: Any
+    ) -> Output:
+        made.append(Output(tmp_path, OutputOptions(output_format, **options), **(settings or {})))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+def test_text_puts_the_answer_alone_on_standard_output(output) -> None:
+    out, err = output().after(ev.Notice("n"), answer("the answer"), ended())
+    assert out == "the answer\n"
+    assert err.splitlines()[0] == "[notice] n"
+    assert err.splitlines()[-1].startswith("[ralph] completed")
+
+
+def test_text_without_an_answer_puts_nothing_there(output) -> None:
+    assert output().after(ended(None, Outcome.AUTH))[0] == ""
+
+
+def test_one_terminal_need_not_show_the_answer_twice(output) -> None:
+    assert output(settings={"is_one_terminal": True}).after(answer("the answer"), ended())[0] == ""
+
+
+def test_a_quiet_terminal_shows_the_answer_once(output) -> None:
+    terminal = output(is_quiet=True, settings={"is_one_terminal": True})
+    out, err = terminal.after(answer("the answer"), ended())
+    assert out == "the answer\n"
+    assert len(err.splitlines()) == 1
+
+
+def test_json_is_one_result_object(output) -> None:
+    (result,) = output("json").objects(ev.Notice("n"), answer("x"), ended())
+    assert result["type"] == "result"
+    assert result["result"] == "the answer"
+
+
+def test_every_object_of_stream_json_has_type_uuid_and_session(output) -> None:
+    events = [ev.RunStarted("/w", "m", ("Read",), "KEY"), answer("a", "b"), ev.Notice("n"), ended()]
+    objects = output("stream-json").objects(*events)
+    assert [entry["type"] for entry in objects] == ["system", "assistant", "assistant", "system", "result"]
+    assert {entry["session_id"] for entry in objects} == {"session-1"}
+    assert len({entry["uuid"] for entry in objects}) == len(objects)
+
+
+def test_partial_messages_come_when_asked_for(output) -> None:
+    event = ev.StreamReceived({"type": "ping"})
+    assert output("stream-json", include_partial=True).objects(event, ended())[0]["event"] == {"type": "ping"}
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "\udc80 x", "\ud83d\ude00", "a\u2028b\x00\x1b\x7f", "🙂ü"])
+def test_strange_characters_make_valid_json_lines(output, text) -> None:
+    assistant, result = output("stream-json").objects(answer(text), ended(text))
+    assert assistant["message"]["content"][0]["text"] in {text, "😀"}
+    assert result["result"] in {text, "😀"}
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "\udc80 x"])
+def test_half_a_character_does_not_break_the_plain_streams(output, text) -> None:
+    out, err = output().after(ev.Notice(text), ended(text))
+    assert "\\ud" in out
+    assert "\\ud" in err
+
+
+def test_secrets_are_redacted_everywhere(output) -> None:
+    events = [ev.Notice(SECRET), answer(SECRET), ended(SECRET)]
+    notice, assistant, result = output("stream-json").objects(*events)
+    assert notice["text"] == result["result"] == "[redacted]"
+    assert assistant["message"]["content"][0]["text"] == "[redacted]"
+    out, err = output("text").after(*events)
+    assert SECRET not in out + err
+
+
+def test_colour_is_for_standard_error_alone(output) -> None:
+    out, err = output(settings={"has_color": True}).after(ev.Notice("n"), ended())
+    assert "\x1b" not in out
+    assert err.startswith("\x1b[33m[notice] n\x1b[0m\n")
+
+
+def test_p10_the_result_is_the_last_line_whatever_comes_while_a_reader_is_waited_for(output) -> None:
+    made = output("stream-json")
+    made.waiter.heartbeats = Heartbeats(made.writer, CLOCK, 1e-9)
+    time.sleep(0.01)
+    objects = made.objects(ev.Notice("n"), ended())
+    assert objects[-1]["type"] == "result"
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that is full already and that nobody reads."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    while True:
+        try:
+            os.write(write_fd, b"x" * 65536)
+        except BlockingIOError:
+            break
+    os.set_blocking(write_fd, True)
+    yield read_fd, write_fd
+    os.close(read_fd)
+    time.sleep(0.01)  # the writing thread, freed by that, has let go
+    os.close(write_fd)
+
+
+def stuck_writer(full_pipe: tuple[int, int], last_chance_s: float) -> Writer:
+    _, fd = full_pipe
+    return Writer(
+        OutputOptions("stream-json"),
+        "s",
+        "v",
+        redact=str,
+        stdout_fd=fd,
+        stderr_fd=fd,
+        last_chance_s=last_chance_s,
+    )
+
+
+def test_p10_a_reader_that_never_reads_is_waited_for_no_longer_than_its_last_chance(full_pipe) -> None:
+    writer = stuck_writer(full_pipe, 0.2)
+    for _ in range(100):
+        writer.emit(ev.Notice("x" * 1000))
+    writer.emit(ended())
+    started_s = time.monotonic()
+    finish(writer, ended(), InboxWaiter(CLOCK))
+    assert 0.2 <= time.monotonic() - started_s < 0.5
+    assert LAST_CHANCE_S == 5.0
+
+
+def test_p10_a_signal_shortens_even_that(full_pipe) -> None:
+    writer = stuck_writer(full_pipe, 5.0)
+    writer.emit(ended())
+    waiter = InboxWaiter(CLOCK)
+    threading.Timer(0.05, waiter.note_signal, [15]).start()
+    started_s = time.monotonic()
+    finish(writer, ended(), waiter)
+    assert time.monotonic() - started_s < LAST_CHANCE_AFTER_SIGNAL_S + 0.4
+
+
+def test_signals_that_came_before_the_end_do_not_take_the_result_from_a_healthy_reader(output) -> None:
+    for _ in range(20):
+        made = output("json")
+        made.waiter.note_signal(15)
+        made.waiter.note_signal(2)
+        out, _ = made.after(ended())
+        assert json.loads(out)["type"] == "result"
+
+
+def test_p9_closed_descriptors_are_no_error() -> None:
+    writer = Writer(OutputOptions("json"), "s", "v", redact=str, stdout_fd=999_998, stderr_fd=999_999)
+    writer.emit(ev.Notice("n"))
+    writer.emit(ended())
+    finish(writer, ended(), InboxWaiter(CLOCK))
+
+
+def test_the_result_file_holds_the_result_object(output, tmp_path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    output(result_file=str(path)).writer.write_result_file(ended())
+    result = json.loads(path.read_text())
+    assert (result["type"], result["result"], result["session_id"]) == ("result", "the answer", "session-1")
+    assert result["uuid"]
+    assert [entry.name for entry in tmp_path.iterdir() if "tmp" in entry.name] == []
+
+
+def test_without_a_result_file_nothing_is_written(output, tmp_path) -> None:
+    output().writer.write_result_file(ended())
+    assert {entry.name for entry in tmp_path.iterdir()} == {"out", "err"}
+
+
+def test_the_result_file_is_replaced_not_rewritten(output, tmp_path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    with path.open() as held:
+        output(result_file=str(path)).writer.write_result_file(ended())
+        assert held.read() == "old"
+
+
+def test_a_result_file_that_is_a_link_is_replaced_and_what_it_led_to_stays(output, tmp_path) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("mine")
+    for leads_to in (target, tmp_path / "nowhere", "/dev/full"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(leads_to)
+        output(result_file=str(link)).writer.write_result_file(ended())
+        assert not link.is_symlink()
+        assert json.loads(link.read_text())["type"] == "result"
+    assert target.read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_result_file_that_is_a_pipe_is_written_to(output, tmp_path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    read_fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    output(result_file=str(path)).writer.write_result_file(ended())
+    assert json.loads(os.read(read_fd, 65536))["type"] == "result"
+    os.close(read_fd)
+    assert path.is_fifo()
+
+
+def test_a_result_file_that_is_a_pipe_nobody_reads_fails_at_once(output, tmp_path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="No such device"):
+        output(result_file=str(tmp_path / "fifo")).writer.write_result_file(ended())
+
+
+@pytest.mark.parametrize("name", ["missing/result.json", "folder"])
+def test_a_result_file_that_cannot_be_written_raises_os_error(output, tmp_path, name) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=r"folder|missing"):
+        output(result_file=str(tmp_path / name)).writer.write_result_file(ended())
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_failure_to_sync_leaves_the_old_result_file(output, tmp_path, monkeypatch) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("old")
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        output(result_file=str(path)).writer.write_result_file(ended())
+    assert path.read_text() == "old"
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_driver_that_reads_no_answers_is_told_from_one_that_does() -> None:
+    read_fd, write_fd = os.pipe()
+    options = OutputOptions("stream-json")
+    writer = Writer(
+        options, "s1", "0", redact=str, stdout_fd=write_fd, stderr_fd=os.open(os.devnull, os.O_WRONLY)
+    )
+    answers = 0
+    while writer.has_room:
+        writer.respond({"answer": "x" * 100_000})
+        answers += 1
+    assert answers * 100_000 < MOST_UNANSWERED_BYTES * 2
+    received = bytearray()
+    while received.count(b"\n") < answers:
+        received += os.read(read_fd, 1 << 20)
+    writer.deliver(InboxWaiter(CLOCK), CLOCK)
+    assert writer.has_room

@@ -1,0 +1,301 @@
+"""`ralph` as users start it: a real process, a real server on loopback, an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.mock_api import MockApi, Scenario, Turn
+from tests.api.harness import RawServer, read_request
+
+if TYPE_CHECKING:
+    import signal
+    import socket
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ralph.mock_api import Playable, RecordedRequest
+    from tests.loop.git.repositories import Repository
+    from tests.program.driver import Driver
+
+KEY = "sk-ant-test-0123456789abcdef"
+
+
+@dataclass
+class Finished:
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        (result,) = [entry for entry in self.objects if entry["type"] == "result"]
+        assert self.objects[-1] is not None
+        assert self.objects[-1]["type"] == "result"
+        return result
+
+    @property
+    def last_line(self) -> str:
+        return self.stderr.splitlines()[-1]
+
+
+@dataclass
+class Ralph:
+    """Starts `python -m ralph` in `cwd` with nothing of the developer's environment but PATH."""
+
+    cwd: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def user_file(self) -> Path:
+        """The user's own settings, which a test may write."""
+        path = Path(self.environment["HOME"], ".config", "ralph", "config.toml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def retry_quickly(self) -> None:
+        """Four retries without the waits of the standard schedule."""
+        self.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
+
+    def start(self, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
+        popen.setdefault("stdin", subprocess.DEVNULL)
+        popen.setdefault("stdout", subprocess.PIPE)
+        popen.setdefault("stderr", subprocess.PIPE)
+        return subprocess.Popen(
+            [sys.executable, "-m", "ralph", *arguments], cwd=self.cwd, env=self.environment, **popen
+        )
+
+    def __call__(self, *arguments: str, stdin: bytes | None = None) -> Finished:
+        process = self.start(*arguments, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
+        return self.finish(process, stdin)
+
+    def finish(self, process: subprocess.Popen[bytes], stdin: bytes | None = None) -> Finished:
+        try:
+            stdout, stderr = process.communicate(stdin, timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        return Finished(process.returncode, (stdout or b"").decode(), (stderr or b"").decode())
+
+    def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> tuple[Finished, float]:
+        """Send the signal; what came, and the seconds it took to end."""
+        started = time.monotonic()
+        process.send_signal(number)
+        finished = self.finish(process)
+        return finished, time.monotonic() - started
+
+
+@pytest.fixture
+def ralph(tmp_path: Path) -> Ralph:
+    return ralph_in(tmp_path)
+
+
+def ralph_in(directory: Path) -> Ralph:
+    """With a home and a place to work of its own there."""
+    work = directory / "work"
+    work.mkdir()
+    home = directory / "home"
+    home.mkdir()
+    temporary = directory / "tmp"  # sessions that others have left in the system's are none of these tests'
+    temporary.mkdir()
+    return Ralph(
+        work,
+        {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "TMPDIR": str(temporary),
+            "ANTHROPIC_API_KEY": KEY,
+            # The tree that these tests belong to, whatever is installed.
+            "PYTHONPATH": str(Path(__file__).parent.parent.parent),
+        },
+    )
+
+
+@pytest.fixture
+def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
+    """The command line in the test's own process: for misuse and for looking at sessions, not for whole runs.
+
+    A process takes a fifth of a second to start, and what a run has open is closed by its end. That a process says
+    the same and exits with the code, other rows show.
+    """
+    from ralph.cli.app import run_cli  # only tests that ask for it
+
+    def run(*arguments: str) -> Finished:
+        capfd.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(ralph.cwd)
+            patch.setattr(
+                tempfile, "tempdir", None
+            )  # it is found once for the process, and TMPDIR is another
+            for name in set(os.environ) - set(ralph.environment):
+                patch.delenv(name)
+            for name, value in ralph.environment.items():
+                patch.setenv(name, value)
+            code = run_cli([*arguments])
+        return Finished(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def drive(ralph: Ralph) -> Iterator[Callable[..., Driver]]:
+    """Start a run that takes its messages from the test."""
+    from tests.program.driver import Driver  # it needs what stands here
+
+    drivers: list[Driver] = []
+
+    def start(*arguments: str) -> Driver:
+        drivers.append(Driver(ralph, *arguments))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.close()
+
+
+@pytest.fixture
+def serve(ralph: Ralph) -> Iterator[Callable[..., MockApi]]:
+    """Start a server with these steps; `ralph` then talks to it."""
+    servers: list[MockApi] = []
+
+    def start(*steps: Playable, **options: Any) -> MockApi:
+        script = options.pop("script", None)
+        scenario = None if script else Scenario(steps, **options)
+        server = MockApi(scenario, script=script).start()
+        servers.append(server)
+        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def answer_with(ralph) -> Iterator[Callable[..., RawServer]]:
+    """A server that answers each request with these bytes, the last of them for ever; or with a function."""
+    servers: list[RawServer] = []
+
+    def start(*answers: bytes | Callable[[socket.socket], None]) -> RawServer:
+        def serve(sock: socket.socket) -> None:
+            server.requests.append(read_request(sock))
+            answer = answers[min(len(server.requests), len(answers)) - 1]
+            if isinstance(answer, bytes):
+                sock.sendall(answer)
+            else:
+                answer(sock)
+
+        server = RawServer(serve)
+        servers.append(server)
+        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def checkout(ralph: Ralph) -> Repository:
+    """`ralph` works in a checkout with one commit, whose `origin` is a bare repository beside it."""
+    from tests.loop.git.repositories import cloned  # it makes repositories, which few tests need
+
+    work, home = ralph.cwd, Path(ralph.environment["HOME"])
+    work.rmdir()
+    ralph.environment["GIT_CONFIG_NOSYSTEM"] = "1"
+    return cloned(work, home)
+
+
+@pytest.fixture
+def iterations(serve: Callable[..., MockApi]) -> Callable[..., MockApi]:
+    """A server that plays one list of steps for each iteration of a loop; then, and after each list, the end.
+
+    It goes by the conversation, not by the number of requests: what is sent again gets the same answer, unless the
+    step is a function.
+    """
+
+    def start(*stories: Sequence[Playable | Callable[[], Playable]]) -> MockApi:
+        def play(request: RecordedRequest, _index: int) -> Playable:
+            messages = request.json()["messages"]
+            number, answered = iteration_of(request), sum(one["role"] == "assistant" for one in messages)
+            steps = stories[number - 1] if number <= len(stories) else ()
+            step = steps[answered] if answered < len(steps) else Turn("All done.")
+            return step() if callable(step) else step
+
+        return serve(script=play)
+
+    return start
+
+
+def in_turn(*steps: Playable) -> Callable[[], Playable]:
+    """A step for `iterations` that is another one each time, and stays the last."""
+    left = iter(steps[:-1])
+    return lambda: next(left, steps[-1])
+
+
+def first_prompt(request: RecordedRequest) -> str:
+    """What the iteration that sent it was told at its beginning."""
+    content = request.json()["messages"][0]["content"]
+    return content if isinstance(content, str) else "\n".join(block["text"] for block in content)
+
+
+def iteration_of(request: RecordedRequest) -> int:
+    found = re.search(r"\[ralph loop (\d+)", first_prompt(request))
+    assert found is not None
+    return int(found[1])
+
+
+def loop_folder(ralph: Ralph) -> Path:
+    """Of the loop that was begun last, there or not yet."""
+    state = Path(ralph.environment["HOME"], ".local", "state", "ralph", "loops")
+    return max(state.glob(f"{ralph.cwd.name}-*/[0-9]*"), default=state / "none")
+
+
+def loop_record(ralph: Ralph) -> dict[str, Any]:
+    """What the newest loop's record says now."""
+    record: dict[str, Any] = json.loads((loop_folder(ralph) / "loop.json").read_text())
+    return record
+
+
+def is_loop_waiting(ralph: Ralph) -> bool:
+    """Whether its record says that the API is waited for."""
+    record = loop_folder(ralph) / "loop.json"
+    return record.exists() and '"phase": "waiting"' in record.read_text()
+
+
+def loop_lines(ran: Finished) -> list[str]:
+    """What the loop itself said."""
+    return [line.removeprefix("[loop] ") for line in ran.stderr.splitlines() if line.startswith("[loop] ")]
+
+
+def processes_of(ralph: Ralph) -> list[int]:
+    """All that run and were started by `ralph`, however far below: they have its home. Linux."""
+    home = f"HOME={ralph.environment['HOME']}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # it ended while we looked
+            if entry.name.isdigit() and home in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)

@@ -1,0 +1,217 @@
+"""Answers that make no sense, as a user meets them (A12, A13, A15, A16, A21, A23). The name of a test is its line in docs/faults.md."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ralph.mock_api import ErrorEvent, Fault, Step
+from tests.api.harness import (
+    START,
+    end,
+    http_answer,
+    sse,
+    text_block,
+    tool_block,
+)
+from tests.program.conftest import KEY
+from tests.program.faulty import APPEND, DONE, HELLO, effects, run_with, stream
+
+GARBLED = http_answer(sse(START) + f'data: {{"type": "oops {KEY}\n\n'.encode())
+
+
+@pytest.mark.parametrize("retry", ["standard", "off"])
+def test_a12_one_damaged_answer_a_turn_is_asked_for_again_at_once_exits_0(ralph, answer_with, retry) -> None:
+    """Whatever the retry policy: in a night of a thousand answers one line breaks."""
+    server = answer_with(GARBLED, stream(APPEND), GARBLED, stream(DONE))
+    ran = ralph("hi", "--retry", retry, "--output-format", "stream-json", "--metrics-file", "run.prom")
+    assert (ran.code, len(server.requests)) == (0, 4), ran.stderr
+    first, again, *_ = server.requests
+    assert first == again, "nothing is told to the model, who has done nothing wrong"
+    told = [entry for entry in ran.objects if entry.get("subtype") == "synthetic_retry"]
+    assert [(one["turn"], one["number"], one["reason"]) for one in told] == [
+        (1, 1, "damaged"),
+        (2, 1, "damaged"),
+    ]
+    assert ran.stderr.count("[turn] Synthetic retry 1/3: the answer came damaged") == 2
+    assert "[retry]" not in ran.stderr
+    assert (ran.result["num_turns"], ran.result["retries"], ran.result["waited_s"]) == (2, 0, 0)
+    assert effects(ralph) == ["line"]
+    metrics = (ralph.cwd / "run.prom").read_text()
+    assert 'ralph_synthetic_retries_total{reason="damaged"} 2.0' in metrics
+    assert ralph("sessions", "show").stdout.count("[turn] Synthetic retry 1/3") == 2, "the journal has it"
+
+
+def test_a12_a_second_damaged_answer_of_a_turn_ends_the_run_and_is_shown_redacted_exits_69(
+    ralph, answer_with
+) -> None:
+    server = answer_with(stream(APPEND), GARBLED)
+    ran = ralph("hi")
+    assert (ran.code, len(server.requests)) == (69, 3)
+    assert "undecodable JSON in the stream" in ran.last_line
+    assert "oops [redacted]" in ran.last_line
+    assert KEY not in ran.stderr
+
+
+def test_a12_what_comes_between_two_damaged_answers_is_retried_as_ever_exits_0_or_75(
+    ralph, answer_with
+) -> None:
+    ralph.retry_quickly()
+    busy = http_answer(b"", status="529 Overloaded")
+    server = answer_with(busy, GARBLED, *[busy] * 4, stream(DONE))
+    assert (ralph("hi").code, len(server.requests)) == (0, 7), "a fresh budget of retries"
+    server = answer_with(GARBLED, busy)
+    assert (ralph("hi").code, len(server.requests)) == (75, 6)
+
+
+# Each kind of count once, and in each form of output one that is no number and one that is.
+COUNTS = [
+    ("9" * 4200, "text"),
+    ("9" * 4200, "json"),
+    ("9" * 4200, "stream-json"),
+    ("-1", "stream-json"),
+    ("1e3", "json"),
+    ('"many"', "json"),
+    ("null", "text"),
+    ("[1]", "stream-json"),
+]
+
+
+@pytest.mark.parametrize(("number", "output"), COUNTS)
+def test_a15_counts_that_no_answer_can_have_are_no_crash_exits_0(ralph, answer_with, number, output) -> None:
+    start = {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 12321}}}
+    body = sse(start, *text_block(0, "ok"), *end()).replace(b"12321", number.encode())
+    answer_with(http_answer(body))
+    ran = ralph("hi", "--output-format", output)
+    assert (ran.code, "Traceback" in ran.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("depth", [99, 101, 900, 5000])
+def test_a12_deep_json_is_read_or_refused_and_never_a_crash_exits_0_or_69(ralph, answer_with, depth) -> None:
+    start = {"type": "message_start", "message": {"id": "m1", "deep": 12321}}
+    deep = b"[" * (depth - 2) + b"]" * (depth - 2)
+    answer_with(http_answer(sse(start, *text_block(0, "ok"), *end()).replace(b"12321", deep)))
+    ran = ralph("hi", "--output-format", "stream-json", "--include-partial-messages")
+    assert ran.code == (0 if depth <= 100 else 69)
+    assert len(ran.objects) > 1
+
+
+PORTAL = Fault(
+    status=200,
+    body="<html><title>Please log in</title><body>Hotel Wi-Fi</body></html>",
+    content_type="text/html",
+)
+
+
+def test_a13_a_captive_portal_that_is_gone_when_asked_again_is_survived_exits_0(ralph, serve) -> None:
+    code, requests, stderr = run_with(ralph, serve, PORTAL, HELLO)
+    assert (code, requests) == (0, 2)
+    assert "Please log in" in stderr
+
+
+def test_a13_a_captive_portal_is_asked_twice_and_shown_by_type_title_and_text_exits_69(ralph, serve) -> None:
+    code, requests, stderr = run_with(ralph, serve, PORTAL, PORTAL)
+    assert (code, requests) == (69, 2)
+    for shown in ("Please log in", "text/html", "Hotel Wi-Fi"):
+        assert shown in stderr
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a13_a_redirect_is_not_followed_and_takes_no_key_along_exits_69(ralph, serve, status) -> None:
+    elsewhere = serve(HELLO)
+    redirect = Fault(status=status, headers={"location": f"{elsewhere.base_url}/v1/messages"})
+    code, requests, stderr = run_with(ralph, serve, redirect)
+    assert (code, requests, len(elsewhere.requests)) == (69, 1, 0)
+    assert "redirect" in stderr
+
+
+def test_a15_an_overload_sent_with_200_is_asked_again_exits_0(ralph, serve) -> None:
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    code, requests, _ = run_with(ralph, serve, Fault(status=200, body=error), HELLO)
+    assert (code, requests) == (0, 2)
+
+
+def test_a15_a_rejection_sent_with_200_is_not_asked_again_exits_77(ralph, serve) -> None:
+    error = {"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}
+    code, requests, _ = run_with(ralph, serve, Fault(status=200, body=error))
+    assert (code, requests) == (77, 1)
+
+
+def test_a15_json_of_some_other_kind_is_asked_twice_and_shown_exits_69(ralph, serve) -> None:
+    other = Fault(status=200, body={"hello": "world"})
+    code, requests, stderr = run_with(ralph, serve, other, other)
+    assert (code, requests) == (69, 2)
+    assert '{"hello": "world"}' in stderr
+
+
+def test_a15_a_whole_message_with_an_empty_error_beside_it_is_an_answer_exits_0(ralph, serve) -> None:
+    message = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": "Hello."}],
+        "stop_reason": "end_turn",
+        "error": None,
+    }
+    code, requests, _ = run_with(ralph, serve, Fault(status=200, body=message))
+    assert (code, requests) == (0, 1)
+
+
+def test_a16_an_overload_inside_the_stream_is_asked_again_exits_0(ralph, serve) -> None:
+    broken = Step(APPEND, Fault(error_event=ErrorEvent(after_events=5)))
+    code, requests, stderr = run_with(ralph, serve, broken, APPEND, DONE)
+    assert (code, requests) == (0, 3)
+    assert effects(ralph) == ["line"]
+    assert "overloaded_error" in stderr
+
+
+def test_a16_a_billing_error_inside_the_stream_is_not_asked_again_exits_77(ralph, serve) -> None:
+    broken = Step(APPEND, Fault(error_event=ErrorEvent(type="billing_error", message="pay", after_events=5)))
+    code, requests, _ = run_with(ralph, serve, broken)
+    assert (code, requests) == (77, 1)
+    assert effects(ralph) == []
+
+
+def test_a16_a_rejection_inside_the_stream_is_no_damage_and_not_asked_again_exits_69(ralph, serve) -> None:
+    refused = Step(APPEND, Fault(error_event=ErrorEvent("invalid_request_error", "No.", after_events=5)))
+    code, requests, stderr = run_with(ralph, serve, refused, HELLO)
+    assert (code, requests) == (69, 1)
+    assert "Synthetic retry" not in stderr
+
+
+BROKEN_PROTOCOLS = {
+    "second message_start": (sse(START, *text_block(0, "a"), START, *end()), "second message_start"),
+    "index that jumps": (sse(START, *text_block(1, "a"), *end()), "index 1, expected 0"),
+    "block twice": (sse(START, *text_block(0, "a"), *text_block(0, "a"), *end()), "index 0, expected 1"),
+}
+
+
+@pytest.mark.parametrize(("body", "says"), BROKEN_PROTOCOLS.values(), ids=BROKEN_PROTOCOLS.keys())
+def test_a21_events_of_two_answers_or_out_of_order_are_asked_for_once_more_exits_0_or_69(
+    ralph, answer_with, body, says
+) -> None:
+    server = answer_with(http_answer(body), stream(DONE), http_answer(body))
+    assert (ralph("hi").code, len(server.requests)) == (0, 2)
+    ran = ralph("hi")
+    assert (ran.code, len(server.requests)) == (69, 4)
+    assert says in ran.last_line
+
+
+def test_a23_a_damaged_tool_input_is_asked_again_and_never_run_exits_0(ralph, answer_with) -> None:
+    command = json.dumps({"command": "echo line >> effects"})
+    whole = sse(START, *tool_block(0, command), *end("tool_use"))
+    damaged = whole.replace(b"effects", b"eff\xff\xfects")
+    ralph.retry_quickly()
+    server = answer_with(http_answer(damaged), http_answer(whole), stream(DONE))
+    ran = ralph("hi")
+    assert (ran.code, len(server.requests)) == (0, 3)
+    assert effects(ralph) == ["line"]
+    assert [path.name for path in ralph.cwd.iterdir()].count("effects") == 1
+    assert "invalid UTF-8 inside a tool's input" in ran.stderr
+
+
+def test_a23_damaged_text_is_shown_with_a_warning_exits_0(ralph, answer_with) -> None:
+    answer_with(http_answer(sse(START, *text_block(0, "caf?"), *end()).replace(b"caf?", b"caf\xe9")))
+    ran = ralph("hi")
+    assert (ran.code, ran.stdout) == (0, "caf\ufffd\n")
+    assert "invalid UTF-8" in ran.stderr

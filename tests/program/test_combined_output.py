@@ -1,0 +1,136 @@
+"""Standard output and standard error as one pipe or one file: what `2>&1` makes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import Fault, Text, ToolUse, Turn
+from tests.program.model_answers import report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROMISE = "<promise>DONE</promise>"
+ANSWER = "Two of three files are left."
+
+
+def working_turn() -> Turn:
+    said = f"I shall say {PROMISE} once all is done."
+    return Turn([Text(said), ToolUse("Bash", {"command": "echo one > one.txt"})])
+
+
+def combined(ralph, *arguments: str) -> tuple[int, str]:
+    process = ralph.start(*arguments, stderr=subprocess.STDOUT)
+    output, _ = process.communicate(timeout=30)
+    return process.returncode, output.decode()
+
+
+def own_lines(output: str) -> Sequence[str]:
+    return [line for line in output.splitlines() if line.startswith("[")]
+
+
+def test_the_models_words_appear_once_as_the_final_answer_and_ralphs_lines_stay(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(working_turn(), Fault(status=529), Turn(ANSWER))
+    code, output = combined(ralph, "go")
+    assert code == 0
+    assert PROMISE not in output
+    rest = [line for line in output.splitlines() if line not in own_lines(output)]
+    assert rest == [ANSWER]
+    *before, answer, last = output.splitlines()
+    assert answer == ANSWER
+    assert last.startswith("[ralph] completed [2 turns, ")
+    assert any(line.startswith("[tool] Bash: echo one") for line in before)
+    assert any(line.startswith("[retry] Recovered after 1 retries") for line in before)
+
+
+def test_a_file_that_both_were_opened_on_separately_loses_nothing_of_either(ralph, serve) -> None:
+    """`> log 2> log`: two offsets in one file."""
+    serve(working_turn(), Turn(ANSWER))
+    log = ralph.cwd.parent / "log"
+    with log.open("wb") as stdout, log.open("wb") as stderr:
+        assert ralph.start("go", stdout=stdout, stderr=stderr).wait(30) == 0
+    output = log.read_text()
+    assert (output.count(ANSWER), output.count(PROMISE)) == (1, 0)
+    assert [line.split("]")[0] for line in own_lines(output)] == ["[ralph", "[notice", "[tool", "[ralph"]
+
+
+ENDS = {
+    "completed": ((), [working_turn(), Turn(ANSWER)], 0),
+    "after retries": ((), [Fault(status=529), Turn(ANSWER)], 0),
+    "refused": ((), [Fault(status=400)], 69),
+    "out of turns": (("--max-turns", "1"), [working_turn(), Turn(ANSWER)], 3),
+    "no key": (("--base-url", "https://api.anthropic.com"), [], 78),
+    "empty prompt": (("",), [], 2),
+    "wrong value": (("--max-turns", "0"), [], 2),
+    "nothing to resume": (("--resume", "0f3a"), [], 2),
+}
+
+
+@pytest.mark.parametrize("output_format", ["json", "stream-json"])
+@pytest.mark.parametrize(("arguments", "steps", "code"), ENDS.values(), ids=ENDS.keys())
+def test_with_json_formats_every_line_is_json_whatever_the_end(
+    ralph, serve, arguments, steps, code, output_format
+) -> None:
+    ralph.retry_quickly()
+    if code == 78:
+        del ralph.environment["ANTHROPIC_API_KEY"]
+    serve(*steps)
+    words = [*arguments] if "" in arguments else ["go", *arguments]
+    ended, output = combined(ralph, *words, "--output-format", output_format)
+    assert ended == code
+    objects = [json.loads(line) for line in output.splitlines()]
+    assert [one["type"] for one in objects].count("result") == 1
+    assert (objects[-1]["type"], objects[-1]["exit_code"]) == ("result", code)
+    assert output_format == "stream-json" or len(objects) == 1
+
+
+def test_two_pipes_have_what_they_had(ralph, serve) -> None:
+    serve(working_turn(), Turn(ANSWER))
+    ran = ralph("go", "--output-format", "json")
+    assert json.loads(ran.stdout)["result"] == ANSWER
+    assert PROMISE in ran.stderr
+    assert ran.last_line.startswith("[ralph] completed")
+
+
+def test_one_terminal_shows_the_words_as_they_come(ralph, serve) -> None:
+    serve(working_turn(), Turn(ANSWER))
+    ours, its = pty.openpty()
+    process = ralph.start("go", stdout=its, stderr=its)
+    os.close(its)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # Linux: nobody has the other side open any more
+        pass
+    os.close(ours)
+    assert process.wait(30) == 0
+    assert (shown.decode().count(ANSWER), shown.decode().count(PROMISE)) == (1, 1)
+
+
+def test_a_report_is_printed_once(ralph, serve) -> None:
+    serve(report(summary=ANSWER))
+    code, output = combined(ralph, "go", "--require-report")
+    assert (code, output.count(ANSWER)) == (0, 1)
+
+
+def test_a_loops_lines_stay_and_each_iterations_words_come_once(ralph, iterations) -> None:
+    iterations([working_turn()], [working_turn()])
+    code, output = combined(ralph, "loop", "go", "--max-iterations", "2")
+    assert (code, output.count("\nAll done.\n"), output.count(PROMISE)) == (0, 2, 0)
+    assert [line for line in output.splitlines() if line.startswith("[loop] iteration 2 of 2: completed, ")]
+
+
+def test_a_loop_of_json_iterations_has_only_its_own_lines_beside_the_json(ralph, iterations) -> None:
+    iterations([working_turn()])
+    code, output = combined(ralph, "loop", "go", "--max-iterations", "1", "--output-format", "stream-json")
+    others = [line for line in output.splitlines() if not line.startswith("[loop] ")]
+    assert (code, json.loads(others[-1])["type"]) == (0, "result")
+    assert all(json.loads(line) for line in others)

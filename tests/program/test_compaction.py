@@ -1,0 +1,427 @@
+"""Full contexts, as a user meets them (A20, D8, P1, P15). The name of a test is its line in docs/faults.md."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.agent.compaction import GO_ON, MOST_SUMMARY_TOKENS, SUMMARIZE
+from ralph.conversation.journal_lines import read_lines
+from ralph.conversation.session import replay
+from ralph.mock_api import ErrorEvent, Fault, Model, Step, Text, Thinking, ToolUse, Turn
+from tests.program.conftest import wait_until
+from tests.program.kept_sessions import only_journal
+from tests.program.several import at, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.mock_api import MockApi, Playable, RecordedRequest
+    from tests.program.conftest import Finished, Ralph
+
+TASK = "Mend the parser:\n\n  * keep `a  b`\t* never touch größe.py"
+RULES = "Use tabs.\n\n  Never   touch größe.py.\n"
+SUMMARY = "The parser is half mended, the tests are red."
+DONE = Turn("All done.")
+COUNTED = {"input_tokens": 3_000, "output_tokens": 50}
+NEARLY_FULL = {"input_tokens": 900_000, "output_tokens": 50}
+"""Of the window of a model that is known."""
+
+
+def works(number: int, **usage: int) -> Turn:
+    """It thinks, reads 6 KB and writes a file."""
+    return Turn(
+        [
+            Thinking(f"THOUGHT {number}", signature="U0lHTkVE"),
+            Text(f"Step {number}."),
+            ToolUse("Read", {"file_path": "notes.txt", "offset": number}),
+            ToolUse("Write", {"file_path": f"new {number}.txt", "content": str(number)}),
+        ],
+        usage=usage or None,
+    )
+
+
+def sent(request: RecordedRequest) -> dict[str, Any]:
+    assert request.body is not None
+    body: dict[str, Any] = json.loads(request.body.replace(b',"cache_control":{"type":"ephemeral"}', b""))
+    return body
+
+
+def is_summary_call(request: RecordedRequest) -> bool:
+    return bool(sent(request)["messages"][-1]["content"][-1].get("text") == SUMMARIZE)
+
+
+def is_fresh(request: RecordedRequest) -> bool:
+    [*_, last] = sent(request)["messages"][0]["content"]
+    return bool(last.get("text") == GO_ON)
+
+
+def texts_of(request: RecordedRequest) -> list[str]:
+    return [block["text"] for block in sent(request)["messages"][0]["content"] if block["type"] == "text"]
+
+
+@pytest.fixture
+def notes(ralph: Ralph) -> None:
+    (ralph.cwd / "notes.txt").write_text(("x" * 60 + "\n") * 200)
+
+
+def counted(turn: Turn, request: RecordedRequest) -> Turn:
+    """As a server counts it that finds a token in three bytes."""
+    return replace(turn, usage={"input_tokens": request.body_bytes // 3, "output_tokens": 200})
+
+
+def in_turn(*turns: Turn) -> Callable[[RecordedRequest, int], Playable]:
+    """The turns, whatever number of summary calls comes between them."""
+    left = list(turns)
+
+    def script(request: RecordedRequest, number: int) -> Playable:
+        return counted(Turn(SUMMARY) if is_summary_call(request) else left.pop(0), request)
+
+    return script
+
+
+def in_a_window_of(ralph: Ralph, server: MockApi, window: int, model: str = "local", **more: Any) -> str:
+    """A file for `--config`."""
+    return str(settings(ralph, at("main", server.base_url, model, context_window=window, **more)))
+
+
+# --- Every server's words for it
+
+_OPENAI = "This model's maximum context length is 8192 tokens. However, you requested 9002 tokens."
+WORDS = [
+    pytest.param(
+        Fault(status=400, message="prompt is too long: 208310 tokens > 200000 maximum"), id="anthropic"
+    ),
+    pytest.param(Fault(status=400, message="prompt is too long"), id="anthropic without counts"),
+    pytest.param(
+        Fault(
+            status=400, message="input length and `max_tokens` exceed context limit: 199500 + 32000 > 200000"
+        ),
+        id="anthropic with the answer",
+    ),
+    pytest.param(Fault(status=400, message="Input is too long for requested model."), id="bedrock"),
+    pytest.param(Fault(status=413), id="413"),
+    pytest.param(
+        Fault(
+            status=413, body="<html><h1>413 Request Entity Too Large</h1></html>", content_type="text/html"
+        ),
+        id="413 of a proxy",
+    ),
+    pytest.param(
+        Fault(
+            status=400,
+            body={
+                "error": {
+                    "code": 400,
+                    "message": "request (9002 tokens) exceeds the available context size (8192 tokens)",
+                    "type": "exceed_context_size_error",
+                    "n_prompt_tokens": 9002,
+                    "n_ctx": 8192,
+                }
+            },
+        ),
+        id="llama.cpp",
+    ),
+    pytest.param(
+        Fault(
+            status=400, body={"object": "error", "message": _OPENAI, "type": "BadRequestError", "code": 400}
+        ),
+        id="vllm",
+    ),
+    pytest.param(
+        Fault(
+            status=400,
+            body={
+                "error": {
+                    "message": _OPENAI,
+                    "type": "invalid_request_error",
+                    "code": "context_length_exceeded",
+                }
+            },
+        ),
+        id="openai",
+    ),
+    pytest.param(
+        Fault(error_event=ErrorEvent("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum")),
+        id="inside a stream",
+    ),
+    pytest.param(
+        Turn("Half an ans", stop_reason="model_context_window_exceeded"), id="an answer that did not fit"
+    ),
+]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a20_d8_whatever_a_server_calls_it_a_full_context_is_summed_up_exits_0(
+    ralph, serve, notes, words
+) -> None:
+    server = serve(works(1), words, Turn(SUMMARY), DONE)
+    ran = ralph(TASK, "--output-format", "stream-json")
+    assert (ran.code, len(server.requests)) == (0, 4), ran.stderr
+    assert is_summary_call(server.requests[2])
+    assert is_fresh(server.requests[3])
+    assert TASK in texts_of(server.requests[3])
+    assert ran.result["retries"] == 0
+    assert not any(line.startswith("[retry]") for line in ran.stderr.splitlines())
+
+
+# --- What people and programs see
+
+
+def test_d8_the_lines_and_the_event_of_a_compaction_exits_0(ralph, serve, notes) -> None:
+    serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), DONE)
+    ran = ralph(TASK, "--output-format", "stream-json", "--include-partial-messages")
+    lines = ran.stderr.splitlines()
+    notice = lines.index("[notice] the context is nearly full: the model is asked to sum up what was done")
+    assert lines[notice + 1] == SUMMARY
+    assert lines[notice + 2].startswith("[context] compacted (threshold): about 90")
+    assert lines[notice + 3] == "All done."
+    [boundary] = [one for one in ran.objects if one.get("subtype") == "compact_boundary"]
+    about = boundary["compact_metadata"]
+    assert set(about) == {"trigger", "pre_tokens", "post_tokens", "cause", "source"}
+    assert (about["trigger"], about["cause"], about["source"]) == ("auto", "threshold", "model")
+    assert 900_000 < about["pre_tokens"] < 910_000
+    assert about["post_tokens"] < 3_000
+    assert ran.result["num_turns"] == 3
+    assert not any(SUMMARY in json.dumps(one) for one in ran.objects if one["type"] in {"assistant", "user"})
+    [discarded] = [one for one in ran.objects if one.get("subtype") == "response_discarded"]
+    assert discarded["message_id"] == "msg_mock_000002", "whoever shows pieces knows that they are no answer"
+
+
+def test_a_session_with_a_compaction_is_shown_and_exported_whole(ralph, serve, notes) -> None:
+    serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), DONE)
+    assert ralph(TASK).code == 0
+    shown = ralph("sessions", "show")
+    assert shown.code == 0
+    for words in ("Mend the parser", "Step 1.", "Step 2.", "[context] compacted (threshold)", "All done."):
+        assert words in shown.stdout, words
+    exported = ralph("sessions", "export", "--format", "md")
+    assert "THOUGHT 1" in exported.stdout
+    document = json.loads(ralph("sessions", "export", "--format", "json").stdout)
+    assert [message["role"] for message in document["messages"]] == ["user", "assistant"], (
+        "the context as it is"
+    )
+    assert [one["subtype"] for one in document["events"]].count("compact_boundary") == 1
+
+
+# --- Small windows
+
+
+@pytest.mark.parametrize("window", [8_000, 32_000])
+def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(
+    ralph, serve, notes, window
+) -> None:
+    (ralph.cwd / "AGENTS.md").write_text(RULES)
+    turns = 12 if window == 8_000 else 24
+    server = serve(script=in_turn(*[works(number) for number in range(turns)], DONE))
+    ran = ralph(TASK, "--config", in_a_window_of(ralph, server, window), "--output-format", "stream-json")
+    assert ran.code == 0, ran.stderr
+    assert ran.result["num_turns"] == turns + 1
+    compactions = [one for one in ran.objects if one.get("subtype") == "compact_boundary"]
+    assert len(compactions) >= 3
+    fresh = [
+        request for request in server.requests if is_fresh(request) and len(sent(request)["messages"]) == 1
+    ]
+    assert len(fresh) == len(compactions)
+    written = 0
+    for request in fresh:
+        assert TASK in texts_of(request)
+        [files] = [one for one in texts_of(request) if one.startswith("# Files changed so far")]
+        assert files.splitlines()[2] == f"- {ralph.cwd}/new 0.txt"
+        assert len(files.splitlines()) > written
+        written = len(files.splitlines())
+        assert not any(
+            word in json.dumps(sent(request)["messages"]) for word in ("THOUGHT", "U0lHTkVE", "toolu_")
+        )
+    systems = {json.dumps(sent(request)["system"], ensure_ascii=False) for request in server.requests}
+    assert len(systems) == 1
+    assert json.dumps(RULES.strip(), ensure_ascii=False)[1:-1] in systems.pop()
+    for request in server.requests:
+        longest = MOST_SUMMARY_TOKENS if is_summary_call(request) else 32_000
+        assert sent(request)["max_tokens"] <= longest
+        assert request.body_bytes / 3 + sent(request)["max_tokens"] <= window, (
+            "a server that reserves the answer"
+        )
+
+
+def test_d8_output_that_is_larger_than_the_window_is_cut_first_exits_0(ralph, serve) -> None:
+    flood = [ToolUse("Bash", {"command": f"seq {start} 9999"}) for start in (1, 2)]
+    server = serve(script=in_turn(Turn(flood), DONE))
+    ran = ralph(TASK, "--config", in_a_window_of(ralph, server, 8_000))
+    assert ran.code == 0
+    assert all(request.body_bytes < 16_000 for request in server.requests)
+    assert (
+        any(b"would not fit into the context" in request.body for request in server.requests)
+        or len(server.requests) > 2
+    )
+
+
+# --- Whose word on the window
+
+
+def test_a_short_run_on_a_known_model_asks_nothing_but_its_question(ralph, serve) -> None:
+    server = serve(Turn("Hello."))
+    assert ralph("hi").code == 0
+    assert [request.method for request in server.requests] == ["POST"]
+    assert server.lookups == ()
+
+
+@pytest.mark.parametrize(("own", "window"), [(None, 8_000), (900_000, 900_000)])
+def test_d8_the_window_that_a_server_names_is_kept_to_unless_the_user_names_one_exits_0(
+    ralph, serve, notes, own, window
+) -> None:
+    fills = {"input_tokens": 7_000, "output_tokens": 50}
+    steps = [Turn(SUMMARY)] if own is None else []
+    server = serve(
+        works(1),
+        works(2, **fills),
+        *steps,
+        DONE,
+        models=[Model("local", max_input_tokens=8_000, max_tokens=2_000)],
+    )
+    named = {} if own is None else {"context_window": own}
+    config = str(settings(ralph, at("main", server.base_url, "local", **named)))
+    ran = ralph(TASK, "--config", config, "--output-format", "stream-json")
+    assert ran.code == 0, ran.stderr
+    assert len(server.lookups) == (1 if own is None else 0), "once, and not before it matters"
+    compactions = [one for one in ran.objects if one.get("subtype") == "compact_boundary"]
+    assert len(compactions) == (1 if own is None else 0)
+    longest = 2_000 if own is None else 32_000
+    assert sent(server.requests[-1])["max_tokens"] == longest
+    assert ran.result["modelUsage"]["local"]["contextWindow"] == window
+
+
+# --- When nothing helps
+
+
+def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, serve, notes) -> None:
+    (ralph.cwd / "task.txt").write_text("Mend the parser. " * 2_000)
+    server = serve(script=in_turn(works(1), Turn("This is how far I got.")))
+    config = in_a_window_of(ralph, server, 8_000)
+    ran = ralph((ralph.cwd / "task.txt").read_text(), "--config", config, "--output-format", "json")
+    assert (ran.code, ran.result["result"]) == (3, "This is how far I got.")
+    assert "[turn] Final turn: the context is full" in ran.stderr
+
+
+def test_d8_a_server_that_refuses_everything_is_not_asked_for_ever_exits_3(ralph, serve, notes) -> None:
+    full = Step(fault=Fault(status=400, message="prompt is too long"), repeat="forever")
+    server = serve(works(1), full)
+    ran = ralph(TASK, "--output-format", "json")
+    assert ran.code == 3
+    assert ran.result["result"], "a report that says why"
+    assert len(server.requests) <= 6
+
+
+# --- Ends in the middle of it
+
+SILENCE = Step(Turn("never"), Fault(stall_before_headers_s=60))
+
+
+def silent_at_the_summary(serve: Any) -> MockApi:
+    server: MockApi = serve(works(1), works(2, **NEARLY_FULL), SILENCE)
+    return server
+
+
+def until_asked(server: MockApi, requests: int) -> None:
+    wait_until(lambda: len(server.requests) >= requests)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_goes_on_exits_0(
+    ralph, serve, notes, number, code
+) -> None:
+    server = silent_at_the_summary(serve)
+    process = ralph.start(TASK)
+    until_asked(server, 3)
+    ran, _ = ralph.stopped_by(process, number)
+    assert ran.code == code
+    assert not any(record.kind == "compacted" for record in records_of(ralph))
+    after = serve(Turn(SUMMARY), DONE)
+    again = ralph("--continue", "--base-url", after.base_url)
+    assert again.code == 0, again.stderr
+    summary, fresh = after.requests
+    assert sent(summary)["messages"] == sent(server.requests[2])["messages"], "the same question to the byte"
+    assert TASK in texts_of(fresh)
+
+
+def test_p1_a_run_that_is_killed_right_after_its_compaction_goes_on_in_the_fresh_context_exits_0(
+    ralph, serve, notes
+) -> None:
+    server = serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), SILENCE)
+    process = ralph.start(TASK)
+    until_asked(server, 4)
+    ralph.stopped_by(process, signal.SIGKILL)
+    assert [record.kind for record in records_of(ralph)].count("compacted") == 1
+    after = serve(DONE)
+    again = ralph("--continue", "--base-url", after.base_url)
+    assert again.code == 0, again.stderr
+    [only] = after.requests
+    assert sent(only)["messages"] == sent(server.requests[3])["messages"], "to the byte"
+    session = replay(records_of(ralph))
+    assert (session.summary, len(session.changed_files)) == (SUMMARY, 2)
+
+
+def records_of(ralph: Ralph) -> Any:
+    return read_lines(only_journal(ralph).read_bytes()).records
+
+
+def test_d12_the_time_limit_holds_while_a_summary_is_waited_for_exits_124(ralph, serve, notes) -> None:
+    silent_at_the_summary(serve)
+    ran = ralph(TASK, "--max-time", "2", "--output-format", "json")
+    assert ran.code == 124
+    assert ran.result["result"]
+
+
+def test_d12_the_budget_is_looked_at_before_a_summary_exits_3(ralph, serve, notes) -> None:
+    server = serve(works(1), works(2, **NEARLY_FULL))
+    ran = ralph(TASK, "--max-budget-usd", "3.5", "--output-format", "json")
+    assert (ran.code, ran.result["subtype"]) == (3, "error_max_budget_usd")
+    assert len(server.requests) == 2
+
+
+def test_a_summary_call_that_breaks_is_asked_again_like_any_other(ralph, serve, notes) -> None:
+    ralph.retry_quickly()
+    broken = Step(Turn(SUMMARY), Fault(cut_after_events=4))
+    server = serve(works(1), works(2, **NEARLY_FULL), Fault(status=529), broken, Turn(SUMMARY), DONE)
+    ran = ralph(TASK, "--output-format", "json")
+    assert (ran.code, ran.result["retries"], len(server.requests)) == (0, 2, 6)
+    assert len({request.body for request in server.requests[2:5]}) == 1
+    assert "[retry] Recovered after 2 retries" in ran.stderr
+
+
+# --- For a long time
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_p15_memory_stays_flat_across_twenty_compactions_exits_0(ralph, serve, notes) -> None:
+    """A few hundred turns: what grows with each of them shows."""
+    turns = 240
+    resident: list[int] = []
+    process: Any = None
+
+    def script(request: RecordedRequest, number: int) -> Playable:
+        if process is not None:
+            resident.append(_resident_kib(process.pid))
+        turn = DONE if len(resident) > turns else works(number)
+        return counted(Turn(SUMMARY) if is_summary_call(request) else turn, request)
+
+    server = serve(script=script)
+    config = in_a_window_of(ralph, server, 32_000)
+    process = ralph.start(TASK, "--config", config, "--quiet")
+    ran: Finished = ralph.finish(process)
+    assert ran.code == 0, ran.stderr
+    assert [record.kind for record in records_of(ralph)].count("compacted") >= 20
+    early, late = resident[len(resident) // 3], resident[-2]
+    assert late - early < 4 * 1024, "KiB"
+
+
+def _resident_kib(process_id: int) -> int:
+    from pathlib import Path
+
+    status = Path(f"/proc/{process_id}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])

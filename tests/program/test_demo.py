@@ -1,0 +1,316 @@
+"""The demo and the server as commands of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ralph.cli.options import DemoScenario
+from ralph.demo.demo import SCENARIOS
+from ralph.demo.stages import STAGES
+
+
+def test_the_demo_fixes_the_test_survives_three_faults_and_exits_0(ralph) -> None:
+    ran = ralph("demo", "--speed", "20")
+    assert ran.code == 0, ran.stderr
+    assert "scripted" in ran.stdout
+    assert "real" in ran.stdout
+    assert "retries survived   3  (429, 529, stream)" in ran.stdout
+    assert "tests              pass" in ran.stdout
+    directory = ran.stdout.splitlines()[0].split(" in ")[-1]
+    assert not Path(directory).exists()
+
+
+@pytest.fixture
+def room(ralph, tmp_path):
+    """Where ralph makes its temporary directories."""
+    room = tmp_path / "room"
+    room.mkdir()
+    ralph.environment["TMPDIR"] = str(room)
+    return room
+
+
+def in_order(lines: list[str], text: str) -> bool:
+    """Each of them is a line of the text, in this order."""
+    rest = iter(text.splitlines())
+    return all(line in rest for line in lines)
+
+
+FALLBACK_LINES = [
+    "[target] in this order: main, spare",
+    "[target] main -> spare (overloaded)",
+    "[notice] spare: on with the key of DEMO_KEY_2, not DEMO_KEY_1 (rate_limit)",
+    "[target] spare answers",
+    "[target] back on main",
+]
+OUTAGE_LINES = [
+    "[clock] bytes idle clock fired after 1.5s",
+    "[retry] Attempt 1/21: StreamTransient — waiting 0.017s",
+    "[retry] Attempt 2/21: 529 — waiting 0.033s",
+    "[retry] Attempt 3/21: 503 — waiting 0.1s",
+    "[retry] Attempt 4/21: Api — waiting 0.2s",
+    "[retry] Attempt 5/21: Api — waiting 1s",
+    "[retry] Recovered after 5 retries",
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "speed", "lines", "told"),
+    [
+        ("fix", "100", [], ["retries survived   3  (429, 529, stream)"]),
+        (
+            "fallback",
+            "2",
+            FALLBACK_LINES,
+            [
+                "main's cooldown of 1 s",
+                'api_key_env = ["DEMO_KEY_1", "DEMO_KEY_2"]',
+                "turns answered by  main (claude-opus-5-5) x",
+                ", spare (claude-haiku-5-5)",
+                "failures survived  2  (main 529, spare 429)",
+                "changes of target  2  (main -> spare (overloaded), back on main)",
+                "changes of key     1  (spare)",
+                "seconds waited     0.0",
+            ],
+        ),
+        (
+            "outage",
+            "5",
+            OUTAGE_LINES,
+            [
+                "divided by 300: one second stands for 300",
+                "In a night this outage would have lasted about 8 minutes",
+                "retries survived   5  (stream, 529, 503, network x2)",
+                "seconds waited     1.4  (405 in a night)",
+            ],
+        ),
+    ],
+)
+def test_a_scenario_is_survived_and_the_work_that_it_keeps_is_real(
+    ralph, room, scenario, speed, lines, told
+) -> None:
+    ran = ralph("demo", "--scenario", scenario, "--speed", speed, "--keep")
+    assert ran.code == 0, ran.stderr
+    assert in_order(lines, ran.stderr), ran.stderr
+    for words in ("scripted", "real", *told, "tests              pass"):
+        assert words in ran.stdout
+    [kept] = room.iterdir()
+    assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'invoice'}"
+    log = ["git", "log", "--oneline"]
+    shown = subprocess.run(log, cwd=kept / "invoice", check=True, capture_output=True, text=True).stdout
+    assert len(shown.splitlines()) == 2
+    assert "+ 50) // 100" in (kept / "invoice" / "invoice.py").read_text()
+    tests = [sys.executable, "-m", "unittest", "-q"]
+    assert subprocess.run(tests, cwd=kept / "invoice", check=False, capture_output=True).returncode == 0
+
+
+def test_the_command_line_offers_the_scenarios_that_there_are() -> None:
+    assert list(DemoScenario) == list(SCENARIOS)
+
+
+def test_an_unknown_scenario_is_misuse(ralph) -> None:
+    ran = ralph("demo", "--scenario", "flood")
+    assert ran.code == 2
+    assert ran.last_line.startswith("ralph: ")
+    for words in ("--scenario", "flood", "fix", "fallback", "outage", "loop"):
+        assert words in ran.last_line
+
+
+@pytest.mark.parametrize("scenario", list(STAGES))
+def test_a_demo_whose_tests_do_not_pass_exits_1_and_does_not_claim_it_and_leaves_nothing_behind(
+    ralph, room, tmp_path, scenario
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "unittest.py").write_text("raise SystemExit('no tests on this machine')\n")
+    ralph.environment["PYTHONPATH"] += f":{broken}"
+    ran = ralph("demo", "--scenario", scenario, "--speed", "50")
+    assert ran.code == 1
+    assert "The tests still do not pass." in ran.stderr
+    assert "tests              FAIL" in ran.stdout
+    assert list(room.iterdir()) == []
+
+
+# --- `ralph loop`
+
+LOOP_LINES = [
+    "[loop] check before the first iteration: failed (exit 1)",
+    "[loop] iteration 1 of 5: completed, 4 turns, ",
+    "[error] HTTP 529",
+    "[ralph] api_unavailable (exit 75)",
+    "[loop] the API is unavailable: waiting 0.1s (outage 1 in a row, by the schedule loop.outage_waits_s)",
+    "[error] connection refused",
+    "[loop] the API is unavailable: waiting 0.2s (outage 2 in a row, by the schedule loop.outage_waits_s)",
+    "[notice] going on with",
+    "[loop] iteration 2 of 5: completed, 4 turns, ",
+    "[loop] iteration 3 of 5: completed, 4 turns, ",
+    "[loop] completed: the check passes; 3 iterations, 12 turns, ",
+]
+LOOP_FACTS = [
+    "  iterations         3",
+    "  check              failed (exit 1) before them",
+    "                     failed (exit 1) after iteration 1",
+    "                     failed (exit 1) after iteration 2",
+    "                     passed after iteration 3",
+    "  outage             in iteration 2: 2 processes of it ended with exit 75, its session went on",
+    "  seconds waited     0.3, standing for 3 min",
+    "  commits            3 (2 by the model, 1 by --commit)",
+    "  tests              pass (run once more, by the demo itself)",
+]
+
+
+def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work_is_real(ralph, room) -> None:
+    ran = ralph("demo", "--scenario", "loop", "--speed", "10", "--keep")
+    assert ran.code == 0, ran.stderr
+    rest = iter(ran.stderr.splitlines())
+    assert all(any(line.startswith(begin) for line in rest) for begin in LOOP_LINES), ran.stderr
+    assert in_order(LOOP_FACTS, ran.stdout), ran.stdout
+    for words in ("scripted", "real", "a second of the outage stands for 10 minutes", "in earnest [60, 120]"):
+        assert words in ran.stdout
+    [kept] = room.iterdir()
+    assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'duration'}"
+    log = ["git", "log", "--reverse", "--format=%s"]
+    shown = subprocess.run(log, cwd=kept / "duration", check=True, capture_output=True, text=True).stdout
+    assert shown.splitlines()[1:] == ["Read hours", "ralph loop: iteration 2", "Refuse what is no duration"]
+    tests = [sys.executable, "-m", "unittest", "-q"]
+    assert subprocess.run(tests, cwd=kept / "duration", check=False, capture_output=True).returncode == 0
+
+
+def test_without_git_and_without_a_reader_the_loop_finishes_and_nothing_of_the_users_is_touched(
+    ralph, room, tmp_path
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    bash = shutil.which("bash")
+    assert bash is not None
+    (programs / "bash").symlink_to(bash)
+    summary = tmp_path / "summary"
+    ralph.environment |= {
+        "PATH": str(programs),
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
+        "RALPH_MODEL": "opus",
+        "XDG_CONFIG_HOME": str(tmp_path / "settings"),
+    }
+    (tmp_path / "settings" / "ralph").mkdir(parents=True)
+    (tmp_path / "settings" / "ralph" / "config.toml").write_text("what = no TOML\n")
+    process = ralph.start("demo", "--scenario", "loop", "--speed", "100", stderr=subprocess.STDOUT)
+    told = read_until(process, "[loop] check")
+    process.stdout.close()
+    assert process.wait(timeout=30) == 0
+    assert "left out   there is no git on this machine" in told
+    assert "--commit --max" not in told
+    assert list(room.iterdir()) == []
+    assert not summary.exists()
+    assert list(Path(ralph.environment["HOME"]).iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [("ralph demo:", signal.SIGHUP), ("[tool]", signal.SIGINT), ("waiting", signal.SIGTERM)],
+)
+def test_a_loop_that_is_stopped_leaves_neither_processes_nor_a_directory(ralph, room, line, number) -> None:
+    process = ralph.start("demo", "--scenario", "loop", "--speed", "0.1", stderr=subprocess.STDOUT)
+    read_until(process, line)
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in rest
+    assert list(room.iterdir()) == []
+    assert not [entry for entry in Path("/proc").glob("[0-9]*") if str(room) in environment_of(entry)]
+
+
+def read_until(process: subprocess.Popen[bytes], words: str) -> str:
+    """All lines to the first one with these words. It ends when the process does."""
+    told = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        told += line.decode()
+        if words in told:
+            return told
+    raise AssertionError(told)
+
+
+def environment_of(process: Path) -> str:
+    """Empty: it is gone, or somebody else's."""
+    try:
+        return (process / "environ").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def test_mock_api_serves_a_scenario_and_records_without_secrets(ralph, tmp_path) -> None:
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text('[[steps]]\ncontent = "Hi from a file."\n')
+    record = tmp_path / "requests.jsonl"
+    process = ralph.start("mock-api", str(scenario), "--record", str(record))
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().split()[-1]
+        ran = ralph("hello", "--base-url", url)
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+    assert ran.stdout == "Hi from a file.\n"
+    line = record.read_text()
+    assert json.loads(line)["path"].startswith("/v1/messages")
+    assert ralph.environment["ANTHROPIC_API_KEY"] not in line
+
+
+def test_the_version_is_one_line(ralph) -> None:
+    from ralph import __version__
+
+    assert ralph("--version").stdout == f"ralph {__version__}\n"
+
+
+def test_help_teaches_every_command_and_option(ralph) -> None:
+    assert "mock-api" in ralph("--help").stdout
+    text = ralph("run", "--help").stdout
+    for option in ("--model", "--base-url", "--retry", "--result-file", "--pass-env", "--cd"):
+        assert option in text
+
+
+def test_the_demo_leaves_the_repository_it_is_called_in_alone_although_its_reader_leaves(ralph) -> None:
+    """Git hooks and `git rebase --exec` set these variables."""
+    subprocess.run(["git", "init", "-q"], cwd=ralph.cwd, check=True)
+    before = (ralph.cwd / ".git" / "config").read_text()
+    ralph.environment |= {"GIT_DIR": str(ralph.cwd / ".git"), "GIT_WORK_TREE": str(ralph.cwd)}
+    assert_a_reader_may_leave(ralph, "demo --speed 100")
+    assert (ralph.cwd / ".git" / "config").read_text() == before
+    assert not list((ralph.cwd / ".git" / "refs" / "heads").iterdir())
+
+
+def test_a_reader_that_leaves_changes_no_exit_code(ralph) -> None:
+    assert_a_reader_may_leave(ralph, "--help")
+
+
+def assert_a_reader_may_leave(ralph, command: str) -> None:
+    script = f"{sys.executable} -m ralph {command} | true; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(
+        ["bash", "-c", script],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
+        timeout=30,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert b"Traceback" not in ran.stderr
+
+
+def test_help_on_a_full_disk_is_one_line_and_an_io_error(ralph) -> None:
+    for arguments in (["--help"], ["run", "--help"], ["demo", "--speed", "100"]):
+        with Path("/dev/full").open("wb") as full:
+            process = ralph.start(*arguments, stdout=full)
+            _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 74
+        assert b"No space left" in stderr.splitlines()[-1]
+        assert b"Traceback" not in stderr

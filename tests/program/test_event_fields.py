@@ -1,0 +1,187 @@
+"""What programs that read claude's events count on: fields that are always there, and failures told as messages."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.program.driver import results
+from tests.program.faulty import DONE
+from tests.program.model_answers import report
+
+if TYPE_CHECKING:
+    from tests.program.conftest import Finished
+
+STREAM = ("--output-format", "stream-json")
+
+
+def of_type(ran: Finished, kind: str) -> list[dict[str, Any]]:
+    return [entry for entry in ran.objects if entry["type"] == kind]
+
+
+def test_every_tool_result_says_whether_it_is_an_error_and_requests_stay_as_they_are(ralph, serve) -> None:
+    uses = [ToolUse("Bash", {"command": "exit 3"}), ToolUse("Bash", {"command": "echo ok"})]
+    server = serve(Turn(uses), DONE)
+    ran = ralph("hi", *STREAM)
+    [told] = of_type(ran, "user")
+    assert [block["is_error"] for block in told["message"]["content"]] == [True, False]
+    sent = server.requests[1].json()["messages"][-1]["content"]
+    assert ["is_error" in block for block in sent] == [True, False]
+
+
+FAILURES = {
+    # name: (what the server does, exit code, the error's name)
+    "401": (Fault(status=401), 77, "authentication_failed"),
+    "402": (Fault(status=402), 77, "billing_error"),
+    "400": (Fault(status=400), 69, "invalid_request"),
+    "404": (Fault(status=404), 69, "model_not_found"),
+    "429": (Fault(status=429), 75, "rate_limit"),
+    "500": (Fault(status=500), 75, "server_error"),
+    "529": (Fault(status=529), 75, "overloaded"),
+    "no answer": (Fault(reset_before_headers=True), 75, "unknown"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_an_api_failure_is_an_assistant_message_with_its_error_and_a_result_text(ralph, serve, name) -> None:
+    fault, code, error = FAILURES[name]
+    serve(Step(fault=fault, repeat="forever"))
+    ran = ralph("hi", *STREAM, "--retry", "off", "--result-file", "result.json")
+    assert ran.code == code
+    [message] = of_type(ran, "assistant")
+    [block] = message["message"]["content"]
+    assert (message["error"], message["parent_tool_use_id"], block["type"]) == (error, None, "text")
+    assert message["message"]["role"] == "assistant"
+    assert message["message"]["usage"]["input_tokens"] == 0
+    assert block["text"] == f"API Error: {ran.result['errors'][-1]}" == ran.result["result"]
+    assert ran.objects[-2:] == [message, ran.result]
+    assert json.loads((ralph.cwd / "result.json").read_text())["result"] == block["text"]
+
+
+def test_an_api_failure_is_no_answer_in_text(ralph, serve) -> None:
+    serve(Fault(status=401))
+    assert ralph("hi").stdout == ""
+
+
+def test_the_result_of_a_failure_that_owes_a_report_stays_the_report(ralph, serve) -> None:
+    serve(Fault(status=401))
+    ran = ralph("hi", "--require-report", *STREAM)
+    [message] = of_type(ran, "assistant")
+    assert message["error"] == "authentication_failed"
+    assert ran.result["result"].startswith("No final answer: auth")
+
+
+def test_an_end_that_is_no_api_failure_has_no_such_message(ralph, serve) -> None:
+    serve(Turn(stop_reason="refusal"))
+    ran = ralph("hi", *STREAM)
+    assert (ran.code, [entry.get("error") for entry in of_type(ran, "assistant")]) == (4, [])
+
+
+UNKNOWN_ID = "0d0d0d0d-0000-4000-8000-000000000000"
+MISUSE = {
+    "unknown session": (("--resume", UNKNOWN_ID, "go on"), "there is no session that begins with"),
+    "nothing to go on with": (("--continue",), "there is no session of"),
+    "empty prompt": (("",), "prompt"),
+}
+
+
+@pytest.mark.parametrize("form", ["stream-json", "json"])
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_that_shows_behind_the_command_line_has_an_error_result_exits_2(
+    ralph, serve, name, form
+) -> None:
+    arguments, why = MISUSE[name]
+    server = serve(DONE)
+    ran = ralph(*arguments, "--output-format", form, "--result-file", "result.json")
+    assert (ran.code, server.request_count) == (2, 0)
+    result = ran.result
+    assert (result["subtype"], result["is_error"], result["exit_code"]) == ("error_during_execution", True, 2)
+    assert result["terminal_reason"] == "usage"
+    assert why in result["errors"][0]
+    assert json.loads((ralph.cwd / "result.json").read_text())["errors"] == result["errors"]
+    [line] = ran.stderr.splitlines()
+    assert line.startswith("ralph: ")
+
+
+def test_a_driver_that_resumes_what_is_not_there_gets_an_error_result_exits_2(ralph, serve, drive) -> None:
+    serve(DONE)
+    driver = drive("--resume", UNKNOWN_ID)
+    driver.say("hello")
+    ran = driver.finish()
+    [result] = results(ran)
+    assert (ran.code, result["is_error"], result["subtype"]) == (2, True, "error_during_execution")
+    assert "there is no session that begins with" in result["errors"][0]
+
+
+def test_misuse_in_text_stays_one_line(ralph, serve) -> None:
+    serve(DONE)
+    ran = ralph("--resume", UNKNOWN_ID, "go on")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_an_interrupted_turn_is_counted(ralph, serve, drive) -> None:
+    """The first message is interrupted in its second turn, the next one is done in one."""
+    serve(
+        Turn([ToolUse("Bash", {"command": "echo 1"})]),
+        Step(Turn("Half of it."), fault=Fault(stall_after_events=3)),
+        DONE,
+    )
+    driver = drive("--include-partial-messages")
+    driver.say("hello")
+    driver.wait_for(lambda line: line.get("event", {}).get("delta", {}).get("type") == "text_delta")
+    driver.ask("interrupt")
+    driver.result()
+    driver.say("and now")
+    first, second = results(driver.finish())
+    assert (first["terminal_reason"], first["num_turns"]) == ("interrupted", 2)
+    assert (second["num_turns"], second["session_num_turns"]) == (1, 3)
+
+
+def test_usage_has_the_fields_that_readers_add_up(ralph, serve) -> None:
+    written = {"ephemeral_5m_input_tokens": 30, "ephemeral_1h_input_tokens": 70}
+    usage = {
+        "input_tokens": 5,
+        "output_tokens": 2,
+        "cache_creation_input_tokens": 100,
+        "cache_creation": written,
+    }
+    serve(Turn("Done.", usage=usage))
+    used = ralph("hi", *STREAM).result["usage"]
+    assert used["cache_creation"] == {"ephemeral_1h_input_tokens": 70, "ephemeral_5m_input_tokens": 30}
+    assert used["server_tool_use"] == {"web_search_requests": 0, "web_fetch_requests": 0}
+    assert (used["input_tokens"], used["cache_creation_input_tokens"]) == (5, 100)
+
+
+def test_initialize_is_answered_with_what_there_is(ralph, serve, drive, tmp_path) -> None:
+    server = serve(report())
+    other = {"model": "claude-haiku-5-5", "name": "spare", "base_url": server.base_url}
+    path = tmp_path / "targets.toml"
+    keys = "\n".join(f'{key} = "{value}"' for key, value in other.items())
+    path.write_text(
+        f'[[targets]]\nname = "main"\nmodel = "opus"\nbase_url = "{server.base_url}"\n'
+        f'api_key_env = "ANTHROPIC_API_KEY"\n[[targets]]\n{keys}\n'
+    )
+    driver = drive("--config", str(path))
+    answer = driver.ask("initialize", hooks=None)
+    assert (answer["commands"], answer["agents"]) == ([], [])
+    assert [(one["value"], one["resolvedModel"]) for one in answer["models"]] == [
+        ("main", "claude-opus-5-5"),
+        ("spare", "claude-haiku-5-5"),
+    ]
+    assert all(one["displayName"] and one["description"] for one in answer["models"])
+    assert answer["account"] == {
+        "tokenSource": "none",
+        "apiKeySource": "ANTHROPIC_API_KEY",
+        "apiProvider": "firstParty",
+    }
+    assert (answer["output_style"], answer["available_output_styles"]) == ("default", ["default"])
+    assert answer["current_permission_mode"]
+    assert ralph.environment["ANTHROPIC_API_KEY"] not in json.dumps(answer)
+    for one in answer["models"]:
+        assert driver.ask("set_model", model=one["value"])
+    driver.say("hello")
+    driver.finish()

@@ -1,0 +1,279 @@
+"""Bad input and bad servers: one clear line, the right exit code, nothing sent twice that must not be."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from ralph.mock_api import Fault, MockApi, Scenario, Text, ToolUse, Turn
+from tests.program.conftest import KEY
+
+HELLO = Turn(content="Hello there.")
+
+USAGE = {
+    "unknown flag": (["--bogus"], "--bogus"),
+    "empty prompt": (["-p", ""], "prompt is empty"),
+    "no prompt": ([], "prompt on standard input is empty"),
+    "unreadable prompt file": (["-f", "nowhere.md"], "nowhere.md"),
+    "missing directory": (["-C", "nowhere", "x"], "nowhere"),
+    "prompt twice": (["-f", "a.md", "x"], "both"),
+    "tool pattern": (["x", "--allowed-tools", "Bash(git:*)"], "Bash(git:*)"),
+    "unknown tool": (["x", "--disallowed-tools", "Launch"], "Launch"),
+    "bad format": (["--output-format", "yaml", "x"], "yaml"),
+    "bad session id": (["--session-id", "42", "x"], "42"),
+    "bad max tokens": (["--max-tokens", "0", "x"], "max-tokens"),
+    "bad base url": (["--base-url", "ftp://x", "x"], "http"),
+    "result file nowhere": (["--result-file", "no/where.json", "x"], "does not exist"),
+    "result file is a directory": (["--result-file", ".", "x"], "is a directory"),
+    "prompt file without end": (["-f", "/dev/zero"], "16 MiB"),
+    "prompt file is a directory": (["-f", "."], "irectory"),
+    "key in the wrong place": (["--session-id", KEY, "x"], "[redacted]"),
+    "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b", "x"], "--system-prompt"),
+    "no turns": (["--max-turns", "0", "x"], "--max-turns must be a whole number of at least 1, not 0"),
+    "no money": (["--max-budget-usd", "0", "x"], "--max-budget-usd must be more than 0 dollars"),
+    "no schema": (["--json-schema", "nothing.json", "x"], "nothing.json"),
+    "metrics in no directory": (["--metrics-file", "gone/run.prom", "x"], "--metrics-file"),
+    "nothing to go on with": (["-c"], "there is no session of"),
+    "no such session": (["-r", "0000"], "begins with '0000'"),
+    "two sessions": (["-c", "-r", "0000"], "--continue, --resume"),
+    "copy of nothing": (["--fork-session", "x"], "--continue or --resume"),
+    "id for an old session": (["-c", "--session-id", "0" * 32], "--fork-session"),
+    "old session not kept": (["-c", "--no-session-persistence"], "--no-session-persistence"),
+    "partial without stream": (["--include-partial-messages", "x"], "stream-json"),
+    "negative speed": (["demo", "--speed", "-1"], "--speed"),
+    "missing scenario": (["mock-api", "nowhere.toml"], "nowhere.toml"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "says"), USAGE.values(), ids=USAGE.keys())
+def test_misuse_is_one_line_and_exit_2_without_a_result(ralph_here, arguments, says) -> None:
+    ran = ralph_here(*arguments)
+    assert ran.code == 2
+    assert len(ran.stderr.splitlines()) == 1
+    assert says in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_a_process_ends_with_the_line_and_the_code(ralph, ralph_here) -> None:
+    ran = ralph("--bogus")
+    assert ran == ralph_here("--bogus")
+    assert ran.code == 2
+
+
+def test_no_key_names_the_three_ways_out(ralph, ralph_here) -> None:
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    ran = ralph_here("hi", "--output-format", "json")
+    assert ran.code == 78
+    for way in ("ANTHROPIC_API_KEY", "--base-url", "ralph demo"):
+        assert way in ran.last_line
+    assert ran.result["terminal_reason"] == "config"
+
+
+def test_a_working_directory_that_is_gone_is_an_io_error_with_a_result(ralph) -> None:
+    gone = ralph.cwd / "gone"
+    gone.mkdir()
+    command = f"rmdir '{gone}'; exec {sys.executable} -m ralph hi --output-format json -f PROMPT.md"
+    ran = subprocess.run(
+        ["bash", "-c", command], cwd=gone, env=ralph.environment, check=False, capture_output=True, timeout=30
+    )
+    assert ran.returncode == 74
+    assert json.loads(ran.stdout)["terminal_reason"] == "io_error"
+    assert b"Traceback" not in ran.stderr
+
+
+def test_a_proxy_of_an_unknown_kind_is_a_configuration_error(ralph, ralph_here) -> None:
+    ralph.environment |= {"ALL_PROXY": "socks5://127.0.0.1:1"}
+    ran = ralph_here("hi")
+    assert ran.code == 78
+    assert "socks5" in ran.last_line
+
+
+def test_a_custom_header_is_the_users_last_word(ralph, serve) -> None:
+    server = serve(HELLO)
+    ralph.environment["ANTHROPIC_CUSTOM_HEADERS"] = "anthropic-version: 2023-06-01\nX-Team: blue"
+    assert ralph("hi").code == 0
+    headers = server.requests[0].headers
+    assert headers["anthropic-version"] == "2023-06-01"
+    assert headers["x-team"] == "blue"
+
+
+@pytest.mark.parametrize("name", ["Content-Length", "Transfer-Encoding", "Connection"])
+def test_a_custom_header_that_frames_the_request_is_refused(ralph, ralph_here, serve, name) -> None:
+    serve(HELLO)
+    ralph.environment["ANTHROPIC_CUSTOM_HEADERS"] = f"{name}: 5"
+    ran = ralph_here("hi")
+    assert ran.code == 78
+    assert name in ran.last_line
+
+
+def test_no_key_is_needed_for_another_server(ralph, serve) -> None:
+    serve(HELLO)
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    assert ralph("hi").code == 0
+
+
+@pytest.mark.parametrize(
+    "line", ['[model]\nbase_url = "http://evil.example"', '[tools]\npass_env = ["AWS_SECRET"]']
+)
+def test_a_cloned_repository_cannot_set_what_is_trusted(ralph, ralph_here, serve, line) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "ralph.toml").write_text(line)
+    ran = ralph_here("hi")
+    assert ran.code == 78
+    assert "ralph.toml" in ran.last_line
+    assert "--config" in ran.last_line
+    assert not server.requests
+
+
+def test_an_unknown_key_in_ralph_toml_is_named(ralph, ralph_here, serve) -> None:
+    serve(HELLO)
+    (ralph.cwd / "ralph.toml").write_text("[retry]\npolcy = 'off'\n")
+    ran = ralph_here("hi")
+    assert ran.code == 78
+    assert "polcy" in ran.last_line
+
+
+@pytest.mark.parametrize("where", ["ralph.toml", "--config"])
+def test_a_key_that_stands_in_the_wrong_setting_is_not_repeated(ralph, ralph_here, serve, where) -> None:
+    canary = "sk-ant-api03-canary0005canary0005canary0005"
+    path = ralph.cwd / ("ralph.toml" if where == "ralph.toml" else "own.toml")
+    path.write_text(f"[retry]\npolicy = '{canary}'\n")
+    ran = ralph_here(
+        "hi", "--output-format", "json", *(() if where == "ralph.toml" else ("--config", "own.toml"))
+    )
+    assert ran.code == 78
+    assert "retry.policy" in ran.last_line
+    assert canary not in ran.stdout + ran.stderr
+
+
+def test_ralph_toml_counts(ralph, serve) -> None:
+    server = serve(Fault(status=529), HELLO)
+    (ralph.cwd / "ralph.toml").write_text("[retry]\npolicy = 'off'\n")
+    assert ralph("hi").code == 75
+    assert len(server.requests) == 1
+
+
+LOW_CREDIT = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."
+
+# status, message, exit code, what the lines must say
+REJECTIONS = [
+    (400, "messages: bad", 69, "messages: bad"),
+    (400, LOW_CREDIT, 69, "Billing"),
+    (400, "prompt is too long: 208310 tokens > 200000 maximum", 3, "window"),
+    (401, "invalid x-api-key", 77, "ANTHROPIC_API_KEY"),
+    (402, "pay", 77, "credit"),
+    (403, "no", 77, "ANTHROPIC_API_KEY"),
+    (404, "model: claude-sonnet-5-5", 69, "claude-sonnet-5-5"),
+    (413, "too large", 3, "window"),
+    (418, "teapot", 69, "teapot"),
+]
+
+
+@pytest.mark.parametrize(("status", "message", "code", "says"), REJECTIONS)
+def test_a19_a_permanent_status_is_asked_exactly_once_exits_3_69_or_77(
+    ralph, serve, status, message, code, says
+) -> None:
+    server = serve(Fault(status=status, message=message))
+    ran = ralph("hi", "--output-format", "json")
+    assert (ran.code, len(server.requests)) == (code, 1)
+    assert says in ran.stderr
+    assert "req_" in ran.stderr
+    assert ran.result["is_error"] is True
+    assert ran.result["api_error_status"] == status
+    assert ran.result["subtype"] == "error_during_execution"
+
+
+def test_a1_a_server_that_comes_back_is_waited_for_exits_0(ralph, serve) -> None:
+    with socket.socket() as placeholder:
+        placeholder.bind(("127.0.0.1", 0))
+        port = placeholder.getsockname()[1]
+    process = ralph.start("hi", "--base-url", f"http://127.0.0.1:{port}")
+    assert process.stderr is not None
+    while b"[retry] Attempt 1/4: Api" not in process.stderr.readline():
+        assert process.poll() is None
+    with MockApi(Scenario([HELLO]), port=port):
+        ran = ralph.finish(process)
+    assert ran.code == 0
+
+
+def test_a18_outlasted_retries_give_back_the_time_the_server_named_exits_75(ralph, serve) -> None:
+    serve(*[Fault(status=529, headers={"retry-after": "0"})] * 5)
+    ran = ralph("hi", "--output-format", "json")
+    assert ran.code == 75
+    assert ran.result["retry_after_s"] == 0
+    assert "[retry] Failed after 4 retries" in ran.stderr
+    assert ran.last_line.startswith("[ralph] api_unavailable (exit 75): HTTP 529")
+
+
+def test_retries_that_a_settings_file_switches_off_are_none(ralph, serve) -> None:
+    server = serve(Fault(status=529))
+    (ralph.cwd / "mine.toml").write_text("[retry]\nenabled = false\n")
+    ran = ralph("hi", "--config", "mine.toml")
+    assert (ran.code, len(server.requests)) == (75, 1)
+    assert "[retry]" not in ran.stderr
+
+
+def test_a_recovered_error_never_changes_exit_0(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Fault(status=500), Fault(garbage="what is this"), HELLO)
+    assert ralph("hi").code == 0
+
+
+CANARIES = {
+    "ANTHROPIC_API_KEY": KEY,
+    "MY_DATABASE_PASSWORD": "hunter2-canary-0001",
+    "GITHUB_TOKEN": "ghp_canary0002canary0002canary0002cana",
+    "ANTHROPIC_CUSTOM_HEADERS": "X-Gateway-Token: canary-header-0003",
+    "SERVICE_URL": "https://bob:canary-0004-pass@db.example/x",
+}
+VALUES = [KEY, "hunter2-canary-0001", CANARIES["GITHUB_TOKEN"], "canary-header-0003", "canary-0004-pass"]
+
+
+def test_no_secret_reaches_a_tool_an_event_an_error_or_a_file(ralph, serve) -> None:
+    """Canaries in the environment, headers and command output; every artefact is searched."""
+    ralph.environment |= CANARIES
+    (ralph.cwd / "leak.txt").write_text("\n".join(VALUES))
+    leaky = {"error": {"type": "api_error", "message": f"your key {KEY} and {VALUES[3]} failed"}}
+    commands = "env; cat /proc/self/environ /proc/$PPID/environ; cat leak.txt; seq 20000"
+    server = serve(
+        Fault(status=500, body=leaky, headers={"retry-after": "0"}),
+        Turn(
+            content=[
+                Text(f"Let me look at {VALUES[1]}."),
+                ToolUse("Bash", {"command": f"{commands}; echo {VALUES[1]}"}),
+                ToolUse("Grep", {"pattern": "canary", "output_mode": "content"}),
+            ]
+        ),
+        HELLO,
+    )
+    ran = ralph(
+        "hi", "--output-format", "stream-json", "--include-partial-messages", "--result-file", "result.json"
+    )
+    assert ran.code == 0
+    artefacts = ran.stdout + ran.stderr + (ralph.cwd / "result.json").read_text()
+    # What the model itself says goes back to it as it was; what tools print does not.
+    results = json.dumps(json.loads(server.requests[-1].body)["messages"][-1])
+    for value in VALUES:
+        assert value not in artefacts
+        assert value not in results
+    assert "[redacted]" in results
+    assert "GITHUB_TOKEN" in ran.stderr, "a variable that is kept back is named"
+
+
+def test_pass_env_lets_exactly_one_variable_through(ralph, serve) -> None:
+    ralph.environment |= {"GITHUB_TOKEN": "ghp_" + "a" * 36, "OTHER_TOKEN": "also-secret-1"}
+    command = "echo ${#GITHUB_TOKEN} ${OTHER_TOKEN:-none} ${ANTHROPIC_API_KEY:-none}"
+    server = serve(Turn(content=[ToolUse("Bash", {"command": command})]), HELLO)
+    ralph("hi", "--pass-env", "GITHUB_TOKEN")
+    assert b"40 none none" in server.requests[-1].body
+
+
+def test_what_read_shows_is_shown_as_it_is_or_no_edit_would_match(ralph, serve) -> None:
+    (ralph.cwd / "config.ini").write_text(f"key = {KEY}\n")
+    server = serve(Turn(content=[ToolUse("Read", {"file_path": "config.ini"})]), HELLO)
+    ralph("hi")
+    assert KEY.encode() in server.requests[-1].body

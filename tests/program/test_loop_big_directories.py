@@ -1,0 +1,115 @@
+"""A loop outside of git, whatever lies in its directory: bounded in memory, and a signal is answered within a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.program.conftest import loop_lines, loop_record, wait_until
+from tests.program.model_answers import bash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANY_RULES = 3_000_000
+SPARSE_BYTES = 20_000_000_000
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
+
+
+def peak_mb(process_id: int) -> float:
+    status = Path(f"/proc/{process_id}/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+
+
+class Peak:
+    """The most memory that a process has had, looked at until it ends."""
+
+    def __init__(self, process_id: int) -> None:
+        self.mb = 0.0
+        self._process_id = process_id
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                self.mb = max(self.mb, peak_mb(self._process_id))
+            except (OSError, StopIteration):  # it has ended
+                return
+            time.sleep(0.05)
+
+
+def sparse(path: Path, size: int = SPARSE_BYTES) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+@pytest.fixture
+def deep_tree(ralph) -> Iterator[Path]:
+    """One directory in the other, 1500 times, and a file in the last."""
+    place = ralph.cwd / "deep"
+    place.mkdir()
+    held = os.open(place, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=held)
+        below = os.open("d", os.O_RDONLY, dir_fd=held)
+        os.close(held)
+        held = below
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=held))
+    os.close(held)
+    yield place
+    subprocess.run(["rm", "-rf", place], check=True)  # pytest's own way of removing it is recursive
+
+
+def test_rules_without_end_sparse_files_pipes_and_deep_trees_end_no_loop_and_cost_no_memory(
+    ralph, iterations, deep_tree
+) -> None:
+    """What is too big is named once and not followed, so that nothing is overlooked: here a file that it would ignore."""
+    with (ralph.cwd / ".gitignore").open("w") as rules:
+        rules.writelines(f"ignored{number}\n" for number in range(MANY_RULES))
+    sparse(ralph.cwd / "sparse")
+    (ralph.cwd / "sub").mkdir()
+    sparse(ralph.cwd / "sub" / ".gitignore")
+    os.mkfifo(ralph.cwd / "pipe")
+    (ralph.cwd / "other").mkdir()
+    os.mkfifo(ralph.cwd / "other" / ".gitignore")
+    iterations([bash("touch ignored5")], [bash("true")], [bash("echo 1 > sub/file")])
+    process = ralph.start("loop", "go", "--max-iterations", "3")
+    peak = Peak(process.pid)
+    ran = ralph.finish(process)
+    assert ran.code == 0, ran.stderr
+    changed = [record["files"] for record in loop_record(ralph)["iterations"]]
+    assert changed == [["ignored5"], [], ["sub/file"]]
+    named = [line for line in loop_lines(ran) if "rules are not followed" in line]
+    assert len(named) == len(set(named)) == 2, named
+    assert named[0].startswith(".gitignore: it has more than ")
+    assert named[1].startswith("sub/.gitignore: it has more than ")
+    assert peak.mb < 200
+    assert deep_tree.exists()
+
+
+def test_a_signal_among_rules_without_end_is_answered_and_not_after_them(ralph) -> None:
+    """The look at the directory comes right after the first record; it took minutes."""
+    with (ralph.cwd / ".gitignore").open("w") as rules:
+        rules.writelines(f"a*b*{number}*\n" for number in range(MANY_RULES))
+    ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
+    process = ralph.start("loop", "go")
+    wait_until(lambda: started(ralph))
+    ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == 143
+    assert seconds < 10
+
+
+def started(ralph) -> bool:
+    try:
+        return bool(loop_record(ralph)["started_at"])
+    except OSError:
+        return False

@@ -1,0 +1,184 @@
+"""`ralph loop` in a git checkout: one at a time, commits and pushes, and nobody's work lost."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from ralph.mock_api import Fault, Step, Turn
+from tests.program.conftest import loop_lines, loop_record
+from tests.program.model_answers import bash
+
+HANGS = Step(Turn("Late."), Fault(stall_before_headers_s=60))
+
+
+def test_a_second_loop_in_the_same_checkout_names_the_first_and_exits_78(
+    ralph, ralph_here, checkout, iterations
+) -> None:
+    server = iterations([HANGS])
+    first = ralph.start("loop", "go")
+    assert server.wait_for_requests(1)
+    status = ralph_here("loop", "--status").stdout
+    assert f"running as process {first.pid}: 0 iterations, " in status
+    assert "iteration 1, session " in status
+    assert ": the model works, begun " in status
+    for where in (".", "dir"):
+        second = ralph_here("loop", "go", "--cd", where)
+        assert second.code == 78
+        [line] = loop_lines(second)
+        assert line.startswith(
+            f"config (exit 78): another loop works on this checkout: process {first.pid}, since "
+        )
+        assert f" in {ralph.cwd}; wait for it, or stop it" in line
+        assert second.stderr.count("\n") == 1
+    assert ralph_here("loop", "--continue").code == 78
+    assert server.request_count == 1
+    first.terminate()
+    assert ralph.finish(first).code == 143
+    assert "go on with: ralph loop --continue" in ralph_here("loop", "--status").stdout
+
+
+def test_where_no_loop_was_status_and_continue_say_so_and_exit_2(ralph, ralph_here, checkout) -> None:
+    for option in ("--status", "--continue"):
+        ran = ralph_here("loop", option)
+        assert (ran.code, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+        assert f"there is no loop in {ralph.cwd}" in ran.stderr
+
+
+HOOKS = (
+    "for hook in pre-commit prepare-commit-msg commit-msg post-commit pre-push reference-transaction; do"
+    " printf '#!/bin/sh\ntouch \"$HOME/planted\"\n' > .git/hooks/$hook; chmod +x .git/hooks/$hook; done"
+)
+MONITOR = "git config core.fsmonitor 'touch $HOME/planted'"
+
+
+def test_commits_and_pushes_go_through_what_agents_do_and_a_remote_that_is_away_for_a_while_exits_0(
+    ralph, checkout, iterations, tmp_path
+) -> None:
+    """The agent plants hooks, removes all that git ignores, and the remote is gone for the second push."""
+    iterations(
+        [bash(f"echo 1 > one; {HOOKS}")],
+        [bash("echo 2 > two; mv ../remote.git ../away; rm -r .ralph; git clean -fdxq -e '*'")],
+        [bash(f"echo 3 > three; mv ../away ../remote.git; git clean -fdxq -e three; {MONITOR}")],
+    )
+    ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "3", "--until", "test -e four")
+    assert ran.code == 3
+    assert not (tmp_path / "home" / "planted").exists()  # the git of this test does run them: it looks later
+    checkout.git("config", "--unset", "core.fsmonitor")
+    lines = loop_lines(ran)
+    pushes = [line for line in lines if line.startswith(("pushed", "iteration 2: push"))]
+    assert [line.partition(":")[0] for line in pushes] == [
+        "pushed 1 commit",
+        "iteration 2",
+        "pushed 2 commits",
+    ]
+    assert "iteration 2: push failed, the next iteration tries again: " in pushes[1]
+    assert not any("commits that were not pushed" in line for line in lines)
+    assert checkout.git("rev-parse", "HEAD") == _git(tmp_path / "remote.git", "rev-parse", "main")
+    assert checkout.git("ls-tree", "--name-only", "HEAD", "one", "two", "three").split() == [
+        "one",
+        "three",
+        "two",
+    ]
+    assert [record["commits"] for record in loop_record(ralph)["iterations"]] == [1, 1, 1]
+    assert checkout.git("status", "--porcelain") == ""
+
+
+def test_uncommitted_work_stays_as_it_was_where_nobody_asked_for_commits(ralph, checkout, iterations) -> None:
+    checkout.write("a.txt", "mine, changed\n")
+    checkout.write("staged.txt", "mine, staged\n")
+    checkout.git("add", "staged.txt")
+    checkout.write("new.txt", "mine, new\n")
+    before = (checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD"))
+    iterations()
+    ran = ralph("loop", "go", "--max-iterations", "1")
+    assert ran.code == 0
+    assert ", 0 commits, nothing changed, " in loop_lines(ran)[1]
+    assert (checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD")) == before
+    assert (checkout.top / "a.txt").read_text() == "mine, changed\n"
+
+
+CANNOT = {
+    "no identity": (
+        ["config", "user.useConfigOnly", "true"],
+        ["config", "--unset", "user.email"],
+        (),
+        "who commits",
+    ),
+    "detached": (["checkout", "-q", "--detach"], (), (), "HEAD is detached"),
+    "no remote": (["remote", "remove", "origin"], (), ("--push",), "there is no remote to push to"),
+    "remote that is gone": (
+        ["remote", "set-url", "origin", "/nowhere/at/all"],
+        (),
+        ("--push",),
+        "remote origin does not take branch main",
+    ),
+}
+
+
+@pytest.mark.parametrize(("first", "then", "options", "says"), CANNOT.values(), ids=CANNOT.keys())
+def test_what_would_stop_commits_and_pushes_is_told_before_anything_is_spent_exits_78(
+    ralph, ralph_here, checkout, serve, first, then, options, says
+) -> None:
+    server = serve()
+    for command in filter(None, (first, then)):
+        checkout.git(*command)
+    ran = ralph_here("loop", "go", "--commit", *options, "--until", "touch checked; false")
+    assert (ran.code, server.request_count, ran.stderr.count("\n")) == (78, 0, 1)
+    assert says in loop_lines(ran)[0]
+    assert not (ralph.cwd / "checked").exists()
+
+
+NOBODY = (["config", "user.useConfigOnly", "true"], ["config", "--unset", "user.email"])
+
+
+def test_who_commits_matters_to_the_loop_only_where_it_commits_itself(
+    ralph, checkout, iterations, serve
+) -> None:
+    for command in NOBODY:
+        checkout.git(*command)
+    server = iterations([bash("touch one.txt; git add one.txt; git commit -m one || touch failed.txt")])
+    ran = ralph("loop", "go", "--push", "--max-iterations", "1")
+    assert (ran.code, server.request_count) == (0, 2)
+    about = [line for line in loop_lines(ran) if "git config" in line]
+    advice = "git config user.name NAME && git config user.email ADDRESS"
+    assert about == [f"git does not know who commits here, so commits of the agent would fail: {advice}"]
+    assert (ralph.cwd / "failed.txt").exists()
+    refusing = serve()
+    ran = ralph("loop", "go", "--commit")
+    assert (ran.code, refusing.request_count, ran.stderr.count("\n")) == (78, 0, 1)
+    refusal = f"git does not know who commits here: {advice}, or leave out --commit"
+    assert loop_lines(ran) == [f"config (exit 78): {refusal}"]
+
+
+def test_commits_and_pushes_outside_of_git_exit_78(ralph_here, serve) -> None:
+    server = serve()
+    ran = ralph_here("loop", "go", "--push")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "is in no git checkout; run git init there, or leave out --push" in loop_lines(ran)[0]
+
+
+def _git(top, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=top, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_what_ralph_itself_writes_into_the_checkout_is_no_progress_and_in_no_commit(
+    ralph, checkout, iterations
+) -> None:
+    """`ralph loop ... > loop.log 2>&1` in the checkout would else go on for ever with a model that does nothing."""
+    iterations()
+    ralph.environment |= {
+        "RALPH_STATE_DIR": str(ralph.cwd / ".state"),
+        "GITHUB_STEP_SUMMARY": str(ralph.cwd / "summary.md"),
+    }
+    with (ralph.cwd / "loop.log").open("wb") as log:
+        options = ("--commit", "--metrics-file", "m.prom", "--max-iterations", "9")
+        process = ralph.start("loop", "go", *options, stdout=log, stderr=log)
+        assert process.wait(30) == 4
+    assert checkout.git("rev-list", "--count", "HEAD").strip() == "1"
+    untracked = checkout.git("status", "--porcelain").splitlines()
+    assert {line.split()[1] for line in untracked} == {".state/", "loop.log", "m.prom", "summary.md"}
+    assert "4 iterations in a row made no progress" in (ralph.cwd / "loop.log").read_text()

@@ -1,0 +1,61 @@
+"""The limits of a whole `ralph loop`: over all its iterations, and never overshot."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ralph.mock_api import Fault, Step, Turn
+from tests.program.conftest import loop_lines, loop_record
+from tests.program.model_answers import bash
+
+# Of sonnet, in dollars.
+INPUT_TOKEN, OUTPUT_TOKEN = 2 / 1_000_000, 10 / 1_000_000
+
+
+def test_the_budget_of_all_iterations_is_never_overshot_exits_3(ralph, serve) -> None:
+    charged: list[float] = []
+
+    def dearest(request, index: int) -> Turn:
+        """Every second answer ends its iteration; all are as long as they may be, up to a third of what there is."""
+        body = request.json()
+        tokens = min(body["max_tokens"], 9_000)
+        charged.append(1000 * INPUT_TOKEN + tokens * OUTPUT_TOKEN)
+        usage = {"input_tokens": 1000, "output_tokens": tokens}
+        has_acted = any(one["role"] == "assistant" for one in body["messages"])
+        return Turn("Enough.", usage=usage) if has_acted else bash(f"echo {index} >> log", usage=usage)
+
+    serve(script=dearest)
+    ran = ralph("loop", "go", "--max-budget-usd", "0.5", "--until", "false")
+    assert ran.code == 3
+    assert "limit_reached (exit 3): the budget of $0.50 is spent; " in loop_lines(ran)[-1]
+    records = loop_record(ralph)["iterations"]
+    assert len(records) >= 3
+    told = sum(record["cost_usd"] for record in records)
+    assert told == pytest.approx(sum(charged))
+    assert 0.4 < told <= 0.5
+    assert loop_lines(ran)[3].endswith(", $0.3160 left")
+
+
+def test_the_time_of_all_iterations_ends_the_one_under_way_and_the_loop_with_124(ralph, iterations) -> None:
+    iterations([bash("echo 1 >> log")], [bash("echo 2 >> log; sleep 60")])
+    started_s = time.monotonic()
+    ran = ralph("loop", "go", "--max-time", "3s")
+    assert ran.code == 124
+    assert 2.5 < time.monotonic() - started_s < 9
+    assert "timed_out (exit 124): --max-time (3s) is over; 2 iterations" in loop_lines(ran)[-1]
+    assert [record["exit_code"] for record in loop_record(ralph)["iterations"]] == [0, 124]
+    assert (ralph.cwd / "log").read_text() == "1\n2\n"
+
+
+def test_a_wait_that_would_outlast_the_time_is_not_begun_exits_75(ralph, serve) -> None:
+    ralph.retry_quickly()
+    with ralph.user_file.open("a") as file:
+        file.write("max_retries = 1\n[loop]\noutage_waits_s = [60]\n")
+    serve(Step(fault=Fault(status=529), repeat="forever"))
+    started_s = time.monotonic()
+    ran = ralph("loop", "go", "--max-time", "20s")
+    assert ran.code == 75
+    assert time.monotonic() - started_s < 10
+    assert "and --max-time leaves " in loop_lines(ran)[-1]

@@ -1,0 +1,389 @@
+"""`ralph loop` from what is typed to the options that the loop is given: nothing is started and nothing spent."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import fields
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+import ralph.loop.command
+import ralph.loop.status
+from ralph.cli.app import app, run_cli
+from ralph.cli.lists import spellings
+from ralph.cli.passed_on import UnknownOptionError, split_arguments
+from ralph.loop.options import LoopOptions, PromptWish
+from ralph.loop.values import LoopLimits, LoopPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch) -> list[Any]:
+    """What the loop was asked for, in a working directory with a PROMPT.md; it ends with 42."""
+    calls: list[Any] = []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "PROMPT.md").write_text("do it")
+
+    def note(request: object, **options: object) -> int:
+        calls.append(request if not any(options.values()) else (request, options))
+        return 42
+
+    monkeypatch.setattr(ralph.loop.command, "loop_command", note)
+    monkeypatch.setattr(ralph.loop.status, "loop_status", note)
+    return calls
+
+
+def plan_of(asked: list[Any], *arguments: str) -> LoopPlan:
+    assert run_cli(["loop", *arguments]) == 42
+    (options,) = asked
+    assert isinstance(options, LoopOptions)
+    return options.plan
+
+
+def test_a_file_alone_is_a_plan_with_the_defaults(asked, tmp_path) -> None:
+    here = str(tmp_path)
+    plan = plan_of(asked, "-f", "PROMPT.md")
+    assert plan == LoopPlan(here, here)
+    assert asked == [LoopOptions(plan, prompt_wish=PromptWish(None, str(tmp_path / "PROMPT.md")))]
+
+
+def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to("work")
+    plan = plan_of(
+        asked,
+        *("do it", "--until", "make test", "--until-timeout", "90", "--at-least-once", "--max-iterations=7"),
+        *("--max-budget-usd", "2.5", "--max-time", "1h30m", "--commit", "--push", "--plan-file", "TODO.md"),
+        *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
+        *("--pass-env", "A_TOKEN"),
+    )
+    assert plan == LoopPlan(
+        directory=str(tmp_path / "work"),
+        launch_directory=str(tmp_path),
+        run_arguments=(
+            *("--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
+            *("--pass-env", "A_TOKEN"),
+        ),
+        config_file=str(tmp_path / "my.toml"),
+        metrics_file=str(tmp_path / "m.prom"),
+        pass_env=("A_TOKEN",),
+        is_quiet=True,
+        session_directory=str(tmp_path / "kept"),
+        until="make test",
+        check_timeout_s=90.0,
+        at_least_once=True,
+        commits=True,
+        pushes=True,
+        plan_file="TODO.md",
+        limits=LoopLimits(7, 2.5, 5400.0),
+    )
+    assert asked == [LoopOptions(plan, prompt_wish=PromptWish("do it"))]
+    unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
+    # The prompt is looked for later, with the settings known.
+    assert unset == ["prompt", "prompt_file", "settings_files"]
+
+
+PASSED_ON = {
+    "in the order and form they were typed": (
+        ["--model=opus", "x", "--effort", "high", "--max-turns=3", "-p"],
+        ["--model=opus", "--effort", "high", "--max-turns=3", "-p"],
+    ),
+    "value that looks like the loop's": (
+        ["--append-system-prompt=--push", "--system-prompt", "--commit", "x"],
+        ["--append-system-prompt=--push", "--system-prompt", "--commit"],
+    ),
+    "cluster with the prompt file": (["-pqf", "PROMPT.md"], ["-pq"]),
+    "classic line": (
+        ["-p", "--dangerously-skip-permissions", "--output-format=stream-json", "--verbose", "x"],
+        ["-p", "--dangerously-skip-permissions", "--output-format=stream-json", "--verbose"],
+    ),
+    "paths stay as typed": (
+        ["x", "--session-dir", ".", "--metrics-file=m.prom"],
+        ["--session-dir", ".", "--metrics-file=m.prom"],
+    ),
+    "lists, a word at a time": (
+        ["x", "--add-dir", ".", "..", "--tools", "Read,Bash", "Grep", "-q"],
+        ["--add-dir=.", "--add-dir=..", "--tools=Read,Bash", "--tools=Grep", "-q"],
+    ),
+    "prompt behind a list": (["--add-dir", ".", "--", "x"], ["--add-dir=."]),
+    "prompt behind --": (["--quiet", "--", "--model"], ["--quiet"]),
+    "text is the input format anyway": (["--input-format", "text", "x"], ["--input-format", "text"]),
+}
+
+
+@pytest.mark.parametrize(("typed", "passed_on"), PASSED_ON.values(), ids=PASSED_ON.keys())
+def test_options_of_run_are_passed_on_as_they_were_typed(asked, typed, passed_on) -> None:
+    plan = plan_of(asked, *typed)
+    assert list(plan.run_arguments) == passed_on
+    assert not plan.pushes
+    assert not plan.commits
+
+
+REFUSED = {
+    "resume": (["--resume", "x"], "--resume is not for a loop: each iteration begins afresh"),
+    "resume, short": (["-r", "x"], "`ralph loop --continue` goes on with a loop"),
+    "copy": (["--fork-session"], "--fork-session is not for a loop"),
+    "session id": (["--session-id", "0" * 32], "has a session and an id of its own"),
+    "sessions not kept": (["--no-session-persistence"], "its session is kept"),
+    "result file": (["--result-file", "r.json"], "`ralph loop --status --json` has them"),
+    "driven": (["--input-format", "stream-json"], "--input-format stream-json is not for a loop"),
+    "unknown option": (["--max-iteration", "3"], "No such option: --max-iteration (Possible options: --max-iter"),
+    "unknown short option": (["-qz"], "No such option: -z"),
+    "option of run without its value": (["--model"], "--model"),
+    "unknown effort": (["--effort", "huge"], "'huge'"),
+    "no number of turns": (["--max-turns", "many"], "'many'"),
+    "no turns": (["--max-turns", "0"], "--max-turns must be a whole number of at least 1, not 0"),
+    "value for a flag": (["--quiet=yes"], "--quiet"),
+    "unknown tool": (["--allowed-tools=Launch"], "no tool is called 'Launch'"),
+    "mode that needs rules": (["--permission-mode", "dontAsk"], "--permission-mode dontAsk needs allow rules"),
+    "the loop's own way to hand settings on": (["--settings-fd", "0"], "--settings-fd is not for a loop"),
+    "no URL": (["--base-url", "ftp://x"], "--base-url"),
+    "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b"], "--system-prompt"),
+    "no system prompt file": (["--append-system-prompt-file", "gone"], "cannot read gone"),
+    "no schema": (["--json-schema", "gone.json"], "gone.json"),
+    "partial without stream": (["--include-partial-messages"], "needs --output-format stream-json"),
+    "nothing to add": (["--add-dir=gone"], "gone does not exist"),
+    "metrics nowhere": (["--metrics-file", "gone/x"], "--metrics-file"),
+    "no check": (["--until", " "], "--until: is empty"),
+    "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until"),
+    "once without check": (["--at-least-once"], "--at-least-once: needs --until"),
+    "no check time": (["--until", "true", "--until-timeout", "0"], "--until-timeout must be more than nothing"),
+    "no iterations": (["--max-iterations", "0"], "--max-iterations must be a whole number of at least 1, not 0"),
+    "no number": (["--max-iterations", "x"], "'x'"),
+    "no money": (["--max-budget-usd", "0"], "--max-budget-usd must be more than 0 dollars"),
+    "no time": (["--max-time", "soon"], "--max-time must be a time such as 90s, 30m or 1h30m, not 'soon'"),
+    "no plan": (["--plan-file", ""], "--plan-file: is empty"),
+    "no directory": (["-C", "gone"], "gone does not exist"),
+    "directory without a name": (["-C", ""], "--cd: is empty"),
+    "three words": (["y", "z"], "unexpected extra argument"),
+    "status of something": (["--status", "--push", "--model", "x"], "(--cd): leave out PROMPT, --push, --model"),
+    "status and continue": (["--status", "-c"], "leave out PROMPT, --continue"),
+    "continue with more": (["-c", "--until", "true", "-q"], "record: leave out PROMPT, --until, --quiet"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "says"), REFUSED.values(), ids=REFUSED.keys())
+def test_misuse_is_one_line_and_exit_2_before_anything_is_asked_for(asked, capfd, typed, says) -> None:
+    assert run_cli(["loop", "x", *typed]) == 2
+    said = capfd.readouterr()
+    assert says in said.err
+    assert (len(said.err.splitlines()), said.out, asked) == (1, "", [])
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (["-f", "gone.md"], "gone.md: No such file"),
+        (["-f", "EMPTY.md"], "EMPTY.md is empty"),
+        ([""], "the prompt is empty"),
+        (["x", "-f", "EMPTY.md"], "both a prompt and --prompt-file"),
+        (["-C", ".", "init"], "`ralph loop init` takes its options after `init`"),
+    ],
+)
+def test_a_prompt_that_is_none_is_exit_2(ralph, ralph_here, typed, says) -> None:
+    (ralph.cwd / "EMPTY.md").write_text(" \n")
+    ran = ralph_here("loop", *typed)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert says in ran.stderr
+    assert not (ralph.cwd / ".ralph").exists()
+
+
+def test_continue_takes_limits_and_a_directory(asked, tmp_path) -> None:
+    (tmp_path / "work").mkdir()
+    typed = ["-C", "work", "--max-iterations", "9", "--max-budget-usd", "1", "--max-time", "60"]
+    assert run_cli(["loop", "-c", *typed]) == 42
+    there = LoopPlan(str(tmp_path / "work"), str(tmp_path))
+    assert asked == [LoopOptions(there, goes_on=True, limits_given=LoopLimits(9, 1.0, 60.0))]
+
+
+def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
+    assert run_cli(["loop", "--continue"]) == 42
+    assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), goes_on=True)]
+
+
+def test_status_is_one_json_object_where_that_is_asked_for(asked, tmp_path) -> None:
+    assert run_cli(["loop", "--status", "--json"]) == 42
+    assert asked == [(tmp_path, {"is_json": True})]
+
+
+@pytest.mark.parametrize(("typed", "where"), [([], "."), (["--cd", "work"], "work")])
+def test_status_is_asked_of_a_directory(asked, tmp_path, typed, where) -> None:
+    (tmp_path / "work").mkdir()
+    assert run_cli(["loop", "--status", *typed]) == 42
+    assert asked == [tmp_path / where]
+
+
+def test_a_working_directory_that_is_gone_is_exit_74(asked, capfd, tmp_path, monkeypatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run_cli(["loop", "x"]) == 74
+    assert "the working directory is gone" in capfd.readouterr().err
+    monkeypatch.chdir(tmp_path)
+
+
+# --- Who reads what, against one parser that knows all of it
+
+
+def _parameters() -> tuple[list[Any], list[Any]]:
+    """Of `loop`, help included, and the options of `run`."""
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    loop, run = group.commands["loop"], group.commands["run"]
+    options = [parameter for parameter in run.params if parameter.param_type_name == "option"]
+    return loop.get_params(_context(loop)), options
+
+
+def _context(command: Any) -> Any:
+    return command.context_class(command, help_option_names=["-h", "--help"])
+
+
+def _parsed(parameters: list[Any], words: Iterable[str]) -> tuple[dict[str, Any], list[str]] | None:
+    """Values by name, and what is left; None: typer's parser refuses it."""
+    command = TyperCommand("any", params=parameters, add_help_option=False)
+    try:
+        values, left, _ = command.make_parser(_context(command)).parse_args(list(words))
+    except TyperException:
+        return None
+    return {name: value for name, value in values.items() if value is not None}, left
+
+
+OF_LOOP, OF_RUN = _parameters()
+SPELLINGS = sorted(
+    {spelling for parameter in (*OF_LOOP, *OF_RUN) for spelling in parameter.opts if spelling[0] == "-"}
+)
+LETTERS = [spelling[1] for spelling in SPELLINGS if len(spelling) == 2]
+WORDS = st.one_of(
+    st.sampled_from(SPELLINGS),
+    st.sampled_from(SPELLINGS).map("{}=x".format),
+    st.lists(st.sampled_from(LETTERS), min_size=1, max_size=4).map(lambda letters: "-" + "".join(letters)),
+    st.sampled_from(["word", "-", "--", "", "a=b", "-fPROMPT.md", "-z", "--unknown"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(WORDS, max_size=6))
+def test_both_parsers_together_read_what_one_that_knows_all_would_read(words) -> None:
+    whole = _parsed([*OF_RUN, *OF_LOOP], words)  # of two with one name, the later is asked
+    try:
+        split = split_arguments(words, spellings(OF_LOOP), spellings(OF_RUN))
+    except UnknownOptionError:
+        assert whole is None
+        return
+    own, of_run = _parsed(OF_LOOP, split.own), _parsed(OF_RUN, split.passed_on)
+    if own is None or of_run is None:
+        assert whole is None
+        return
+    assert of_run[1] == []
+    assert not own[0].keys() & of_run[0].keys()
+    assert ({**own[0], **of_run[0]}, own[1]) == whole
+
+
+# --- As users start it
+
+
+def test_help_teaches_and_fits_80_columns(ralph) -> None:
+    ran = ralph("loop", "--help")
+    assert (ran.code, ran.stderr) == (0, "")
+    text = " ".join(ran.stdout.split())
+    for taught in (
+        "by a fresh `ralph run`",
+        "Every option of `ralph run` may be given too",
+        "`ralph loop init` writes prompts",
+        "ralph loop -f PROMPT_build.md --until 'make test'",
+        "3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n",
+        "Default: 30m.",
+        "Default: IMPLEMENTATION_PLAN.md.",
+    ):
+        assert taught in text
+    assert max(len(line) for line in ran.stdout.splitlines()) <= 80
+    for parameter in OF_LOOP:
+        assert max(parameter.opts, key=len) in ran.stdout
+    assert "--allowed-tools" not in ran.stdout
+
+
+def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
+    commands = ralph("--help").stdout.partition("Commands:")[2]
+    assert "  loop      The outer loop" in commands
+    assert "init" not in commands
+
+
+def test_init_writes_once_and_says_what_next(ralph) -> None:
+    ran = ralph("loop", "init")
+    assert ran.code == 0
+    names = ["PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh"]
+    assert ran.stdout.splitlines()[:5] == [f"wrote {name}" for name in names]
+    assert "ralph loop -f PROMPT_build.md --until" in ran.stdout
+    (ralph.cwd / "AGENTS.md").unlink()
+    again = ralph("loop", "init", "-C", str(ralph.cwd))
+    assert again.stdout.splitlines()[:5] == [
+        f"wrote {name}" if name == "AGENTS.md" else f"kept {name}, it is there already" for name in names
+    ]
+
+
+def test_init_says_why_it_follows_no_link(asked, capfd, tmp_path) -> None:
+    (tmp_path / "specs").symlink_to("gone")
+    assert run_cli(["loop", "init"]) == 0
+    assert "kept specs/README.md, specs is a link\n" in capfd.readouterr().out
+
+
+def test_init_that_cannot_write_is_exit_74_with_the_files_name(asked, capfd, tmp_path) -> None:
+    (tmp_path / "specs").write_text("mine")
+    assert run_cli(["loop", "init"]) == 74
+    said = capfd.readouterr()
+    assert "specs/README.md: Not a directory" in said.err
+    assert len(said.err.splitlines()) == 1
+    assert "wrote AGENTS.md" in said.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [(["x"], "unexpected extra"), (["--push"], "--push"), (["-C", "gone"], "gone does not exist")],
+)
+def test_misuse_of_init_is_exit_2_and_names_its_help(asked, capfd, typed, says) -> None:
+    assert run_cli(["loop", "init", *typed]) == 2
+    said = capfd.readouterr().err
+    assert says in said
+    assert "see `ralph loop init --help`" in said
+
+
+def test_init_has_a_help_of_its_own(ralph) -> None:
+    ran = ralph("loop", "init", "--help")
+    assert ran.stdout.startswith("Usage: ralph loop init [OPTIONS]")
+    assert "PROMPT_plan.md" in ran.stdout
+
+
+def test_a_signal_while_standard_input_is_awaited_ends_it(ralph) -> None:
+    process = ralph.start("loop", "-", stdin=subprocess.PIPE)
+    deadline = time.monotonic() + 20
+    while not _catches(process.pid, signal.SIGTERM):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    ended, _ = ralph.stopped_by(process, signal.SIGTERM)
+    assert (ended.code, ended.stdout) == (143, "")
+    assert ended.stderr.splitlines()[-1] == "[loop] interrupted (exit 143): stopped by SIGTERM"
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def test_init_onto_a_full_disk_says_so_and_is_exit_74(ralph) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = ralph.start("loop", "init", stdout=full)
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (74, b"ralph: cannot write: No space left on device\n")

@@ -1,0 +1,110 @@
+"""`ralph loop` on a machine that has no process left for a while: an outage like any other."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tests.program.conftest import Finished, loop_lines, loop_record, wait_until
+from tests.program.model_answers import bash
+from tests.program.scarcity import scarcity
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.program.conftest import Ralph
+    from tests.program.scarcity import Scarcity
+
+__all__ = ["scarcity"]
+
+QUICK = "[loop]\noutage_waits_s = [0.3]\n"
+SHORT = (
+    "this machine has no process, thread, memory or file descriptor left: waiting 0.3s (shortage 1 in a row"
+)
+CHECK = "test -e done && exit 0; test -e ready && exit 1; echo > ready; read x < gate; exit 1"
+
+
+def short_after_the_first_check(ralph: Ralph, scarcity: Scarcity, *options: str) -> subprocess.Popen[bytes]:
+    """A loop that finds no process from the moment on in which its first check ends."""
+    os.mkfifo(ralph.cwd / "gate")
+    command = ("loop", "go", "--until", CHECK, "--max-iterations", "1", *options)
+    with (ralph.cwd.parent / "stderr.txt").open("wb") as errors:
+        process = scarcity.start(ralph, *command, stderr=errors)
+    wait_until((ralph.cwd / "ready").exists)
+    scarcity.begin()
+    (ralph.cwd / "gate").write_text("go on\n")
+    return process
+
+
+def told(ralph: Ralph) -> str:
+    """Standard error so far."""
+    return (ralph.cwd.parent / "stderr.txt").read_text()
+
+
+def finished(ralph: Ralph, process: subprocess.Popen[bytes]) -> Finished:
+    ran = ralph.finish(process)
+    return Finished(ran.code, ran.stdout, told(ralph))
+
+
+def test_an_iteration_that_finds_no_process_is_waited_for_and_begins_afresh_exits_0(
+    ralph, iterations, scarcity
+) -> None:
+    ralph.user_file.write_text(QUICK)
+    iterations([bash("touch done")])
+    process = short_after_the_first_check(ralph, scarcity)
+    wait_until(lambda: SHORT in told(ralph))
+    first = loop_record(ralph)["current"]["session_id"]
+    scarcity.end()
+    ran = finished(ralph, process)
+    assert ran.code == 0, ran.stderr
+    waits = [line for line in loop_lines(ran) if line.startswith(SHORT)]
+    assert len(waits) == 1
+    assert waits[0].endswith("then iteration 1 goes on")
+    [record] = loop_record(ralph)["iterations"]
+    assert (record["number"], record["exit_code"]) == (1, 0)
+    assert record["session_id"] != first, "of the first nothing was begun"
+
+
+def test_git_that_finds_no_process_is_tried_again_and_spends_nothing_exits_0(
+    ralph, checkout, iterations, scarcity
+) -> None:
+    ralph.user_file.write_text(QUICK)
+    server = iterations([bash("touch done")])
+    process = short_after_the_first_check(ralph, scarcity, "--commit")
+    wait_until(lambda: SHORT in told(ralph))
+    assert server.request_count == 0
+    scarcity.end()
+    ran = finished(ralph, process)
+    assert ran.code == 0, ran.stderr
+    [waited] = [line for line in loop_lines(ran) if line.startswith(SHORT)]
+    assert waited.endswith("then it is tried again")
+    assert checkout.git("log", "-1", "--format=%s") == "ralph loop: iteration 1"
+
+
+def test_a_shortage_that_lasts_ends_the_loop_and_it_can_be_resumed_exits_75(
+    ralph, iterations, scarcity
+) -> None:
+    ralph.user_file.write_text(QUICK + "outage_budget_s = 0.7\n")
+    iterations([bash("touch done")])
+    ran = finished(ralph, short_after_the_first_check(ralph, scarcity))
+    assert ran.code == 75
+    assert loop_lines(ran)[-1].startswith("api_unavailable (exit 75): what this machine lacks (a process, ")
+    assert "go on with: ralph loop --continue" in loop_lines(ran)
+    assert "Traceback" not in ran.stderr
+    scarcity.end()
+    again = ralph("loop", "--continue")
+    assert again.code == 0, again.stderr
+    assert [record["number"] for record in loop_record(ralph)["iterations"]] == [1]
+
+
+def test_a_loop_that_begins_without_a_process_left_says_so_in_a_line_exits_75(
+    ralph, checkout, serve, scarcity
+) -> None:
+    server = serve()
+    scarcity.begin()
+    ran = ralph.finish(scarcity.start(ralph, "loop", "go", "--until", "false"))
+    assert (ran.code, server.request_count) == (75, 0)
+    [line] = loop_lines(ran)
+    assert line.startswith("api_unavailable (exit 75): this machine has no ")
+    assert "ulimit -u" in line
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,91 @@
+"""`ralph loop` and what is around it: credentials, readers that leave, disks that are full."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ralph.mock_api import Turn
+from tests.program.conftest import KEY, loop_folder, loop_lines, loop_record
+from tests.program.model_answers import bash
+from tests.program.test_disk import in_small_disk, needs_mounts
+
+
+def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
+    ralph, ralph_here, checkout, iterations, tmp_path
+) -> None:
+    """Even where the check finds it in a file, and the model says it."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    spy = programs / "git"
+    spy.write_text(f'#!/bin/sh\nenv >> "{tmp_path}/of-git"\nexec {shutil.which("git")} "$@"\n')
+    spy.chmod(0o755)
+    ralph.environment["PATH"] = f"{programs}:{ralph.environment['PATH']}"
+    (tmp_path / "key.txt").write_text(KEY)
+    server = iterations(
+        [bash("echo 1 > one"), Turn(f"The key is {KEY}.")],
+        [bash("cat ../key.txt > two"), Turn(f"It is {KEY}.")],
+    )
+    check = f"env > '{tmp_path}/of-check'; cat ../key.txt; echo; test -e two"
+    ran = ralph("loop", "go", "--until", check, "--commit")
+    assert ran.code == 0
+    seen_by_git, seen_by_check = (tmp_path / "of-git").read_text(), (tmp_path / "of-check").read_text()
+    assert "GIT_WORK_TREE=" in seen_by_git
+    assert "HOME=" in seen_by_check
+    assert KEY not in seen_by_git + seen_by_check
+    assert "ANTHROPIC_API_KEY" not in seen_by_git + seen_by_check
+    kept = {path.name: path.read_text() for path in loop_folder(ralph).iterdir()}
+    assert kept["check.log"] == "[redacted]\n"
+    assert set(kept) == {"check.log", "loop.json", "prompt.md"}
+    assert [name for name, text in kept.items() if KEY in text] == []
+    assert KEY not in "\n".join(loop_lines(ran))
+    assert KEY not in str(server.requests[0].json()["messages"])
+    assert KEY not in ralph_here("loop", "--status").stdout
+
+
+@needs_mounts
+def test_a_full_disk_under_the_loops_record_ends_it_with_74_and_loses_no_work(
+    ralph, iterations, tmp_path
+) -> None:
+    place = Path(ralph.environment["HOME"], ".local", "state", "ralph", "loops")
+    iterations([bash(f"echo 1 > one; head -c 400000 /dev/zero > {place}/full")])
+    place.mkdir(parents=True)
+    small = "mount -t tmpfs -o size=64k tmpfs"
+    ran = in_small_disk(
+        ralph, small, place, "loop", "go", after=f"rm {place}/full; cp -r {place} {tmp_path}/kept"
+    )
+    assert ran.code == 74
+    assert "Traceback" not in ran.stderr
+    assert loop_lines(ran)[-1].startswith("io_error (exit 74): ")
+    assert "No space left on device" in loop_lines(ran)[-1]
+    assert str(place) in loop_lines(ran)[-1]
+    assert (ralph.cwd / "one").read_text() == "1\n"
+    # With room again it goes on: the iteration ended unseen, and is counted.
+    place.rmdir()
+    shutil.copytree(tmp_path / "kept", place)
+    again = ralph("loop", "--continue", "--max-iterations", "1")
+    assert again.code == 0, again.stderr
+    assert [record["number"] for record in loop_record(ralph)["iterations"]] == [1]
+
+
+def test_a_reader_of_both_outputs_that_leaves_after_a_line_changes_nothing(ralph, iterations) -> None:
+    server = iterations([bash("echo 1 >> log")])
+    reader, writer = os.pipe()
+    process = ralph.start("loop", "go", "--max-iterations", "1", stdout=writer, stderr=writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as lines:
+        assert lines.readline().startswith(b"[loop] iteration 1 of 1, session ")
+    assert process.wait(20) == 0
+    assert ((ralph.cwd / "log").read_text(), server.request_count) == ("1\n", 2)
+
+
+def test_closed_outputs_change_nothing(ralph, iterations) -> None:
+    iterations([bash("echo 1 >> log")])
+    arguments = ["sh", "-c", f"exec {sys.executable} -m ralph loop go --max-iterations 1 2>&- >&- <&-"]
+    ran = subprocess.run(arguments, cwd=ralph.cwd, env=ralph.environment, timeout=20, check=False)
+    assert ran.returncode == 0
+    assert loop_record(ralph)["ended"]["exit_code"] == 0
+    assert (ralph.cwd / "log").read_text() == "1\n"

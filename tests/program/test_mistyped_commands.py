@@ -1,0 +1,84 @@
+"""A lone word that is no command of ralph's, but looks like one, runs no model."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.mock_api import Turn
+
+MISTYPED = {
+    ("doctr",): "ralph doctor",
+    ("Doctor",): "ralph doctor",
+    ("docotr", "--offline"): "ralph doctor",
+    ("loops", "--status"): "ralph loop",
+    ("lopo",): "ralph loop",
+    ("rn",): "ralph run",
+    ("session", "ls"): "ralph sessions",
+    ("sesion",): "ralph sessions",
+    ("demoo", "--scenario", "loop"): "ralph demo",
+    ("mockapi", "scenario.toml"): "ralph mock-api",
+    ("mock",): "ralph mock-api",
+    ("help",): "ralph --help",
+    ("help", "loop"): "ralph loop --help",
+    ("version",): "ralph --version",
+    ("status",): "ralph loop --status",
+    ("status", "--watch"): "ralph loop --status",
+    ("init",): "ralph loop init",
+    ("continue",): "ralph --continue",
+    ("resume", "0f3a"): "ralph --resume",
+    ("config",): "ralph doctor",
+    ("login",): "ANTHROPIC_API_KEY",
+    ("mcp", "list"): "see `ralph --help`",
+    ("update",): "see `ralph --help`",
+}
+
+
+@pytest.mark.parametrize(("words", "instead"), MISTYPED.items(), ids=" ".join)
+def test_a_word_that_looks_like_a_command_is_exit_2_with_what_was_meant(
+    ralph_here, serve, words, instead
+) -> None:
+    server = serve(Turn("never"))
+    ran = ralph_here(*words)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"`{words[0]}` is no command of ralph" in ran.stderr
+    assert instead in ran.stderr
+    assert f"`ralph run {words[0]}` runs it as a prompt" in ran.stderr
+
+
+BEHIND_OPTIONS = {
+    ("-q", "doctr"): "ralph doctor",
+    ("--model", "opus", "help"): "ralph --help",
+    ("-C", ".", "--output-format", "json", "status"): "ralph loop --status",
+}
+BEHIND_LOOP = {
+    ("loop", "status"): "ralph loop --status",
+    ("loop", "stats"): "ralph loop --status",
+    ("loop", "inti"): "ralph loop init",
+    ("loop", "contineu"): "ralph loop --continue",
+    ("loop", "-q", "stop"): "touch .ralph/stop",
+    ("loop", "help"): "ralph loop --help",
+}
+
+
+@pytest.mark.parametrize(("words", "instead"), (BEHIND_OPTIONS | BEHIND_LOOP).items(), ids=" ".join)
+def test_behind_options_and_behind_loop_it_is_the_same(ralph_here, serve, words, instead) -> None:
+    server = serve(Turn("never"))
+    ran = ralph_here(*words)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"`{words[-1]}` is no command of `ralph loop`" in ran.stderr or words[0] != "loop"
+    assert f"did you mean `{instead}`" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("-qp", "status"), ("-q", "run", "-p"), ("run", "-q", "status")], ids=" ".join
+)
+def test_a_word_behind_options_that_the_user_calls_a_prompt_is_one(ralph, serve, words) -> None:
+    server = serve(Turn("Hello."))
+    assert ralph(*words).code == 0
+    assert server.request_count == 1
+
+
+def test_a_word_that_the_user_calls_a_prompt_is_one(ralph, serve) -> None:
+    server = serve(Turn("Hello."))
+    assert ralph("status", "-p").code == 0
+    assert server.requests[0].json()["messages"][0]["content"][0]["text"] == "status"

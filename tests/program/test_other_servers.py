@@ -1,0 +1,379 @@
+"""Servers that are not Anthropic: each of their habits does the work once, and what they say reaches people."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from ralph.mock_api import (
+    Fault,
+    MockApi,
+    Scenario,
+    Text,
+    ToolUse,
+    Turn,
+    as_events,
+    as_message,
+    encode_events,
+    example_names,
+    load_example,
+)
+from ralph.mock_api.scenario import as_step
+from tests.program.conftest import ralph_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.program.conftest import Finished
+
+HELLO = Turn("Hello there.")
+WORK = Turn([Text("I add the line."), ToolUse("Bash", {"command": "echo done >> notes.txt"})])
+CLOSING = "The note is written."
+
+NO_DELTA = "the server sent no message_delta"
+AS_JSON = "the server ignored `stream` and sent the whole message as JSON"
+
+
+@dataclass(frozen=True)
+class Expected:
+    requests: int = 2
+    notices: tuple[str, ...] = ()
+    """What is said about the server, in order."""
+    errors: tuple[str, ...] = ()
+    """What is said about each failure, in order."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """What the API would refuse in a request, and what stands in its place there."""
+
+
+@pytest.mark.parametrize("ending", ["/v1", "/v1/messages", "/v1/messages/"])
+def test_a_base_url_may_end_in_the_api_s_own_path(ralph, serve, ending) -> None:
+    server = serve(HELLO)
+    ralph.environment["ANTHROPIC_BASE_URL"] += ending
+    ran = ralph("hi")
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n")
+    assert [request.path for request in server.requests] == ["/v1/messages"]
+
+
+def test_what_is_posted_to_is_said_by_doctor_and_where_the_address_may_be_wrong(ralph, serve) -> None:
+    server = serve(HELLO)  # and 404 for any other path
+    address = f"{server.base_url}/somewhere/v1/messages"
+    ralph.environment["ANTHROPIC_BASE_URL"] = address
+    ran = ralph("hi")
+    assert ran.code == 69
+    assert f"POST {address}" in ran.stderr
+    shown = ralph("doctor", "--offline").stdout.splitlines()
+    assert ["posts", "to", address] in [line.split() for line in shown]
+
+
+# One for each scenario: a new file without a row here fails the first test.
+QUIRKS = {
+    "quirk-interleaved-blocks": Expected(),
+    "quirk-no-tool-input": Expected(),
+    "quirk-no-pings": Expected(),
+    "quirk-empty-signature": Expected(),
+    "quirk-no-message-delta": Expected(
+        notices=(
+            NO_DELTA,
+            "the server gave no stop reason; taken as tool_use",
+            NO_DELTA,
+            "the server gave no stop reason; taken as end_turn",
+        )
+    ),
+    "quirk-end-turn-with-calls": Expected(),
+    "quirk-openai-errors": Expected(
+        requests=7,
+        errors=(
+            "HTTP 429 requests: Rate limit reached for requests",
+            "HTTP 503: server busy, please try again",
+            "HTTP 429 RateLimitError: The waiting queue is full",
+            "HTTP 502: Upstream worker went away",
+            "HTTP 500: response.choices.0: Field required",
+        ),
+    ),
+    "quirk-model-loading": Expected(requests=4, errors=("HTTP 503 unavailable_error: Loading model",) * 2),
+    "quirk-json-instead-of-sse": Expected(notices=(AS_JSON, AS_JSON)),
+    "quirk-ping-first": Expected(),
+    "quirk-odd-ids": Expected(
+        renamed={
+            "functions.Bash:0": "functions_Bash_0",
+            "functions.Bash:1": "functions_Bash_1",
+            "functions.Bash": "functions_Bash",
+        }
+    ),
+}
+
+
+def sent_messages(server, index: int = -1) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = json.loads(server.requests[index].body)["messages"]
+    return messages
+
+
+def lines_of(ran, label: str) -> list[str]:
+    return [
+        line.removeprefix(f"[{label}] ") for line in ran.stderr.splitlines() if line.startswith(f"[{label}]")
+    ]
+
+
+def as_stream(body: bytes) -> Fault:
+    """An answer of exactly these bytes, that calls itself a stream."""
+    return Fault(body=body, content_type="text/event-stream")
+
+
+def data_line(value: object) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def only(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("played", [name], indirect=True)
+
+
+class Played(NamedTuple):
+    """A run against a quirk, and what it left."""
+
+    name: str
+    ran: Finished
+    result: dict[str, Any]
+    server: MockApi
+    cwd: Path
+
+
+@pytest.fixture(scope="module", params=QUIRKS)
+def played(request, tmp_path_factory) -> Played:
+    """One run for all that is to be seen of it."""
+    ralph = ralph_in(tmp_path_factory.mktemp(request.param))
+    ralph.retry_quickly()
+    with MockApi(Scenario(load_example(request.param).steps)) as server:
+        ran = ralph("write the note", "--base-url", server.base_url, "--result-file", "result.json")
+    result = json.loads((ralph.cwd / "result.json").read_text())
+    return Played(request.param, ran, result, server, ralph.cwd)
+
+
+def test_every_quirk_that_ships_is_tested_here() -> None:
+    assert sorted(QUIRKS) == [name for name in example_names() if name.startswith("quirk-")]
+
+
+def test_a_quirk_ends_in_the_answer_and_in_nothing_that_is_not_due(played) -> None:
+    ran, expected = played.ran, QUIRKS[played.name]
+    assert ran.code == 0, ran.stderr
+    assert (played.result["subtype"], played.result["result"]) == ("success", CLOSING)
+    assert played.result["num_turns"] == 2
+    assert played.server.request_count == expected.requests
+    assert [line for line in lines_of(ran, "notice") if "server" in line] == list(expected.notices)
+    # The request's id, which follows in parentheses, is the server's own.
+    assert [line.split(" (request")[0] for line in lines_of(ran, "error")] == list(expected.errors)
+    assert lines_of(ran, "clock") == []
+
+
+def test_under_a_quirk_the_work_is_done_exactly_once(played) -> None:
+    assert played.ran.stdout == CLOSING + "\n"
+    assert (played.cwd / "notes.txt").read_text() == "done\n"
+    assert (played.cwd / "other.txt").exists() == (played.name == "quirk-interleaved-blocks")
+
+
+def test_under_a_quirk_the_answer_goes_back_block_by_block_as_it_was_meant(played) -> None:
+    """The scripted server knows what its answer would have been without the quirk."""
+    steps = [step for step in map(as_step, load_example(played.name).steps) for _ in range(int(step.repeat))]
+    answers = [as_message(step.turn, index=index) for index, step in enumerate(steps) if step.turn]
+    task, answer, results = sent_messages(played.server)
+    assert task["role"] == "user"
+    meant = json.dumps(answers[0]["content"])
+    for refused, sent in QUIRKS[played.name].renamed.items():
+        meant = meant.replace(f'"{refused}"', f'"{sent}"')
+    content = json.loads(meant)
+    assert answer == {"role": "assistant", "content": content}
+    calls = [block["id"] for block in content if block["type"] == "tool_use"]
+    assert [block["tool_use_id"] for block in results["content"]] == calls
+
+
+@only("quirk-empty-signature")
+def test_thinking_with_an_empty_signature_goes_back_with_it(played) -> None:
+    thinking = {"type": "thinking", "thinking": "One command will do.", "signature": ""}
+    assert sent_messages(played.server)[1]["content"][0] == thinking
+
+
+def test_thinking_without_any_signature_goes_back_with_an_empty_one(ralph, serve) -> None:
+    """Ollama sends none; a block without the field is refused where requests are validated, as they are here."""
+    thinking = {"type": "thinking", "thinking": "Hm."}
+    server = serve(Turn([thinking, *WORK.content]), Turn(CLOSING))
+    assert ralph("go").code == 0
+    assert sent_messages(server)[1]["content"][0] == {**thinking, "signature": ""}
+
+
+@only("quirk-no-tool-input")
+def test_a_call_that_began_without_input_gets_what_its_deltas_say_or_nothing(played) -> None:
+    _, answer, results = sent_messages(played.server)
+    assert [block["input"] for block in answer["content"]] == [
+        {"command": "echo done >> notes.txt", "description": "Add the line"},
+        {},
+    ]
+    assert [block.get("is_error", False) for block in results["content"]] == [False, True]
+
+
+@only("quirk-odd-ids")
+def test_a_tool_of_an_odd_name_is_answered_with_the_names_that_there_are(played) -> None:
+    _, _, results = sent_messages(played.server)
+    assert [block.get("is_error", False) for block in results["content"]] == [False, True]
+    assert results["content"][1]["content"].startswith(
+        "There is no tool 'functions_Bash'. The tools are: Bash, "
+    )
+
+
+@only("quirk-model-loading")
+def test_a_model_that_loads_is_waited_for(played) -> None:
+    assert "Recovered after 2 retries" in lines_of(played.ran, "retry")
+
+
+OPENAI_404 = {
+    "message": "model 'x' not found",
+    "type": "invalid_request_error",
+    "param": None,
+    "code": "model_not_found",
+}
+OPENAI_OVERFLOW = {
+    "message": "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000.",
+    "type": "invalid_request_error",
+    "param": "messages",
+    "code": "context_length_exceeded",
+}
+LLAMA_OVERFLOW = {
+    "code": 400,
+    "message": "the request exceeds the available context size, try increasing it",
+    "type": "exceed_context_size_error",
+}
+# In words that no pattern knows: only the fields tell.
+CODED_OVERFLOW = {"message": "Zu lang.", "type": "invalid_request_error", "code": "context_length_exceeded"}
+QUOTA = {"message": "You exceeded your current quota.", "type": "x", "code": "insufficient_quota"}
+VALIDATION = [{"type": "missing", "loc": ["body", "messages", 0], "msg": "Field required"}]
+
+# status, body, exit code, what the lines must say
+REJECTIONS = {
+    "model": (404, {"error": OPENAI_404}, 69, "model 'x' not found"),
+    "overflow of OpenAI": (400, {"error": OPENAI_OVERFLOW}, 3, "maximum context length is 8192 tokens"),
+    "overflow by code": (400, {"error": CODED_OVERFLOW}, 3, "Zu lang."),
+    "overflow by code with 500": (500, {"error": CODED_OVERFLOW}, 3, "Zu lang."),
+    "overflow of llama.cpp": (400, {"error": LLAMA_OVERFLOW}, 3, "exceeds the available context size"),
+    "quota": (429, {"error": QUOTA}, 77, "You exceeded your current quota."),
+    "validation": (422, {"detail": VALIDATION}, 69, "body.messages.0: Field required"),
+    "model of Ollama": (404, {"error": "model 'x' not found"}, 69, "model 'x' not found"),
+    "no such path": (404, {"detail": "Not Found"}, 69, "HTTP 404: Not Found"),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "code", "says"), REJECTIONS.values(), ids=REJECTIONS.keys())
+def test_a_permanent_error_of_another_shape_is_asked_once_and_shown(
+    ralph, serve, status, body, code, says
+) -> None:
+    server = serve(Fault(status=status, body=body), HELLO)
+    ran = ralph("hi")
+    assert (ran.code, server.request_count) == (code, 1)
+    assert says in ran.last_line
+    assert '{"' not in ran.last_line, "a sentence, not JSON"
+    assert ("[hint] The conversation is larger" in ran.stderr) == (code == 3)
+
+
+# What stands in a data line of a stream, and the line that people must see.
+PASSING_STREAM_ERRORS = {
+    "OpenAI": (
+        {"error": {"message": "CUDA out of memory", "type": "server_error"}},
+        "server_error: CUDA out of memory",
+    ),
+    "a status as code": ({"error": {"message": "slow down", "code": 429}}, "slow down"),
+    "LiteLLM": (
+        {"error": {"message": "upstream died", "type": "None", "code": "500"}},
+        "upstream died",
+    ),
+    "text": ({"error": "the runner has crashed"}, "the runner has crashed"),
+    "vLLM": (
+        {"object": "error", "message": "engine dead", "type": "EngineError", "code": 500},
+        "EngineError: engine dead",
+    ),
+}
+
+
+@pytest.mark.parametrize("events_before", [0, 5])
+def test_an_error_of_another_shape_inside_a_stream_is_shown_and_asked_again(
+    ralph, serve, events_before
+) -> None:
+    """Each in a turn of its own."""
+    ralph.retry_quickly()
+    steps: list[Fault | Turn] = []
+    for name, (error, _) in PASSING_STREAM_ERRORS.items():
+        work = Turn([Text("I add it."), ToolUse("Bash", {"command": f"echo {name} >> notes.txt"})])
+        steps += [as_stream(encode_events(as_events(work)[:events_before]) + data_line(error)), work]
+    server = serve(*steps, Turn(CLOSING))
+    ran = ralph("go")
+    assert (ran.code, server.request_count) == (0, len(steps) + 1)
+    assert lines_of(ran, "error") == [says for _, says in PASSING_STREAM_ERRORS.values()]
+    assert (ralph.cwd / "notes.txt").read_text().splitlines() == [*PASSING_STREAM_ERRORS]
+
+
+REJECTING_STREAM_ERRORS = {
+    "OpenAI": ({"error": {"message": "bad schema", "type": "invalid_request_error"}}, 69, "bad schema"),
+    "a status as code": (
+        {"error": {"message": "bad schema", "type": "BadRequestError", "code": 400}},
+        69,
+        "bad schema",
+    ),
+    "a key": ({"error": {"message": "no key", "code": 401}}, 77, "no key"),
+    "overflow": ({"error": CODED_OVERFLOW}, 3, "Zu lang."),
+    "overflow of llama.cpp": ({"error": LLAMA_OVERFLOW}, 3, "available context size"),
+    "quota": ({"error": QUOTA}, 77, "You exceeded your current quota."),
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"), REJECTING_STREAM_ERRORS.values(), ids=REJECTING_STREAM_ERRORS.keys()
+)
+def test_a_rejection_of_another_shape_inside_a_stream_is_asked_once(ralph, serve, error, code, says) -> None:
+    server = serve(as_stream(data_line(error)), HELLO)
+    ran = ralph("hi")
+    assert (ran.code, server.request_count) == (code, 1)
+    assert says in ran.last_line
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def test_done_after_message_stop_is_harmless(ralph, serve) -> None:
+    streams = [as_stream(encode_events(as_events(turn)) + DONE) for turn in (WORK, Turn(CLOSING))]
+    server = serve(*streams)
+    ran = ralph("go")
+    assert (ran.code, ran.stdout, server.request_count) == (0, CLOSING + "\n", 2)
+    assert lines_of(ran, "error") == []
+    assert (ralph.cwd / "notes.txt").read_text() == "done\n"
+
+
+def test_done_instead_of_message_stop_is_a_cut_answer_and_is_asked_again(ralph, serve) -> None:
+    ralph.retry_quickly()
+    unfinished = encode_events(as_events(WORK)[:-1])
+    server = serve(as_stream(unfinished + DONE), WORK, Turn(CLOSING))
+    ran = ralph("go")
+    assert (ran.code, server.request_count) == (0, 3)
+    assert lines_of(ran, "error") == ["the answer ended before message_stop"]
+    assert (ralph.cwd / "notes.txt").read_text() == "done\n"
+
+
+def test_done_in_the_middle_is_ignored(ralph, serve) -> None:
+    events = as_events(HELLO)
+    serve(as_stream(DONE + encode_events(events[:2]) + DONE + encode_events(events[2:])))
+    assert ralph("hi").stdout == "Hello there.\n"
+
+
+def test_a_quirk_can_be_played_by_name_on_the_command_line(ralph) -> None:
+    process = ralph.start("mock-api", "quirk-end-turn-with-calls")
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().split()[-1]
+        ran = ralph("write the note", "--base-url", url)
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+    assert (ran.code, ran.stdout) == (0, CLOSING + "\n")
+
+
+def test_the_help_names_every_example(ralph) -> None:
+    text = "".join(ralph("mock-api", "--help").stdout.split())  # lines break at hyphens too
+    assert [name for name in example_names() if name.removeprefix("quirk-") not in text] == []

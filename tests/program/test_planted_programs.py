@@ -1,0 +1,160 @@
+"""Programs and modules that somebody else has put into the working directory are not run in ralph's own name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ralph.mock_api import Turn
+from tests.program.model_answers import bash, calls
+
+# As an installer writes it, but for its name: the interpreter puts the directory of the script first.
+CONSOLE_SCRIPT = "import sys\nfrom ralph.__main__ import main\nsys.exit(main())\n"
+
+# What the interpreter has loaded before ralph's first line is not among them, and cannot be helped.
+MODULES = (
+    "__future__",
+    "resource",
+    "_ctypes",
+    "signal",
+    "contextlib",
+    "json",
+    "typing",
+    "typer",
+    "httpx",
+    "rich",
+)
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    """Whatever was planted and runs leaves its name here."""
+    return tmp_path / "mark"
+
+
+def plant_programs(directory: Path, mark: Path, *names: str) -> None:
+    directory.mkdir(exist_ok=True)
+    for name in names:
+        program = directory / name
+        program.write_text(f"#!/bin/sh\necho {name} >>'{mark}'\nexit 1\n")
+        program.chmod(0o755)
+
+
+def plant_modules(directory: Path, mark: Path, *names: str) -> None:
+    directory.mkdir(exist_ok=True)
+    for name in names:
+        (directory / f"{name}.py").write_text(
+            f"open({str(mark)!r}, 'a').write('{name} ')\nraise ImportError\n"
+        )
+
+
+@pytest.mark.parametrize("entry", ["", ".", "bin", "{cwd}/bin", "{cwd}"])
+def test_a_program_that_lies_in_the_working_directory_is_not_the_tools_own(ralph, serve, mark, entry) -> None:
+    for directory in (ralph.cwd, ralph.cwd / "bin"):
+        plant_programs(directory, mark, "rg", "bash", "sh")
+    search_path = f"{entry.format(cwd=ralph.cwd)}:{ralph.environment['PATH']}"
+    ralph.environment["PATH"] = search_path
+    searches = calls(("Grep", {"pattern": "needle"}), ("Glob", {"pattern": "*.txt"}))
+    serve(searches, bash('printf %s "$PATH" >path; echo needle >found.txt'), Turn("Done."))
+    assert ralph("go").code == 0
+    assert not mark.exists()
+    assert (ralph.cwd / "path").read_text() == search_path, "commands have what the user has set"
+
+
+def test_a_loop_runs_neither_git_nor_a_shell_nor_ssh_of_the_checkout(
+    ralph, checkout, iterations, mark
+) -> None:
+    checkout.git("remote", "set-url", "origin", "ssh://git.example.test/repository")
+    plant_programs(ralph.cwd, mark, "git", "bash", "ssh", "git-upload-pack")
+    ssh = ralph.cwd.parent / "programs"
+    plant_programs(ssh, ralph.cwd.parent / "asked", "ssh")
+    ralph.environment["PATH"] = f".:{ssh}:{ralph.environment['PATH']}"
+    iterations([bash("/bin/true")])
+    ran = ralph("loop", "go", "--until", "/bin/true", "--push", "--max-iterations", "1")
+    assert "cannot push" in ran.stderr or ran.code == 78
+    assert (ralph.cwd.parent / "asked").read_text() == "ssh\n", "the user's own ssh was asked"
+    assert not mark.exists()
+
+
+def console(ralph, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    script = ralph.cwd.parent / "bin" / "ralph"
+    script.parent.mkdir()
+    script.write_text(CONSOLE_SCRIPT)
+    return subprocess.run(
+        [sys.executable, script, *arguments],
+        cwd=cwd or ralph.cwd,
+        env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("entry", ["", ".", "src", "{cwd}/src", "{link}"])
+def test_a_module_that_pythonpath_finds_in_the_working_directory_is_not_imported(
+    ralph, serve, mark, entry
+) -> None:
+    for directory in (ralph.cwd, ralph.cwd / "src"):
+        plant_modules(directory, mark, *MODULES)
+    link = ralph.cwd.parent / "link"
+    link.symlink_to(ralph.cwd / "src")
+    python_path = f"{entry.format(cwd=ralph.cwd, link=link)}{os.pathsep}{ralph.environment['PYTHONPATH']}"
+    ralph.environment["PYTHONPATH"] = python_path
+    serve(calls(("Grep", {"pattern": "needle"})), bash('printf %s "$PYTHONPATH" >path'), Turn("Done."))
+    ran = console(ralph, "go")
+    assert (ran.returncode, ran.stdout) == (0, "Done.\n"), ran.stderr
+    assert not mark.exists()
+    assert (ralph.cwd / "path").read_text() == python_path, "commands have what the user has set"
+
+
+@pytest.mark.parametrize("option", ["--cd {}", "--cd={}", "-C {}", "-qC{}"])
+def test_what_lies_in_the_directory_that_is_named_is_not_imported_either(ralph, serve, mark, option) -> None:
+    plant_modules(ralph.cwd / "src", mark, *MODULES)
+    ralph.environment["PYTHONPATH"] = f"{ralph.cwd}/src{os.pathsep}{ralph.environment['PYTHONPATH']}"
+    serve(Turn("Done."))
+    ran = console(ralph, "run", "go", *option.format(ralph.cwd.name).split(), cwd=ralph.cwd.parent)
+    assert (ran.returncode, ran.stdout) == (0, "Done.\n"), ran.stderr
+    assert not mark.exists()
+
+
+def test_what_an_iteration_writes_is_not_imported_by_the_next(ralph, iterations, mark) -> None:
+    """Not even by the interpreter itself, before ralph's first line: a loop starts its own isolated."""
+    ralph.environment["PYTHONPATH"] = f".{os.pathsep}{ralph.environment['PYTHONPATH']}"
+    code = f"import os\nif 'ANTHROPIC_API_KEY' in os.environ: open({str(mark)!r}, 'w')\n"
+    names = [f"{name}.py" for name in ("sitecustomize", "usercustomize", *MODULES)]
+    plants = calls(*(("Write", {"file_path": name, "content": code}) for name in names))
+    iterations([plants], [calls(("Glob", {"pattern": "*"})), bash('printf %s "$PYTHONPATH" >path')])
+    ran = ralph("loop", "go", "--max-iterations", "2")
+    assert ran.code == 0, ran.stderr
+    assert all((ralph.cwd / name).exists() for name in names)
+    assert not mark.exists()
+    assert (ralph.cwd / "path").read_text() == ralph.environment["PYTHONPATH"]
+
+
+def test_where_ralphs_own_modules_are_left_out_that_is_said_in_one_line(ralph) -> None:
+    (ralph.cwd / "ralph").symlink_to(Path(ralph.environment["PYTHONPATH"]) / "ralph")
+    ralph.environment["PYTHONPATH"] = "."
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", CONSOLE_SCRIPT, "go"],  # without installed packages
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (78, "")
+    assert ran.stderr == (
+        f"ralph: module typer not found; PYTHONPATH names {ralph.cwd}, but ralph imports nothing from the working "
+        "directory: install ralph elsewhere, or run it from another directory\n"
+    )
+
+
+def test_packages_that_are_installed_in_the_working_directory_stay(ralph) -> None:
+    del ralph.environment["PYTHONPATH"]
+    ralph.cwd = Path(sys.prefix).parent  # as with a virtual environment inside a checkout
+    assert ralph("--help").code == 0

@@ -1,0 +1,29 @@
+"""A tree that starts processes faster than it can be looked through ends with its command, in time."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+
+import pytest
+
+from tests.program import process_storm
+from tests.program.conftest import processes_of, wait_until
+from tests.program.model_answers import bash
+
+WITHIN_S = 10
+"""Five seconds of grace after a signal, and what a busy machine takes."""
+SELF_LIMIT_S = 40
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere orphans cannot be found")
+def test_a_storm_of_processes_stands_still_before_it_is_killed(ralph, serve) -> None:
+    words = [sys.executable, "-S", process_storm.__file__, str(ralph.cwd), str(SELF_LIMIT_S)]
+    serve(bash(shlex.join(words)))
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "all there").exists)
+    stopped, took_s = ralph.stopped_by(process, signal.SIGTERM)
+    assert (stopped.code, processes_of(ralph)) == (143, [])
+    assert not (ralph.cwd / "respawned").exists(), "something could act while the others were being killed"
+    assert took_s < WITHIN_S

@@ -1,0 +1,501 @@
+"""A run that ended goes on where it was, however it ended: killed, given up, stopped, its journal torn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.conversation.journal_lines import FORMAT, Record, line_of, read_lines
+from ralph.mock_api import Fault, MockApi, Scenario, Step, Text, Thinking, ToolUse, Turn
+from ralph.sessions.journal import FileJournal
+from tests.journals.corpus import EXPECTED, JOURNALS
+from tests.program.conftest import Finished, Ralph, ralph_in, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from ralph.mock_api import RecordedRequest
+
+ID = "00000000-0000-4000-8000-00000000000a"
+OTHER_ID = "00000000-0000-4000-8000-00000000000b"
+KILL_RALPH = "kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status); sleep 30"
+"""In a command: the launcher of commands stands between it and ralph."""
+APPEND = ToolUse("Bash", {"command": "echo done >> effects.txt"}, id="call")
+THOUGHT = Thinking("Hm, 世界?", signature="c2lnbmF0dXJl")
+CALLS = {
+    "Bash": APPEND,
+    "Read": ToolUse("Read", {"file_path": "file.txt"}, id="call"),
+    "Write": ToolUse("Write", {"file_path": "file.txt", "content": "new\n"}, id="call"),
+    "Edit": ToolUse("Edit", {"file_path": "file.txt", "old_string": "old", "new_string": "new"}, id="call"),
+}
+
+
+def journal_of(ralph: Ralph, session_id: str = ID) -> Path:
+    [path] = ralph.cwd.parent.rglob(f"{session_id}.jsonl")
+    return path
+
+
+def result_in(request: RecordedRequest) -> dict[str, Any]:
+    """The result of the one call that its last message answers."""
+    blocks: list[dict[str, Any]] = request.json()["messages"][-1]["content"]
+    [result] = [block for block in blocks if block["type"] == "tool_result"]
+    return result
+
+
+def effects(ralph: Ralph) -> list[str]:
+    path = ralph.cwd / "effects.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def messages_in(request: RecordedRequest) -> list[dict[str, Any]]:
+    """Without the cache markers, which move on."""
+    messages: list[dict[str, Any]] = request.json()["messages"]
+    for message in messages:
+        for block in message["content"]:
+            block.pop("cache_control", None)
+    return messages
+
+
+# What was killed: P1 and P2
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Callable[..., tuple[Ralph, bytes]]:
+    """Of a whole run with one call of this tool: who ran it, and the journal. It is run once for all rows."""
+
+    @cache
+    def run(tool: str, before: str | None = "old\n") -> tuple[Ralph, bytes]:
+        ralph = ralph_in(tmp_path_factory.mktemp(tool))
+        if before is not None:
+            (ralph.cwd / "file.txt").write_text(before)
+        with MockApi(Scenario([Turn([CALLS[tool]]), Turn("Done.")])) as server:
+            assert ralph("go", "--session-id", ID, "--base-url", server.base_url).code == 0
+        return ralph, journal_of(ralph).read_bytes()
+
+    return run
+
+
+def go_on_after(kind: str, recorded: tuple[Ralph, bytes], file: Callable[[Path], object]) -> dict[str, Any]:
+    """The result that the model gets when the run ended after this record, and `file` has been at file.txt."""
+    ralph, journal = recorded
+    journal_of(ralph).write_bytes(journal)
+    cut_after(journal_of(ralph), kind)
+    for name in ("effects.txt", "file.txt"):
+        (ralph.cwd / name).unlink(missing_ok=True)
+    file(ralph.cwd / "file.txt")
+    with MockApi(Scenario([Turn("Done.")])) as server:
+        assert ralph("--resume", ID, "--base-url", server.base_url, "--max-time", "20s").code == 0
+        return result_in(server.requests[-1])
+
+
+@pytest.mark.parametrize(
+    ("tool", "after", "found", "left", "told"),
+    [
+        ("Bash", "assistant", None, ["done"], "(no output)"),
+        ("Bash", "tool_intent", None, [], "its effects are unknown"),
+        ("Bash", "tool_result", None, [], "(no output)"),
+        ("Read", "tool_intent", "changed\n", "changed\n", "changed"),
+        ("Write", "assistant", "old\n", "new\n", "Replaced"),
+        ("Write", "tool_intent", "old\n", "new\n", "Replaced"),
+        ("Write", "tool_intent", "new\n", "new\n", "Done before"),
+        ("Write", "tool_intent", "other\n", "other\n", "neither the old content nor the new"),
+        ("Write", "tool_result", "other\n", "other\n", "Replaced"),
+        ("Edit", "tool_intent", "old\n", "new\n", "Edited"),
+        ("Edit", "tool_intent", "new\n", "new\n", "Done before"),
+        ("Edit", "tool_intent", "new old\n", "new old\n", "neither the old content nor the new"),
+    ],
+)
+def test_p2_a_run_that_ended_after_this_record_settles_its_call_exits_0(
+    recorded, tool, after, found, left, told
+) -> None:
+    """`found`: what the file holds when the run goes on; `left`: what it holds, or what was run, in the end."""
+    ralph, _ = recorded(tool)
+    result = go_on_after(after, recorded(tool), lambda path: path.write_text(found or ""))
+    assert (effects(ralph) if tool == "Bash" else (ralph.cwd / "file.txt").read_text()) == left
+    assert told in result["content"]
+    assert result.get("is_error", False) == ("unknown" in told or "neither" in told)
+
+
+def cut_after(journal: Path, kind: str) -> None:
+    records = read_lines(journal.read_bytes()).records
+    [at] = [record.seq for record in records if record.kind == kind][:1]
+    journal.write_bytes(b"".join(map(line_of, records[: at + 1])))
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ("old\n", "neither the old content nor the new"),
+        (None, "file.txt is a FIFO; only regular files can be written"),
+    ],
+)
+def test_p2_an_interrupted_write_whose_file_is_a_fifo_now_is_an_error_exits_0(recorded, before, told) -> None:
+    result = go_on_after("tool_intent", recorded("Write", before), os.mkfifo)
+    assert (told in result["content"], result["is_error"]) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        (f"{KILL_RALPH}; echo done >> effects.txt", 0),
+        (f"echo done >> effects.txt; {KILL_RALPH}", 1),
+    ],
+)
+def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serve, command, count) -> None:
+    server = serve(Turn([ToolUse("Bash", {"command": command}), APPEND]), Turn("Done."))
+    assert ralph("go", "--session-id", ID).code == -signal.SIGKILL
+    assert ralph("--resume", ID).code == 0
+    assert effects(ralph) == ["done"] * (count + 1), "the second call had not begun"
+    first, second = server.requests[-1].json()["messages"][-1]["content"]
+    assert (first["is_error"], second.get("is_error")) == (True, None)
+    assert "its effects are unknown" in first["content"]
+
+
+def test_p1_the_request_after_a_kill_is_the_one_before_to_the_byte_exits_0(ralph, serve) -> None:
+    server = serve(
+        Turn([THOUGHT, Text("I work."), APPEND]),
+        Step(Turn("never"), Fault(stall_after_events=3)),
+        Turn("Done."),
+    )
+    process = ralph.start("go", "--session-id", ID)
+    assert server.wait_for_requests(2)
+    process.kill()
+    ralph.finish(process)
+    assert ralph("--resume", ID).code == 0
+    assert server.requests[1].body == server.requests[2].body
+    assert b'"signature":"c2lnbmF0dXJl"' in (server.requests[2].body or b"")
+    assert effects(ralph) == ["done"]
+
+
+def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_exits_2(ralph, serve) -> None:
+    serve(Turn("Done."))
+    assert ralph("go", "--session-id", ID).code == 0
+    cut_after(journal_of(ralph), "run")
+    ran = ralph("--resume", ID)
+    assert ran.code == 2
+    assert f"nothing to go on with in session {ID}" in ran.last_line
+
+
+# Given up and stopped
+
+
+def test_a_run_that_gave_up_goes_on_with_the_same_request_exits_75_or_0(ralph, serve) -> None:
+    server = serve(Turn([THOUGHT, APPEND]), Fault(status=529), Turn("Done."))
+    failed = ralph("go", "--session-id", ID, "--retry", "off")
+    assert failed.code == 75
+    assert f"ralph --resume {ID[:8]}" in failed.stderr
+    assert ralph("--resume", ID[:8]).code == 0
+    assert server.requests[1].body == server.requests[2].body
+    assert effects(ralph) == ["done"]
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_request_exits_130_or_0(ralph, serve) -> None:
+    server = serve(Turn([THOUGHT, APPEND]), Step(Turn("never"), Fault(stall_after_events=3)), Turn("Done."))
+    process = ralph.start("go", "--session-id", ID)
+    assert server.wait_for_requests(2)
+    assert ralph.stopped_by(process, signal.SIGINT)[0].code == 130
+    assert ralph("--resume", ID).code == 0
+    assert server.requests[1].body == server.requests[2].body
+    assert effects(ralph) == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"), [(["--max-turns", "2"], 3), (["--max-time", "2"], 124)], ids=["turns", "time"]
+)
+def test_a_run_that_met_its_limit_goes_on_and_is_told_exits_3_124_or_0(ralph, serve, limit, code) -> None:
+    step = Turn("So far.") if code == 3 else Step(Turn("never"), Fault(stall_before_headers_s=60))
+    server = serve(Turn([THOUGHT, APPEND]), step, Turn("Done."))
+    assert ralph("go", "--session-id", ID, *limit).code == code
+    assert ralph("--resume", ID).code == 0
+    before, after = messages_in(server.requests[1]), messages_in(server.requests[2])
+    assert "no longer holds" in after[-1]["content"].pop()["text"]
+    assert after[: len(before)] == before
+    assert effects(ralph) == ["done"]
+
+
+# Which session
+
+
+def test_continue_takes_the_last_session_of_this_directory_exits_0(ralph, serve) -> None:
+    server = serve(*map(Turn, ("one", "two", "elsewhere", "three")))
+    elsewhere = ralph.cwd / "elsewhere"
+    elsewhere.mkdir()
+    for words in (("first", "--session-id", ID), ("second",), ("third", "--cd", str(elsewhere))):
+        assert ralph(*words).code == 0
+    assert ralph("--continue", "fourth").code == 0
+    said = [message["content"][0]["text"] for message in messages_in(server.requests[-1])]
+    assert said == ["second", "two", "fourth"]
+
+
+def test_a_prefix_of_several_sessions_names_them_exits_2(ralph, serve) -> None:
+    serve(Turn("one"), Turn("two"), Turn("three"))
+    assert [ralph("go", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]
+    ran = ralph("--resume", ID[:8], "on")
+    assert ran.code == 2
+    assert ID in ran.last_line
+    assert OTHER_ID in ran.last_line
+    assert ralph("--resume", ID, "on").code == 0
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"seq":9,"ki'])
+def test_a_fork_leaves_the_old_journal_as_it_was_exits_0(ralph, serve, torn) -> None:
+    server = serve(Turn([THOUGHT, APPEND]), Fault(status=529), Turn("Done."))
+    assert ralph("go", "--session-id", ID, "--retry", "off").code == 75
+    old = journal_of(ralph).read_bytes() + torn
+    journal_of(ralph).write_bytes(old)
+    ran = ralph("-r", ID, "--fork-session", "--session-id", OTHER_ID, "--output-format", "json")
+    assert (ran.code, ran.result["session_id"]) == (0, OTHER_ID)
+    assert journal_of(ralph).read_bytes() == old
+    assert read_lines(journal_of(ralph, OTHER_ID).read_bytes()).records[0].fields["forked_from"] == ID
+    assert server.requests[1].body == server.requests[2].body
+    assert effects(ralph) == ["done"]
+
+
+# Torn and damaged: P3
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Iterator[tuple[Ralph, bytes]]:
+    """One that changed nothing, for all rows: who ran it, and its journal. Further requests get the end."""
+    first = Turn([THOUGHT, ToolUse("Bash", {"command": "true"}), ToolUse("Glob", {"pattern": "*"})])
+    ralph = ralph_in(tmp_path_factory.mktemp("whole"))
+    with MockApi(
+        script=lambda request, _: Turn("Done.") if len(request.json()["messages"]) > 1 else first
+    ) as server:
+        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        assert ralph("go", "--session-id", ID).code == 0
+        yield ralph, journal_of(ralph).read_bytes()
+
+
+def resumed(ralph: Ralph, place: Path, journals: Iterable[bytes]) -> list[tuple[Finished, Path]]:
+    """Each of them gone on with, in a session directory of its own; some at a time."""
+
+    def resume(number: int, data: bytes) -> tuple[Finished, Path]:
+        path = place / f"sessions-{number}" / "any" / f"{ID}.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+        return ralph("--resume", ID, "--session-dir", str(path.parents[1])), path
+
+    with ThreadPoolExecutor(4) as pool:
+        return [*pool.map(resume, *zip(*enumerate(journals), strict=True))]
+
+
+def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(whole_run, tmp_path) -> None:
+    """Once in each line. That each byte leaves the whole lines before it, tests/conversation/test_journal_lines.py shows."""
+    ralph, journal = whole_run
+    ends = [at + 1 for at, byte in enumerate(journal) if byte == ord("\n")]
+    # The lines take turns: cut before its break, after it, in the middle of the next one, after its first byte.
+    in_turn = [
+        (end - 1, end, end + (then - end) // 2, end + 1)[number % 4]
+        for number, (end, then) in enumerate(pairwise(ends))
+    ]
+    cuts = [0, ends[0] // 2, *in_turn, len(journal) - 1, len(journal)]
+    for cut, (ran, path) in zip(cuts, resumed(ralph, tmp_path, [journal[:cut] for cut in cuts]), strict=True):
+        whole = max((end for end in ends if end <= cut + 1), default=0)  # a line is whole without its break
+        kinds = [record.kind for record in read_lines(journal[:whole]).records]
+        assert ran.code == (0 if "user" in kinds and "delivery" not in kinds else 2), (cut, ran.stderr)
+        torn = path.with_suffix(".torn")
+        if "user" not in kinds:  # nothing goes on, and nothing is touched
+            assert (path.read_bytes(), torn.exists()) == (journal[:cut], False)
+            continue
+        assert path.read_bytes().startswith(journal[:whole])
+        assert (torn.read_bytes() if torn.exists() else b"") == journal[whole:cut]
+
+
+def test_p3_a_flipped_bit_is_damage_and_nothing_is_touched_exits_74(whole_run, tmp_path) -> None:
+    """In the first lines, between them and at the end; any bit of a line: tests/conversation/test_journal_lines.py."""
+    ralph, journal = whole_run
+    lines = journal.splitlines(keepends=True)
+    middles = [sum(map(len, lines[:at])) + len(line) // 2 for at, line in enumerate(lines)]
+    places = [*middles[:2], middles[len(lines) // 2], len(lines[0]) - 1, len(journal) - 2]
+    damaged = [journal[:at] + bytes([journal[at] ^ 1]) + journal[at + 1 :] for at in places]
+    for data, (ran, path) in zip(damaged, resumed(ralph, tmp_path, damaged), strict=True):
+        assert ran.code == 74
+        assert ran.last_line.startswith(f"[ralph] io_error (exit 74): the journal {path} is damaged: line")
+        assert path.read_bytes() == data
+        assert [*path.parent.iterdir()] == [path]
+
+
+def test_p3_a_tail_of_nul_bytes_is_damage_and_no_command_runs_again_exits_74(recorded, tmp_path) -> None:
+    """A power cut, a snapshot: the file has its length, and its last blocks nothing."""
+    ralph, journal = recorded("Bash")
+    before = effects(ralph)
+    intent = journal.index(b'{"seq":', journal.index(b'"kind":"assistant"'))
+    half = journal.index(b'"kind":"tool_result"')
+    tails = [
+        journal + bytes(4096),
+        journal[:half] + bytes(len(journal) - half),
+        journal[:intent] + bytes(len(journal) - intent),
+        journal[:intent] + bytes(100) + journal[intent + 100 :],
+    ]
+    for data, (ran, path) in zip(tails, resumed(ralph, tmp_path, tails), strict=True):
+        assert ran.code == 74
+        where = f"the journal {path} is damaged: line {data[: data.index(0)].count(10) + 1} holds NUL bytes"
+        assert where in ran.last_line
+        assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}` tells" in ran.last_line
+        assert (path.read_bytes(), [*path.parent.iterdir()]) == (data, [path])
+        shown = ralph("sessions", "show", ID, "--session-dir", str(path.parents[1]))
+        assert (shown.code, "> go" in shown.stdout, "NUL bytes" in shown.stdout) == (74, True, True)
+    assert effects(ralph) == before
+
+
+def test_p3_a_session_with_nul_bytes_is_not_passed_over_for_an_older_one_exits_74(ralph, serve) -> None:
+    server = serve(Turn("Done."), Turn("Done."))
+    assert ralph("older").code == 0
+    assert ralph("go", "--session-id", ID).code == 0
+    path = journal_of(ralph)
+    whole = path.read_bytes()
+    prompt = whole.index(b'"kind":"user"')
+    for kept in (whole.rindex(b"\n", 0, prompt) + 1, prompt + 20):
+        path.write_bytes(whole[:kept] + bytes(len(whole) - kept))
+        ran = ralph("-c", "on")
+        assert ran.code == 74
+        assert "holds NUL bytes" in ran.last_line
+    assert len(server.requests) == 2
+
+
+def test_p3_what_was_torn_before_is_never_overwritten_exits_0(ralph, serve) -> None:
+    serve(Fault(status=529), Fault(status=529), Turn("Done."))
+    assert ralph("go", "--session-id", ID, "--retry", "off").code == 75
+    path = journal_of(ralph)
+    tears = [b'{"seq":9,"ki', b'{"seq":99,"kin']
+    for torn, code in zip(tears, (75, 0), strict=True):
+        path.write_bytes(path.read_bytes() + torn)
+        assert ralph("--resume", ID, "--retry", "off").code == code
+    assert sorted(torn.read_bytes() for torn in path.parent.glob("*.torn")) == sorted(tears)
+
+
+NONSENSE: dict[str, tuple[str, dict[str, Any]]] = {
+    "a prompt without a block": ("user", {"content": []}),
+    "a result before any message": ("tool_result", {"tool_use_id": "c", "content": "x"}),
+    "an answer without a message": ("assistant", {}),
+}
+
+
+@pytest.mark.parametrize("record", NONSENSE.values(), ids=NONSENSE)
+def test_p3_a_record_that_no_run_writes_is_damage_with_a_valid_checksum_too_exits_74(
+    whole_run, tmp_path, record
+) -> None:
+    ralph, journal = whole_run
+    whole = journal.splitlines(keepends=True)
+    prompt = {"content": [{"type": "text", "text": "go"}]}
+    data = b"".join([*whole[:2], line_of(Record(2, *record)), line_of(Record(3, "user", prompt))])
+    [(ran, path)] = resumed(ralph, tmp_path, [data])
+    assert ran.code == 74
+    assert "makes no sense" in ran.last_line
+    assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}`" in ran.last_line
+    assert path.read_bytes() == data
+    exported = ralph("sessions", "export", ID, "--format", "json", "--session-dir", str(path.parents[1]))
+    assert (exported.code, len(exported.stderr.splitlines())) == (74, 1)
+
+
+# In use: P13
+
+
+@pytest.fixture
+def held(ralph, serve) -> MockApi:
+    """A session that failed at first; gone on with, it runs a command until there is a file `release`."""
+    wait = ToolUse("Bash", {"command": "touch started; until [ -e release ]; do sleep 0.02; done"})
+
+    def answer(request: RecordedRequest, index: int) -> Fault | Turn:
+        if index == 0:
+            return Fault(status=529)
+        is_first = len(messages := messages_in(request)) == 1 and messages[0]["content"][0]["text"] == "go"
+        return Turn([wait]) if is_first else Turn("Done.")
+
+    server: MockApi = serve(script=answer)
+    assert ralph("go", "--session-id", ID, "--retry", "off").code == 75
+    return server
+
+
+def test_p13_a_second_run_of_a_session_names_the_holder_exits_78(ralph, held) -> None:
+    process = ralph.start("--resume", ID)
+    wait_until((ralph.cwd / "started").exists)
+    started_s = time.monotonic()
+    second = ralph("--resume", ID)
+    assert time.monotonic() - started_s < 5, "it does not wait; a second on a machine with nothing else to do"
+    assert second.code == 78
+    assert f"session {ID} is in use by process {process.pid}, since 2" in second.last_line
+    assert ralph("other", "--session-id", OTHER_ID).code == 0, "other sessions of the directory run"
+    (ralph.cwd / "release").touch()
+    assert ralph.finish(process).code == 0
+
+
+def test_p13_a_lock_whose_holder_was_killed_is_none_exits_0(ralph, held) -> None:
+    process = ralph.start("--resume", ID)
+    wait_until((ralph.cwd / "started").exists)
+    process.kill()
+    ralph.finish(process)
+    assert ralph("--resume", ID).code == 0
+
+
+def test_p13_of_twenty_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held) -> None:
+    processes = [ralph.start("--resume", ID) for _ in range(20)]
+    wait_until(lambda: sum(process.poll() is not None for process in processes) == 19, 20)
+    (ralph.cwd / "release").touch()
+    assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 19]
+    assert held.request_count == 3
+
+
+def test_p13_a_run_that_has_ended_is_not_named_as_the_holder_exits_78(ralph, held) -> None:
+    holder = FileJournal.open(journal_of(ralph))  # as a new run's process does before it has written anything
+    try:
+        ran = ralph("--resume", ID)
+    finally:
+        holder.close()
+    assert ran.code == 78
+    assert ran.last_line.endswith(f"session {ID} is in use by another process")
+
+
+# Of another version: P14
+
+
+def with_opening(journal: bytes, **fields: Any) -> bytes:
+    opening, *rest = read_lines(journal).records
+    changed = Record(0, opening.kind, {**opening.fields, **fields})
+    return b"".join(map(line_of, [changed, *rest]))
+
+
+def test_p14_a_journal_of_a_newer_format_says_who_made_it_exits_78(whole_run, tmp_path) -> None:
+    ralph, journal = whole_run
+    newer = with_opening(journal, format=FORMAT + 1, ralph="99.0.0")
+    [(ran, path)] = resumed(ralph, tmp_path, [newer])
+    assert ran.code == 78
+    assert "made by ralph 99.0.0" in ran.last_line
+    assert path.read_bytes() == newer
+
+
+@pytest.mark.parametrize("rest", [b'{"seq":9,"ki', b"lines of another kind\n"])
+def test_p14_a_journal_of_a_newer_format_is_left_as_it_is_whatever_follows_exits_78(
+    whole_run, tmp_path, rest
+) -> None:
+    ralph, journal = whole_run
+    newer = with_opening(journal, format=FORMAT + 1, ralph="99.0.0") + rest
+    [(ran, path)] = resumed(ralph, tmp_path, [newer])
+    assert ran.code == 78
+    assert "made by ralph 99.0.0" in ran.last_line
+    assert path.read_bytes() == newer
+    assert [*path.parent.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("name", ["amended", "out-of-time", "stopped-in-a-command"])
+def test_p14_a_journal_recorded_long_ago_goes_on_with_its_own_request_exits_0(
+    ralph, serve, tmp_path, name
+) -> None:
+    server = serve(Turn("Done."))
+    recorded = (JOURNALS / f"{name}.jsonl").read_bytes()
+    [(ran, _)] = resumed(ralph, tmp_path, [with_opening(recorded, id=ID, cwd=str(ralph.cwd))])
+    assert ran.code == 0
+    [request] = server.requests
+    digest = hashlib.sha256(request.body or b"").hexdigest()
+    assert digest == json.loads(EXPECTED.read_text())[name]["request_sha256"]

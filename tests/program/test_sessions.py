@@ -1,0 +1,267 @@
+"""`ralph sessions` over journals that real runs wrote: completed, failed, killed, running, forked."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ralph.mock_api import Fault, Text, ToolUse, Turn
+from tests.program.conftest import KEY, wait_until
+from tests.program.kept_sessions import HELLO, LOOKS, journals, listed, only_journal
+
+
+@pytest.fixture
+def session(ralph, serve) -> Path:
+    """One completed session, with a call that failed."""
+    serve(LOOKS, HELLO)
+    assert ralph("look at it").code == 0
+    return only_journal(ralph)
+
+
+def start_call_that_lasts(ralph, serve) -> subprocess.Popen[bytes]:
+    marker = ralph.cwd / "started"
+    serve(Turn(content=[Text("I wait."), ToolUse("Bash", {"command": f"touch {marker}; sleep 60"})]), HELLO)
+    process: subprocess.Popen[bytes] = ralph.start("wait a long time")
+    wait_until(marker.exists)
+    return process
+
+
+def test_a_completed_session_is_listed_shown_and_exported(ralph, session) -> None:
+    line = ralph("sessions", "ls")
+    assert line.code == 0
+    assert line.stdout.split()[0] == session.stem[:8]
+    assert line.stdout.split()[3:5] == ["completed", "2"]
+    assert line.stdout.endswith("look at it\n")
+    assert len(line.stdout) <= 81
+    shown = ralph("sessions", "show")
+    assert shown.code == 0
+    story = re.sub(r"\[turn (\d)\] (\S+) answered in [\d.]+s: .*, \$[\d.]+\n", r"(\1 by \2)\n", shown.stdout)
+    model = "claude-sonnet-5-5"
+    looked = f"(1 by {model})\nI look.\n[tool] Bash: echo found; exit 3\n  failed:\n  | found\n"
+    assert f"> look at it\n{looked}" in story
+    assert f"(2 by {model})\nHello there.\n[ralph] completed [2 turns, " in story
+    assert f'go on with: ralph --resume {session.stem[:8]} "what' in shown.stdout
+    assert "\x1b" not in shown.stdout
+    exported = ralph("sessions", "export", session.stem[:6])
+    assert exported.code == 0
+    assert "### Call: `Bash`" in exported.stdout
+    assert (line.stderr, shown.stderr, exported.stderr) == ("", "", "")
+
+
+def test_the_exported_messages_are_what_the_server_got(ralph, ralph_here, serve) -> None:
+    server = serve(LOOKS, HELLO)
+    ralph("look at it", "--model", "qwen3")
+    exported = json.loads(ralph_here("sessions", "export", "--format", "json").stdout)
+    request = json.loads(server.requests[-1].body)
+    assert exported["messages"][:-1] == request["messages"]
+    assert exported["runs"][0]["request"] | {"messages": request["messages"]} == request
+    assert exported["totals"] | {"turns": 2, "cost_usd": None} == exported["totals"]
+
+
+def test_a_run_that_failed_is_told_with_its_retries(ralph, ralph_here, serve) -> None:
+    ralph.retry_quickly()
+    serve(*[Fault(status=529)] * 5)
+    assert ralph("try it").code == 75
+    assert listed(ralph_here)[0]["outcome"] == "api_unavailable"
+    shown = ralph_here("sessions", "show").stdout
+    assert shown.count("[error] HTTP 529") == 5
+    last = shown.index("[retry] Attempt 4/4: 529 — waiting 0.08s\n[error] HTTP 529")
+    assert (
+        last < shown.index("[retry] Failed after 4 retries: HTTP 529") < shown.index("[turn 1] 5 attempts in")
+    )
+    assert "[ralph] api_unavailable (exit 75): HTTP 529" in shown
+    assert shown.endswith(f"[ralph] go on with: ralph --resume {only_journal(ralph).stem[:8]}\n")
+
+
+def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, ralph_here, serve) -> None:
+    process = start_call_that_lasts(ralph, serve)
+    assert listed(ralph_here)[0]["outcome"] == "running"
+    shown = ralph_here("sessions", "show").stdout
+    assert "  under way\n[running] process " in shown
+    assert "go on with" not in shown
+    assert "still running" in ralph_here("sessions", "export").stdout
+    process.kill()
+    process.communicate(timeout=10)
+    assert listed(ralph_here)[0]["outcome"] == "killed"
+    shown = ralph_here("sessions", "show").stdout
+    assert "I wait.\n[tool] Bash: touch " in shown
+    assert "  killed while it ran: its effects are unknown\n[killed] here: " in shown
+    assert "go on with: ralph --resume" in shown
+    assert ralph("-c").code == 0, "looking has left nothing behind"
+    assert "[run 2] " in ralph_here("sessions", "show").stdout
+
+
+def test_looking_at_a_running_session_never_gets_in_its_way(ralph, serve) -> None:
+    steps = [Turn(content=[ToolUse("Bash", {"command": f"sleep 0.1; echo {n}"})]) for n in range(6)]
+    serve(*steps, HELLO)
+    process = ralph.start("work")
+    wait_until(lambda: bool(journals(ralph)))
+    seen = set()
+    while process.poll() is None:
+        seen.add(str(listed(ralph)[0]["outcome"]))
+        assert ralph("sessions", "show").code == 0
+    assert ralph.finish(process).code == 0
+    assert seen <= {"running", "empty", "completed"}
+    assert "running" in seen
+
+
+def test_a_fork_is_a_session_of_its_own_and_counts_its_own_runs(ralph, ralph_here, serve, session) -> None:
+    server = serve(HELLO)
+    assert ralph("-c", "--fork-session", "and now?", "--base-url", server.base_url).code == 0
+    new, old = listed(ralph_here)
+    assert (new["forked_from"], old["id"]) == (session.stem, session.stem)
+    assert (new["turns"], new["runs"], old["turns"]) == (1, 1, 2)
+    assert new["task"] == "look at it"
+    shown = ralph_here("sessions", "show").stdout
+    assert f"forked    from {session.stem}" in shown
+    assert "claude-sonnet-5-5, copied from the session that this one was forked from\n" in shown
+
+
+def test_an_empty_store_is_one_line_and_nothing_is_made(ralph, ralph_here) -> None:
+    for arguments in ([], ["--all"]):
+        ran = ralph_here("sessions", "ls", *arguments)
+        assert (ran.code, ran.stdout) == (0, "")
+        assert "no session" in ran.stderr
+        assert len(ran.stderr.splitlines()) == 1
+    assert listed(ralph_here) == []
+    assert list(Path(ralph.environment["HOME"]).iterdir()) == []
+
+
+def test_an_unknown_or_ambiguous_id_is_one_line(ralph, ralph_here, session, serve) -> None:
+    serve(HELLO, HELLO)
+    ids = [f"aaaaaaaa-0000-4000-8000-00000000000{n}" for n in range(2)]
+    for name in ids:
+        ralph("hi", "--session-id", name)
+    for command in ("show", "export"):
+        ran = ralph_here("sessions", command, "aaaa")
+        assert (ran.code, ran.stdout) == (2, "")
+        assert all(name in ran.stderr for name in ids)
+        ran = ralph_here("sessions", command, "zzzz")
+        assert (ran.code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
+        assert ralph_here("sessions", command, " ").code == 2
+    assert f"ralph --resume {ids[1]} " in ralph_here("sessions", "show", ids[1]).stdout, (
+        "8 characters are not enough"
+    )
+
+
+def test_sessions_of_other_directories_are_listed_with_all(ralph, ralph_here, session) -> None:
+    ralph.cwd = ralph.cwd / "below"
+    ralph.cwd.mkdir()
+    assert "no session of" in ralph_here("sessions", "ls").stderr
+    assert ralph_here("sessions", "show").code == 2
+    line = ralph_here("sessions", "ls", "--all").stdout
+    assert "/work  completed" in line
+    assert len(line) <= 121
+    shown = ralph_here("sessions", "show", session.stem).stdout
+    assert f"--resume {session.stem[:8]} --cd {ralph.cwd.parent}" in shown
+    ralph.cwd.rmdir()
+
+
+def test_another_place_is_looked_at_and_not_made(ralph, ralph_here, serve, tmp_path) -> None:
+    serve(HELLO)
+    ralph("hi", "--session-dir", "mine")
+    assert len(listed(ralph_here, "--session-dir", "mine")) == 1
+    assert "--session-dir" in ralph_here("sessions", "show", "--session-dir", "mine").stdout
+    assert listed(ralph_here, "--session-dir", str(tmp_path / "typo")) == []
+    assert not (tmp_path / "typo").exists()
+
+
+def test_the_newest_is_first_and_a_reader_that_leaves_is_no_error(ralph, ralph_here, serve) -> None:
+    serve(*[Turn(content="line\n" * 60_000)] * 2)
+    for name in ("alpha", "omega"):
+        ralph(name)
+    os.utime(next(path for path in journals(ralph) if b'"alpha"' in path.read_bytes()), (1, 1))
+    assert [session["task"] for session in listed(ralph_here)] == ["omega", "alpha"]
+    for command in ("ls", "ls --format json", "show", "export", "export --format json"):
+        script = f"{sys.executable} -m ralph sessions {command} | head -1; exit ${{PIPESTATUS[0]}}"
+        ran = subprocess.run(
+            ["bash", "-c", script],
+            cwd=ralph.cwd,
+            env=ralph.environment,
+            check=False,
+            capture_output=True,
+            timeout=30,
+        )
+        assert (ran.returncode, ran.stderr) == (0, b""), command
+
+
+def test_a_full_disk_is_one_line_and_an_io_error(ralph, session) -> None:
+    for command in (["ls"], ["show"], ["export"]):
+        with Path("/dev/full").open("wb") as full:
+            process = ralph.start("sessions", *command, stdout=full)
+            _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 74
+        assert len(stderr.splitlines()) == 1
+
+
+def on_a_terminal(ralph, *arguments: str) -> str:
+    main, terminal = pty.openpty()
+    process = ralph.start("sessions", *arguments, stdout=terminal)
+    os.close(terminal)
+    shown = b""
+    try:
+        while piece := os.read(main, 65_536):
+            shown += piece
+    except OSError:  # Linux's way to say that the other end is closed
+        pass
+    os.close(main)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    return shown.decode()
+
+
+def test_a_terminal_gets_a_header_and_colour_unless_it_wants_none(ralph, session) -> None:
+    assert "\x1b[2mID" in on_a_terminal(ralph, "ls")
+    assert "\x1b[34m[tool] Bash" in on_a_terminal(ralph, "show")
+    ralph.environment["NO_COLOR"] = "1"
+    assert on_a_terminal(ralph, "ls").startswith("ID ")
+    assert "\x1b" not in on_a_terminal(ralph, "ls") + on_a_terminal(ralph, "show")
+
+
+def test_the_demo_can_be_read_as_a_story(ralph, ralph_here) -> None:
+    kept = Path(ralph("demo", "--speed", "100", "--keep").stdout.splitlines()[-1].removeprefix("Kept: "))
+    ralph.cwd = kept
+    shown = ralph_here("sessions", "show", "--session-dir", str(kept.parent / "sessions")).stdout
+    for words in (
+        "429 — waiting",
+        "529 — waiting",
+        "[discarded] an answer does not count",
+        "[tool] Edit: invoice.py",
+    ):
+        assert words in shown
+    assert shown.count("[retry] Recovered after 1 retries") == 3
+    subprocess.run(["rm", "-r", str(kept.parent)], check=True)
+
+
+def test_a_key_is_in_no_export(ralph, ralph_here, serve) -> None:
+    serve(Turn(content=[ToolUse("Bash", {"command": f"echo {KEY[:9]}; echo {KEY[9:]}"})]), HELLO)
+    ralph("hi")
+    assert KEY not in ralph_here("sessions", "export", "--format", "json").stdout
+
+
+def test_old_journals_are_removed_at_the_end_of_a_run(ralph, serve, session) -> None:
+    os.utime(session, (time.time() - 31 * 86_400,) * 2)
+    serve(HELLO, HELLO)
+    ralph.user_file.write_text("[sessions]\nkeep_days = 0\n")
+    ralph("first")
+    assert session.exists()
+    ralph.user_file.unlink()
+    ran = ralph("second")
+    assert (ran.code, session.exists(), len(journals(ralph))) == (0, False, 2)
+
+
+def test_sessions_alone_teaches_its_commands(ralph_here) -> None:
+    ran = ralph_here("sessions")
+    assert ran.code == 0
+    for word in ("ls", "show", "export", "--resume"):
+        assert word in ran.stdout
+    assert ralph_here("sessions", "--help").stdout == ran.stdout
+    assert ralph_here("sessions", "rm").code == 2

@@ -1,0 +1,187 @@
+"""The first signal ends every phase within a second, leaves no child, and the result is still written."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import signal
+import socket
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.program.conftest import wait_until
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+
+
+def is_alive(marker: str) -> bool:
+    """Whether a process with this word in its command line runs."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if marker.encode() in (entry / "cmdline").read_bytes():
+                    return True
+            except OSError:
+                continue  # it ended while we looked
+    return False
+
+
+def assert_stopped(ran, number, seconds, limit_s=1.5) -> None:
+    assert ran.code == CODES[number]
+    assert seconds < limit_s
+    assert ran.result["terminal_reason"] == "interrupted"
+    assert ran.last_line.startswith(f"[ralph] interrupted (exit {CODES[number]})")
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_p7_a_signal_ends_a_backoff(ralph, serve, number) -> None:
+    server = serve(Fault(status=529, headers={"retry-after": "50"}))
+    process = ralph.start("hi", "--output-format", "stream-json")
+    wait_until(lambda: len(server.requests) == 1)
+    ran, seconds = ralph.stopped_by(process, number)
+    assert_stopped(ran, number, seconds)
+    kinds = [o.get("subtype") for o in ran.objects]
+    assert kinds.count("api_retry") == kinds.count("retry_exhausted")
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_p7_a_signal_ends_the_wait_for_the_first_byte(ralph, serve, number) -> None:
+    server = serve(Step(Turn(content="late"), Fault(stall_before_headers_s=60)))
+    process = ralph.start("hi", "--output-format", "json")
+    wait_until(lambda: len(server.requests) == 1)
+    assert_stopped(*_swap(ralph.stopped_by(process, number), number))
+
+
+def test_p7_a_signal_ends_a_stream(ralph, serve) -> None:
+    server = serve(Step(Turn(content="slow " * 20), Fault(stall_after_events=4)))
+    process = ralph.start("hi", "--output-format", "stream-json")
+    wait_until(lambda: len(server.requests) == 1)
+    assert_stopped(*_swap(ralph.stopped_by(process, signal.SIGINT), signal.SIGINT))
+
+
+def test_p7_a_signal_ends_a_connect(ralph) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = []
+        for _ in range(4):  # the backlog is full then, and a connect hangs
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+            fillers.append(filler)
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        process = ralph.start("hi", "--base-url", url, "--output-format", "stream-json")
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
+        for filler in fillers:
+            filler.close()
+    assert b'"init"' in first
+    assert_stopped(ran, signal.SIGTERM, seconds)
+
+
+def test_p7_a_signal_ends_a_tool_and_its_children(ralph, serve) -> None:
+    marker = f"ralphtest{id(ralph)}"
+    command = f"bash -c 'sleep 300 # {marker}' & sleep 301 # {marker}"
+    serve(Turn(content=[ToolUse("Bash", {"command": f"touch started; {command}"})]))
+    process = ralph.start("hi", "--output-format", "json")
+    wait_until((ralph.cwd / "started").exists)
+    ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
+    assert_stopped(ran, signal.SIGTERM, seconds)
+    assert not is_alive(marker)
+
+
+def test_p7_a_tool_that_ignores_term_is_killed_within_six_seconds(ralph, serve) -> None:
+    marker = f"stubborn{id(ralph)}"
+    command = f"trap '' TERM INT HUP; touch started; while :; do sleep 1; done # {marker}"
+    serve(Turn(content=[ToolUse("Bash", {"command": command})]))
+    process = ralph.start("hi", "--output-format", "json")
+    wait_until((ralph.cwd / "started").exists)
+    ran, seconds = ralph.stopped_by(process, signal.SIGINT)
+    assert_stopped(ran, signal.SIGINT, seconds, limit_s=6.5)
+    assert not is_alive(marker)
+
+
+def test_a_second_signal_ends_at_once(ralph, serve) -> None:
+    """The command notes the first signal's TERM and goes on; the second does not wait for its five seconds."""
+    command = "trap 'touch got-term' TERM; trap '' INT HUP; touch started; while :; do sleep 0.1; done"
+    serve(Turn(content=[ToolUse("Bash", {"command": command})]))
+    process = ralph.start("hi", "--output-format", "json")
+    wait_until((ralph.cwd / "started").exists)
+    process.send_signal(signal.SIGINT)
+    wait_until((ralph.cwd / "got-term").exists)
+    ran, seconds = ralph.stopped_by(process, signal.SIGINT)
+    assert ran.code == 130
+    assert seconds < 1.5
+    assert ran.result["terminal_reason"] == "interrupted"
+
+
+def test_p7_a_second_signal_ends_a_run_that_is_stuck_in_a_call_for_ever_exits_143(ralph, tmp_path) -> None:
+    """Changing into a directory on a dead mount, for one. 128+15 is what a shell says."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    patch = f"import os\nos.chdir = lambda _: (open('reached', 'w').close(), open({str(fifo)!r}).read())\n"
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    ralph.environment["PYTHONPATH"] = f"{tmp_path}:{ralph.environment['PYTHONPATH']}"
+    process = ralph.start("hi", "--cd", str(tmp_path))
+    wait_until((ralph.cwd / "reached").exists)
+    process.send_signal(signal.SIGTERM)
+    sent_s = time.monotonic()
+    wait_until(lambda: time.monotonic() - sent_s > 1.2)
+    assert process.poll() is None
+    ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == -signal.SIGTERM
+    assert seconds < 1
+    assert "Traceback" not in ran.stderr
+
+
+def test_two_signals_in_a_row_still_leave_the_result(ralph, serve) -> None:
+    """As `timeout` sends them: to the process, then to its group."""
+    for _ in range(5):
+        server = serve(Step(Turn(content="late"), Fault(stall_before_headers_s=60)))
+        process = ralph.start("hi", "--output-format", "json")
+        assert server.wait_for_requests(1)
+        process.send_signal(signal.SIGTERM)
+        ran, _ = ralph.stopped_by(process, signal.SIGTERM)
+        assert ran.code == 143
+        assert ran.result["terminal_reason"] == "interrupted"
+
+
+def test_a_signal_ends_the_wait_for_a_prompt(ralph, tmp_path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = os.open(fifo, os.O_RDWR)
+    os.write(writer, b"the beginning")
+    process = ralph.start("-f", str(fifo), "--output-format", "json")
+    wait_until(lambda: unread_bytes(writer) == 0)
+    assert_stopped(*_swap(ralph.stopped_by(process, signal.SIGTERM), signal.SIGTERM))
+    os.close(writer)
+
+
+def unread_bytes(pipe: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
+def test_p8_sighup_stays_ignored_under_nohup(ralph, serve) -> None:
+    server = serve(Step(Turn(content="late but whole"), Fault(stall_before_headers_s=0.6)))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = ralph.start("hi")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_until(lambda: len(server.requests) == 1)
+    process.send_signal(signal.SIGHUP)
+    assert ralph.finish(process).code == 0
+
+
+def _swap(stopped, number):
+    ran, seconds = stopped
+    return ran, number, seconds

@@ -1,0 +1,134 @@
+"""Stopped processes and laptops that sleep: who wakes decides rightly (A11)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import Fault, Turn
+from tests.program.conftest import wait_until
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+from tests.program.slow_servers import BROKEN, HEAD, WHOLE, set_clocks, until_the_client_leaves
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[[str], tuple[subprocess.Popen[bytes], str]]]:
+    """`ralph mock-api` as a process that can be stopped; and its URL."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(scenario: str) -> tuple[subprocess.Popen[bytes], str]:
+        command = [sys.executable, "-m", "ralph", "mock-api", scenario]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        processes.append(process)
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline().decode())
+        assert found is not None
+        return process, found[0]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_a11_a_server_that_is_stopped_for_longer_than_a_clock_is_asked_again_exits_0(
+    ralph, own_server
+) -> None:
+    set_clocks(ralph, first_byte_s=0.5)
+    server, url = own_server("hello")
+    server.send_signal(signal.SIGSTOP)
+    process = ralph.start("hi", "--base-url", url, "--output-format", "stream-json")
+    assert process.stdout is not None
+    seen = b""
+    while b"clock_fired" not in seen:
+        seen = process.stdout.readline()
+        assert seen, "ralph ended before its clock fired"
+    server.send_signal(signal.SIGCONT)
+    ran = ralph.finish(process)
+    assert ran.code == 0
+    assert "[clock] first byte clock fired" in ran.stderr
+
+
+class Halves:
+    """A server that sends half an answer, and the rest when it is told to, or never."""
+
+    def __init__(self, *, has_rest: bool) -> None:
+        self.has_rest = has_rest
+        self.send_rest = threading.Event()
+        self.sent_rest = threading.Event()
+
+    def __call__(self, sock: socket.socket) -> None:
+        sock.sendall(HEAD + BROKEN[:-200])
+        if self.has_rest:
+            assert self.send_rest.wait(10)
+            sock.sendall(BROKEN[-200:])
+            self.sent_rest.set()
+        until_the_client_leaves(sock)
+
+
+def stopped_in_the_middle(ralph) -> subprocess.Popen[bytes]:
+    """A ralph that has shown the first half and is stopped then."""
+    process: subprocess.Popen[bytes] = ralph.start(
+        "hi", "--output-format", "stream-json", "--include-partial-messages"
+    )
+    assert process.stdout is not None
+    while b"This half" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    return process
+
+
+def test_a11_what_came_while_ralph_was_stopped_wins_over_its_clocks_exits_0(ralph, answer_with) -> None:
+    set_clocks(ralph, bytes_idle_s=0.4, progress_idle_s=0.5, response_s=0.9)
+    halves = Halves(has_rest=True)
+    server = answer_with(halves, WHOLE)
+    process = stopped_in_the_middle(ralph)
+    halves.send_rest.set()
+    assert halves.sent_rest.wait(5)
+    time.sleep(1.2)  # every clock has run out by then
+    process.send_signal(signal.SIGCONT)
+    ran = ralph.finish(process)
+    assert (ran.code, server.connections) == (0, 1)
+    assert "clock" not in ran.stderr
+    assert ran.result["result"] == "This half does not count, and more"
+
+
+def test_a11_a_ralph_that_wakes_to_silence_asks_again_at_once_exits_0(ralph, answer_with) -> None:
+    set_clocks(ralph, bytes_idle_s=1.5)
+    server = answer_with(Halves(has_rest=False), WHOLE)
+    process = stopped_in_the_middle(ralph)
+    time.sleep(2)
+    process.send_signal(signal.SIGCONT)
+    woke_s = time.monotonic()
+    ran = ralph.finish(process)
+    assert time.monotonic() - woke_s < 2.5, "the clock did not start anew"
+    assert (ran.code, server.connections) == (0, 2)
+    assert "[clock] bytes idle clock fired" in ran.stderr
+
+
+def test_a11_a_ralph_that_slept_through_its_backoff_asks_at_once_exits_0(ralph, serve) -> None:
+    server = serve(Fault(status=529, headers={"retry-after": "4"}), Turn("Hello."))
+    process = ralph.start("hi")
+    wait_until(lambda: len(server.requests) == 1)
+    assert process.stderr is not None
+    while b"[retry] Using retry-after: 4s" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(0.5)  # the line comes before the wait
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    process.send_signal(signal.SIGCONT)
+    woke_s = time.monotonic()
+    assert ralph.finish(process).code == 0
+    assert time.monotonic() - woke_s < 3.9, "the wait did not start anew"

@@ -1,0 +1,138 @@
+"""What a later run of a session keeps of its targets, tools and settings, and what it takes anew."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.program.conftest import wait_until
+from tests.program.faulty import DONE, HELLO
+from tests.program.kept_sessions import only_journal
+from tests.program.several import DOWN, at, of, run, settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG_DOWN = Fault(status=529, headers={"retry-after": "600"})
+WRITE = Turn([ToolUse("Bash", {"command": "touch ran"})])
+
+
+def resumed(ralph, path: Path, *arguments: str):
+    return ralph("-c", "--config", str(path), "--output-format", "stream-json", *arguments)
+
+
+def test_whoever_has_to_be_left_alone_still_is_after_a_kill_in_the_middle_of_the_fallback(
+    ralph, serve
+) -> None:
+    main, spare = serve(LONG_DOWN, HELLO), serve(Step(DONE, Fault(stall_before_headers_s=60)), DONE)
+    path = settings(ralph, at("main", main.base_url), at("spare", spare.base_url))
+    process = ralph.start("hi", "--config", str(path))
+    wait_until(lambda: len(spare.requests) == 1)
+    process.kill()
+    ralph.finish(process)
+    again = resumed(ralph, path)
+    assert (again.code, len(main.requests), len(spare.requests)) == (0, 1, 2)
+    assert [one["reason"] for one in of(again, "model_fallback")] == ["cooldown"]
+
+
+def test_after_an_outage_of_all_the_cooldowns_are_kept(ralph, serve) -> None:
+    main, spare = serve(LONG_DOWN, HELLO), serve(Fault(status=529, headers={"retry-after": "1"}), DONE)
+    path = settings(ralph, at("main", main.base_url), at("spare", spare.base_url), policy="off")
+    assert run(ralph, path).code == 75
+    again = resumed(ralph, path)
+    assert (again.code, len(main.requests), len(spare.requests)) == (0, 1, 2)
+
+
+def test_a_setting_that_a_gateway_needs_counts_in_a_session_that_began_without_it(ralph, serve) -> None:
+    server = serve(Fault(status=400, message="thinking is not supported here"), HELLO)
+    model = "claude-opus-4-8"
+    path = settings(ralph, at("main", server.base_url, model))
+    assert run(ralph, path).code == 69
+    assert json.loads(server.requests[0].body)["thinking"] == {"type": "adaptive"}
+    again = resumed(ralph, settings(ralph, at("main", server.base_url, model, thinking="none")))
+    assert again.code == 0
+    assert "thinking" not in json.loads(server.requests[1].body)
+    assert "main: requests change from here on" in again.stderr
+
+
+def test_a_session_that_might_only_read_does_not_run_commands_when_it_goes_on(ralph, serve) -> None:
+    server = serve(DOWN.fault, WRITE, DONE)
+    assert ralph("look", "--retry", "off", "--allowed-tools", "Read").code == 75
+    assert ralph("-c").code == 0
+    assert not (ralph.cwd / "ran").exists()
+    [answered] = json.loads(server.requests[-1].body)["messages"][-1]["content"]
+    assert answered["is_error"]
+    assert answered["content"] == "There is no tool 'Bash'. The tools are: Glob, Grep, Read."
+
+
+def test_a_directory_that_might_be_written_to_still_may_when_it_goes_on(ralph, serve, tmp_path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    target = other / "new.txt"
+    serve(DOWN.fault, Turn([ToolUse("Write", {"file_path": str(target), "content": "x"})]), DONE)
+    assert ralph("go", "--retry", "off", "--add-dir", str(other)).code == 75
+    assert ralph("-c").code == 0
+    assert target.read_text() == "x"
+
+
+def test_a_prompt_given_while_a_command_is_pending_outlives_the_next_kill(ralph, serve) -> None:
+    wait = Turn(
+        [ToolUse("Bash", {"command": "touch started; sleep 60"}), ToolUse("Bash", {"command": "sleep 60"})]
+    )
+    server = serve(wait, HELLO)
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "started").exists)
+    process.kill()
+    ralph.finish(process)
+    second = ralph.start("-c", "VERY IMPORTANT")
+    wait_until(lambda: b"VERY IMPORTANT" in only_journal(ralph).read_bytes())
+    second.kill()
+    ralph.finish(second)
+    third = ralph.start("-c")  # the second command is run, as nobody had announced it, and is in the way
+    wait_until(lambda: only_journal(ralph).read_bytes().count(b'"kind":"tool_intent"') >= 2)
+    third.kill()
+    ralph.finish(third)
+    assert ralph("-c").code == 0
+    assert b"VERY IMPORTANT" in server.requests[-1].body
+
+
+def test_a_model_that_a_driver_chose_is_the_one_that_goes_on(drive, ralph, serve) -> None:
+    server = serve(HELLO, DONE)
+    driver = drive()
+    driver.ask("set_model", model="haiku")
+    driver.say("hi")
+    assert driver.finish().code == 0
+    assert ralph("-c", "and on").code == 0
+    models = [json.loads(request.body)["model"] for request in server.requests]
+    assert models == ["claude-haiku-5-5"] * 2
+
+
+def test_a_retry_that_is_switched_on_is_one_though_the_command_line_said_off(drive, serve) -> None:
+    server = serve(Fault(status=529, headers={"retry-after": "0"}), HELLO)
+    driver = drive("--retry", "off")
+    assert driver.ask("get_status")["auto_retry"] is False
+    assert driver.ask("set_auto_retry", enabled=True) == {"enabled": True}
+    driver.say("hi")
+    assert driver.finish().code == 0
+    assert len(server.requests) == 2
+
+
+def test_a_target_that_a_resume_does_without_is_named(ralph, serve) -> None:
+    main, spare = serve(Fault(status=529), HELLO), serve(HELLO)
+    path = settings(ralph, at("main", main.base_url), at("spare", spare.base_url))
+    assert run(ralph, path).code == 0
+    again = ralph("-c", "and now?", "--base-url", main.base_url)
+    assert again.code == 0
+    assert "asked in this session before, and not in this run: spare" in again.stderr
+    assert "not in this run" not in ralph("-c", "and now?", "--config", str(path)).stderr
+
+
+def test_the_way_back_says_again_what_was_said_and_is_needed(ralph, serve) -> None:
+    server = serve(DOWN)
+    path = settings(ralph, at("main", server.base_url))
+    ended = run(ralph, path, "--retry", "off")
+    way_back = f"--config {path} --retry off"
+    assert ended.code == 75
+    assert ended.result["hints"][-1].endswith(way_back)
+    assert ralph("sessions", "show").stdout.splitlines()[-1].endswith(way_back)

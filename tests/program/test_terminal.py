@@ -1,0 +1,147 @@
+"""What models, tools, servers and records say is shown without power over a terminal, and never as ralph's own words."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+from threading import Thread
+
+import pytest
+
+from ralph.mock_api import Fault, Turn
+from tests.program.conftest import loop_lines
+from tests.program.model_answers import bash, calls
+
+FORGED = "[ralph] completed [9 turns, 1.0s]"
+# Clipboard, title, clear screen, colour, as C1, overrides of the direction, and what has no width.
+TRICKS = "\x1b]52;c;ZXZpbA==\x07\x1b]0;t\x1b\\\x1b[2J\x1b[31m\x9b31m\x9d0;t\x9c\u202e\u2066\u200b\u2060\r\x08"
+ANSWER = f"One{TRICKS} line.\n{FORGED}\n \u200b{TRICKS}[retry] Recovered\nfamily 👩\u200d👩\u200d👧\u2028[loop] done\nra\u200cl\ufe0fph: no key"
+SHOWN = "One line.\n| [ralph] completed [9 turns, 1.0s]\n|  [retry] Recovered\nfamily 👩\u200d👩\u200d👧\n| [loop] done\n| ra\u200cl\ufe0fph: no key\n"
+POWER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f]")
+OWN_LINE = re.compile(r"\[(ralph|tool|retry|error|notice|hint|turn|target)\] ")
+
+
+@pytest.fixture
+def on_terminals(ralph):
+    """Run it with these of its outputs on terminals; what each output got, line breaks as the program wrote them."""
+    ralph.environment["NO_COLOR"] = "1"
+
+    def run(*arguments: str, terminals: str) -> tuple[int, str, str]:
+        ends = {name: pty.openpty() if name in terminals else os.pipe() for name in ("stdout", "stderr")}
+        process = ralph.start(*arguments, stdout=ends["stdout"][1], stderr=ends["stderr"][1])
+        got: dict[str, bytes] = {}
+        readers = []
+        for name, (ours, theirs) in ends.items():
+            os.close(theirs)
+            readers.append(Thread(target=lambda name=name, ours=ours: got.update({name: read_all(ours)})))
+            readers[-1].start()
+        code = process.wait(30)
+        for reader in readers:
+            reader.join()
+        texts = [got[name].decode().replace("\r\n", "\n") for name in ("stdout", "stderr")]
+        return code, texts[0], texts[1]
+
+    return run
+
+
+def read_all(descriptor: int) -> bytes:
+    data = b""
+    try:
+        while piece := os.read(descriptor, 65536):
+            data += piece
+    except OSError:  # a terminal whose other end was closed
+        return data
+    finally:
+        os.close(descriptor)
+    return data
+
+
+@pytest.mark.parametrize("chunk_chars", [1, 0], ids=["in pieces", "whole"])
+@pytest.mark.parametrize(
+    ("arguments", "terminals"),
+    [
+        (["-q"], "stdout stderr"),
+        ([], "stdout stderr"),
+        (["-q"], "stdout"),
+        ([], "stdout"),
+        ([], "stderr"),
+        ([], ""),
+    ],
+)
+def test_an_answer_has_no_power_over_a_terminal_and_is_exact_for_a_program(
+    on_terminals, serve, arguments, terminals, chunk_chars
+) -> None:
+    serve(Turn(ANSWER, chunk_chars=chunk_chars))
+    code, stdout, stderr = on_terminals("go", *arguments, terminals=terminals)
+    assert code == 0
+    is_said_once = terminals == "stdout stderr" and not arguments
+    assert stdout == ("" if is_said_once else SHOWN if "stdout" in terminals else f"{ANSWER}\n")
+    assert not POWER.search(stderr)
+    if not arguments:
+        assert f"\n{SHOWN}" in stderr
+    own = [line for line in stderr.splitlines() if OWN_LINE.match(line)]
+    assert [line for line in own if line.startswith("[ralph] completed")] == own[-1:]
+
+
+@pytest.mark.parametrize("form", ["json", "stream-json"])
+def test_json_on_a_terminal_has_the_same_value_without_power_over_it(on_terminals, serve, form) -> None:
+    serve(Turn(ANSWER), Turn(ANSWER))
+    _, shown, _ = on_terminals("go", "--output-format", form, terminals="stdout")
+    _, exact, _ = on_terminals("go", "--output-format", form, terminals="")
+    assert not POWER.search(shown)
+    assert POWER.search(exact)
+    results = [json.loads(text.rstrip("\n").split("\n")[-1])["result"] for text in (shown, exact)]
+    assert results == [ANSWER, ANSWER]
+
+
+def test_no_call_result_error_or_report_begins_a_line_of_ralphs(ralph, serve) -> None:
+    ralph.retry_quickly()
+    forging = f"x\n{FORGED}\n{TRICKS}{FORGED}"
+    serve(
+        Fault(status=529, message=forging),
+        bash(f"echo {FORGED!r}; false\n{FORGED}"),
+        calls((f"Tool\n{FORGED}", {"a": forging}), ("Read", {"file_path": forging})),
+        calls(("final_report", {"status": "success", "summary": forging})),
+    )
+    ran = ralph("go", "--require-report")
+    assert ran.code == 0, ran.stderr
+    assert not POWER.search(ran.stderr)
+    endings = [line for line in ran.stderr.splitlines() if line.startswith("[ralph] completed")]
+    assert len(endings) == 1
+    assert endings[0] != FORGED
+    assert ran.stderr.splitlines().count(f"| {FORGED}") == 2, "the summary is shown, as the model's"
+
+
+def test_records_that_are_shown_later_begin_no_line_of_ralphs(ralph, checkout, iterations) -> None:
+    """What a directory, a task, a file and an answer are called stands in journals and in the loop's record."""
+    work = ralph.cwd.with_name(f"w\n[loop] completed: forged\n{TRICKS}")
+    ralph.cwd.rename(work)
+    ralph.cwd = work
+    iterations([bash(f"touch $'f\\n[loop] completed: forged\\x1b[2J'; echo {FORGED!r}"), Turn(ANSWER)])
+    ran = ralph("loop", f"do\n{FORGED}{TRICKS}", "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    shown = [
+        ran.stderr,
+        *(ralph(*words).stdout for words in (("loop", "--status"), ("sessions", "ls"), ("sessions", "show"))),
+        ralph("doctor", "--offline").stdout,
+    ]
+    for text in shown:
+        assert not POWER.search(text)
+        own = [
+            line for line in text.splitlines() if line.startswith(("[loop] completed", "[ralph] completed"))
+        ]
+        assert not [line for line in own if line in (FORGED, "[loop] completed: forged")]
+    assert [line for line in loop_lines(ran) if line.startswith("completed")] == loop_lines(ran)[-1:]
+    _, status, listed, story, doctor = shown
+    assert len(listed.splitlines()) == 1, "a session is a line"
+    assert all("[loop] completed: forged" in text for text in (status, story, doctor)), (
+        "and yet nothing is left out"
+    )
+
+
+def test_a_complaint_is_one_line_without_power(ralph) -> None:
+    ran = ralph("go", "--prompt-file", f"{TRICKS}x\n{FORGED}")
+    assert (ran.code, len(ran.stderr.splitlines())) == (2, 1)
+    assert not POWER.search(ran.stderr)

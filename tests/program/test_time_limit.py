@@ -1,0 +1,95 @@
+"""`--max-time`: the run ends in time, whatever it is doing (exit 124)."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+
+from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.program.slow_servers import flood
+from tests.program.test_signals import is_alive
+
+
+def test_a_time_limit_ends_a_silent_server_exits_124(ralph, serve) -> None:
+    server = serve(Step(Turn("never"), Fault(stall_before_headers_s=60)))
+    started_s = time.monotonic()
+    ran = ralph("hi", "--max-time", "1.2s", "--output-format", "stream-json")
+    assert 1.1 < time.monotonic() - started_s < 2.5
+    assert (ran.code, len(server.requests)) == (124, 1)
+    assert ran.result["terminal_reason"] == "timed_out"
+    assert [entry["clock"] for entry in ran.objects if entry.get("subtype") == "clock_fired"] == ["run total"]
+    assert ran.last_line.startswith("[ralph] timed_out (exit 124): the time limit (--max-time) is used up")
+
+
+def test_a_time_limit_is_not_put_off_by_a_server_that_never_stops_exits_124(ralph, answer_with) -> None:
+    answer_with(flood)
+    started_s = time.monotonic()
+    assert ralph("hi", "--max-time", "1").code == 124
+    assert time.monotonic() - started_s < 2.5
+
+
+def test_a_time_limit_ends_a_command_and_all_it_started_exits_124(ralph, serve) -> None:
+    marker = f"ralphlimit{id(ralph)}"
+    serve(Turn([ToolUse("Bash", {"command": f"bash -c 'sleep 300 # {marker}' & sleep 301 # {marker}"})]))
+    started_s = time.monotonic()
+    ran = ralph("hi", "--max-time", "1.5", "--output-format", "json")
+    assert time.monotonic() - started_s < 3.5
+    assert ran.code == 124
+    assert not is_alive(marker)
+
+
+def test_a_wait_that_would_outlast_the_time_limit_is_not_begun_exits_124(ralph, serve) -> None:
+    server = serve(Fault(status=529, headers={"retry-after": "50"}))
+    started_s = time.monotonic()
+    ran = ralph("hi", "--max-time", "30", "--output-format", "json")
+    assert time.monotonic() - started_s < 3
+    assert (ran.code, len(server.requests)) == (124, 1)
+    assert "leaves no time to wait 50s, after: HTTP 529" in ran.last_line
+    assert ran.result["api_error_status"] == 529
+    assert "[retry]" not in ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["go"]], ids=["prompt", "beside the prompt"])
+def test_a_time_limit_ends_the_wait_for_a_pipe_exits_124(ralph, serve, arguments) -> None:
+    server = serve(Turn("never"))
+    process = ralph.start(*arguments, "--max-time", "1", stdin=subprocess.PIPE)
+    process.stdin.write(b"x")
+    process.stdin.flush()
+    started_s = time.monotonic()
+    assert process.wait(timeout=20) == 124
+    assert time.monotonic() - started_s < 2.5
+    assert server.requests == ()
+    process.communicate()
+
+
+def test_the_error_before_a_time_limit_is_told_too_exits_124(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Fault(status=529), Step(Turn("never"), Fault(stall_before_headers_s=60)))
+    ran = ralph("hi", "--max-time", "1.2s", "--output-format", "json")
+    assert ran.code == 124
+    assert ran.result["api_error_status"] == 529
+    assert "is used up, after: HTTP 529" in ran.last_line
+    assert (
+        "[retry] Failed after 1 retries: the time limit (--max-time) is used up, after: HTTP 529"
+        in ran.stderr
+    )
+
+
+def test_a_run_within_its_time_limit_does_not_notice_it(ralph, serve) -> None:
+    serve(Turn("Hello."))
+    ran = ralph("hi", "--max-time", "1h")
+    assert ran.code == 0
+    assert "--max-time" not in ran.stderr
+
+
+def test_a_run_without_a_limit_says_so_at_the_start(ralph, serve) -> None:
+    serve(Turn("Hello."))
+    assert "no limit is set" in ralph("hi").stderr.splitlines()[1]
+
+
+def test_max_time_in_a_settings_file_counts_exits_124(ralph, serve) -> None:
+    serve(Step(Turn("never"), Fault(stall_before_headers_s=60)))
+    (ralph.cwd / "ralph.toml").write_text('[limits]\nmax_time_s = "1s"\n')
+    assert ralph("hi").code == 124

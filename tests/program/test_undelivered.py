@@ -1,0 +1,165 @@
+"""A result that reached nobody: the journal says so, people hear how to get it, and going on tells it once more (P4, P9)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.conversation.journal_lines import read_lines
+from ralph.mock_api import ToolUse, Turn
+from tests.program.conftest import wait_until
+from tests.program.faulty import DONE
+from tests.program.kept_sessions import listed, only_journal
+
+if TYPE_CHECKING:
+    from tests.program.conftest import Finished, Ralph
+
+NO_ROOM = "cannot write to standard output: No space left on device"
+
+
+def last_records(ralph: Ralph) -> list[tuple[str, dict[str, Any]]]:
+    """The end of the work, and what became of its result."""
+    records = read_lines(only_journal(ralph).read_bytes()).records
+    at = max(record.seq for record in records if record.kind == "ended")
+    return [(record.kind, dict(record.fields)) for record in records[at:]]
+
+
+def to_full_disk(ralph: Ralph, *arguments: str) -> Finished:
+    with Path("/dev/full").open("wb") as full:
+        return ralph.finish(ralph.start(*arguments, stdout=full))
+
+
+needs_full_device = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="there is no device that is full"
+)
+
+
+@needs_full_device
+@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_once_more_when_asked_exits_74(
+    ralph, serve, form
+) -> None:
+    server = serve(Turn([ToolUse("Bash", {"command": "echo line >> effects"})]), DONE)
+    ran = to_full_disk(ralph, "go", "--output-format", form)
+    assert ran.code == 74
+    hint, outcome = ran.stderr.splitlines()[-2:]
+    session = only_journal(ralph).stem
+    assert hint == f"[hint] go on with: ralph --resume {session[:8]}"
+    assert outcome.startswith(f"[ralph] io_error (exit 74): {NO_ROOM}")
+    [(_, ended), (kind, fields)] = last_records(ralph)
+    assert (ended["outcome"], ended["delivered"]) == ("completed", False)
+    assert (kind, fields["state"], fields["exit_code"]) == ("delivery", "failed", 74)
+    assert fields["errors"] == [NO_ROOM]
+    assert listed(ralph)[0]["outcome"] == "not delivered"
+    assert f"the result was not delivered (exit 74): {NO_ROOM}" in ralph("sessions", "show").stdout
+    assert NO_ROOM in ralph("sessions", "export").stdout
+
+    again = ralph("-c", "--output-format", "json")
+    assert (again.code, again.result["result"]) == (0, "All done.")
+    assert len(server.requests) == 2, "nobody is asked again"
+    assert (ralph.cwd / "effects").read_text() == "line\n"
+    assert (listed(ralph)[0]["outcome"], listed(ralph)[0]["turns"]) == ("completed", 2)
+    assert again.result["session_num_turns"] == 2
+    assert ralph("-c").code == 2, "now it is"
+
+
+@needs_full_device
+def test_p4_a_session_whose_result_was_lost_takes_a_prompt_too_exits_0(ralph, serve) -> None:
+    server = serve(DONE, Turn("More."))
+    assert to_full_disk(ralph, "go").code == 74
+    ran = ralph("-c", "go on")
+    assert (ran.code, ran.stdout, len(server.requests)) == (0, "More.\n", 2)
+
+
+SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}'
+
+
+@needs_full_device
+def test_p4_a_report_that_was_lost_is_told_once_more_exits_0(ralph, serve) -> None:
+    report = ToolUse("final_report", {"status": "success", "summary": "Did it.", "payload": {"n": 1}})
+    server = serve(Turn([report]))
+    assert to_full_disk(ralph, "go", "--json-schema", SCHEMA).code == 74
+    ran = ralph("-c")
+    assert (ran.code, json.loads(ran.stdout), len(server.requests)) == (0, {"n": 1}, 1)
+
+
+@needs_full_device
+def test_p4_a_limit_whose_closing_answer_was_lost_is_lifted_as_ever_exits_0(ralph, serve) -> None:
+    look = Turn([ToolUse("Glob", {"pattern": "*"})])
+    server = serve(look, Turn("So far."), DONE)
+    assert to_full_disk(ralph, "go", "--max-turns", "2").code == 74
+    ran = ralph("-c")
+    assert (ran.code, ran.stdout, len(server.requests)) == (0, "All done.\n", 3)
+    assert "no longer holds" in str(server.requests[2].json()["messages"][-1])
+
+
+def test_p4_a_result_file_that_cannot_be_written_in_the_end_is_told_by_the_journal_exits_74(
+    ralph, serve
+) -> None:
+    (ralph.cwd / "out").mkdir()
+    serve(Turn([ToolUse("Bash", {"command": "rm -r out"})]), DONE)
+    ran = ralph("go", "--result-file", "out/result.json", "--output-format", "json")
+    assert ran.code == 74
+    assert any(hint.startswith("go on with: ralph --resume ") for hint in ran.result["hints"])
+    assert "[hint] go on with: ralph --resume " in ran.stderr
+    assert (last_records(ralph)[-1][1]["state"], listed(ralph)[0]["outcome"]) == ("failed", "not delivered")
+
+
+def test_p9_a_reader_that_left_keeps_the_code_of_the_work_and_the_journal_knows_exits_0(ralph, serve) -> None:
+    serve(DONE)
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    process = ralph.start("go", stdout=write_fd)
+    os.close(write_fd)
+    assert ralph.finish(process).code == 0
+    assert last_records(ralph)[-1] == ("delivery", {"state": "reader_left"})
+    assert listed(ralph)[0]["outcome"] == "completed"
+    assert ralph("-c").code == 2, "its reader did not want to know"
+
+
+def test_p9_a_result_that_was_read_is_known_to_be_exits_0(ralph, serve) -> None:
+    serve(DONE)
+    assert ralph("go").code == 0
+    assert last_records(ralph)[-1] == ("delivery", {"state": "delivered"})
+    assert "deliver" not in ralph("sessions", "show").stdout
+
+
+def test_p1_p10_killed_before_its_result_was_read_a_session_does_not_say_that_it_was_exits_0(
+    ralph, serve
+) -> None:
+    long = "long " * 50_000  # more than a pipe takes
+    server = serve(Turn(long))
+    process = ralph.start("go")  # nobody reads
+    wait_until(lambda: b'"kind":"ended"' in only_journal(ralph).read_bytes() if journals_of(ralph) else False)
+    assert listed(ralph)[0]["outcome"] == "running"
+    process.kill()
+    process.communicate()
+    [(kind, ended)] = last_records(ralph)
+    assert (kind, ended["outcome"], ended["delivered"]) == ("ended", "completed", False)
+    assert listed(ralph)[0]["outcome"] == "not delivered"
+    assert "whether the result was delivered is not known" in ralph("sessions", "show").stdout
+    ran = ralph("-c")
+    assert (ran.code, ran.stdout.strip(), len(server.requests)) == (0, long.strip(), 1)
+    assert listed(ralph)[0]["outcome"] == "completed"
+
+
+def journals_of(ralph: Ralph) -> list[Path]:
+    return [*ralph.cwd.parent.rglob("*.jsonl")]
+
+
+def test_p9_results_of_a_driven_run_are_known_to_be_delivered_with_the_last_exits_0(
+    ralph, serve, drive
+) -> None:
+    serve(Turn("one"), Turn("two"))
+    driver = drive()
+    driver.say("first", "second")
+    assert driver.finish().code == 0
+    records = read_lines(only_journal(ralph).read_bytes()).records
+    kinds = [record.kind for record in records if record.kind in {"run", "ended", "delivery"}]
+    assert kinds == ["run", "ended", "run", "ended", "delivery"]
+    assert "deliver" not in ralph("sessions", "show").stdout
+    assert listed(ralph)[0]["outcome"] == "completed"

@@ -1,0 +1,220 @@
+"""Which session a run goes on with, where, and with whom: the one that was meant, or one line that says why not."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.program.kept_sessions import HELLO, journals, listed, only_journal
+
+if TYPE_CHECKING:
+    from tests.program.conftest import Finished, Ralph
+
+ID = "0000000a-0000-4000-8000-00000000000a"
+OTHER_ID = "0000000b-0000-4000-8000-00000000000b"
+OVERLOADED = Fault(status=529)
+NO_RETRY = ("--retry", "off")
+
+
+def hinted(ran: Finished) -> list[str]:
+    """The arguments of the command that the run says would go on with it."""
+    [line] = [line for line in ran.stderr.splitlines() if "go on with: " in line]
+    program, *arguments = shlex.split(line.partition("go on with: ")[2])
+    assert program == "ralph"
+    return arguments
+
+
+def in_bash(ralph: Ralph, script: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+# The one that was meant
+
+
+@pytest.mark.parametrize("kilobytes", [600, 3000])
+def test_continue_finds_the_last_session_however_long_its_system_prompt_is(ralph, serve, kilobytes) -> None:
+    serve(HELLO, HELLO, HELLO)
+    (ralph.cwd / "system.txt").write_text("x" * kilobytes * 1024)
+    assert ralph("older", "--session-id", ID).code == 0
+    newer = ralph(
+        "newer", "--session-id", OTHER_ID, "--append-system-prompt-file", str(ralph.cwd / "system.txt")
+    )
+    assert newer.code == 0
+    ran = ralph("-c", "on", "--output-format", "json")
+    assert (ran.code, ran.result["session_id"]) == (0, OTHER_ID)
+
+
+def test_a_run_says_which_session_it_goes_on_with(ralph, serve) -> None:
+    serve(HELLO, HELLO, HELLO)
+    assert ralph("mend the  parser\nplease", "--session-id", ID).code == 0
+    os.utime(only_journal(ralph), (only_journal(ralph).stat().st_mtime - 7300,) * 2)
+    for how in (["-c"], ["-r", ID, "--fork-session"]):
+        ran = ralph(*how, "on")
+        assert f"going on with {ID[:8]} (last written to " in ran.stderr
+        assert " ago: mend the parser please)" in ran.stderr
+    assert ran.code == 0
+
+
+def test_a_completed_session_asks_for_a_prompt_and_shows_the_line_that_works(ralph, serve) -> None:
+    serve(HELLO, Turn("And on."))
+    assert ralph("begin").code == 0
+    refused = ralph("-c", "--retry", "off")
+    assert refused.code == 2
+    told = refused.last_line.partition("is completed: say what is to be done next: ")[2]
+    program, *arguments = shlex.split(told.removesuffix("; see `ralph run --help`"))
+    assert program == "ralph"
+    assert arguments[-1] == "what is to be done next"
+    ran = ralph(*arguments)
+    assert (ran.code, ran.stdout) == (0, "And on.\n")
+
+
+def test_an_unknown_id_names_the_closest_exits_2(ralph, ralph_here, serve) -> None:
+    serve(HELLO, HELLO)
+    assert [ralph("look at it", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]
+    for command in (["-r", "0000001a", "on"], ["sessions", "show", "0000001a"]):
+        ran = ralph_here(*command)
+        assert ran.code == 2
+        assert "no session that begins with '0000001a'" in ran.stderr
+        assert f"the closest: {ID[:8]} (last written to " in ran.stderr
+        assert "look at it" in ran.stderr
+        assert len(ran.stderr.splitlines()) == 1
+    assert f"the newest of this directory: {OTHER_ID[:8]} (" in ralph_here("-r", "zzz", "on").stderr
+
+
+def test_capitals_in_an_id_do_not_count(ralph, ralph_here, serve) -> None:
+    serve(HELLO, HELLO)
+    assert ralph("go", "--session-id", ID.upper()).code == 0
+    assert ralph("-r", ID[:8].upper(), "on").code == 0
+    assert [session["runs"] for session in listed(ralph_here)] == [2]
+
+
+def test_a_limit_that_was_lifted_is_told_once(ralph, serve) -> None:
+    late = Step(Turn("never"), Fault(stall_before_headers_s=60))
+    server = serve(late, late, Turn("Done."))
+    assert ralph("go", "--session-id", ID, "--max-time", "1.5").code == 124
+    assert ralph("-c", "--max-time", "1.5").code == 124
+    assert ralph("-c").code == 0
+    assert (server.requests[-1].body or b"").count(b"no longer holds") == 1
+
+
+# The command that goes on
+
+
+def test_the_hint_of_a_run_leads_back_to_its_session_from_anywhere(ralph, serve, tmp_path) -> None:
+    server = serve(OVERLOADED, Turn("Done."))
+    del ralph.environment["ANTHROPIC_BASE_URL"]
+    place, work = tmp_path / "my sessions", tmp_path / "my work"
+    work.mkdir()
+    words = ["--cd", str(work), "--session-dir", str(place), "--base-url", server.base_url]
+    failed = ralph("go", *NO_RETRY, *words)
+    assert failed.code == 75
+    ralph.cwd = tmp_path
+    assert ralph(*hinted(failed)).code == 0
+    assert server.requests[0].body == server.requests[1].body
+
+
+def test_a_journal_that_was_deleted_during_the_run_is_not_hinted_at(ralph, serve) -> None:
+    deletes = Turn([ToolUse("Bash", {"command": "rm -r ~/.local/state/ralph"})])
+    serve(deletes, OVERLOADED)
+    ran = ralph("go", *NO_RETRY)
+    assert ran.code == 75
+    assert "go on with" not in ran.stderr
+
+
+# With whom
+
+
+def test_a_conversation_goes_to_another_server_only_where_that_is_said_exits_78_or_0(ralph, serve) -> None:
+    first = serve(HELLO)
+    assert ralph("go").code == 0
+    before = only_journal(ralph).read_bytes()
+    second = serve(HELLO, HELLO)
+    for how in (["-c"], ["-c", "--fork-session"]):
+        ran = ralph(*how, "on")
+        assert ran.code == 78
+        assert first.base_url in ran.last_line
+        assert f"--base-url {second.base_url}" in ran.last_line
+    assert only_journal(ralph).read_bytes() == before
+    assert second.request_count == 0
+    assert ralph("-c", "on", "--base-url", second.base_url).code == 0
+    assert ralph("-c", "and on").code == 0, "it is with the second one now"
+
+
+def test_where_targets_are_set_their_names_decide(ralph, serve) -> None:
+    for _ in range(2):
+        server = serve(HELLO)
+        (ralph.cwd / "targets.toml").write_text(
+            f"[[targets]]\nname = 'mine'\nmodel = 'm'\nbase_url = '{server.base_url}'\n"
+        )
+        assert ralph("-c" if journals(ralph) else "--verbose", "go", "--config", "targets.toml").code == 0
+
+
+# Where
+
+
+def test_a_session_goes_on_in_a_directory_of_any_name(ralph, serve) -> None:
+    ralph.cwd = ralph.cwd / "my ä dir, caf\udce9 a?b"
+    ralph.cwd.mkdir()
+    serve(HELLO, HELLO)
+    assert ralph("go").code == 0
+    assert ralph("-c", "on").code == 0
+
+
+@pytest.mark.parametrize("name", ["my dir", "caf\udce9"])
+def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_it(ralph, serve, name) -> None:
+    elsewhere, ralph.cwd = ralph.cwd, ralph.cwd / name
+    ralph.cwd.mkdir()
+    serve(HELLO, HELLO)
+    assert ralph("go", "--session-id", ID).code == 0
+    ralph.cwd = elsewhere
+    ran = ralph("-r", ID, "on")
+    assert ran.code == 2
+    program = f'ralph() {{ {shlex.quote(sys.executable)} -m ralph "$@"; }}'
+    command = ran.last_line.partition("go on with it there: ")[2]
+    done = ralph.finish(in_bash(ralph, f"{program}; {command} on"))
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_session_whose_directory_has_moved_goes_on_where_it_is_asked_to(
+    ralph, ralph_here, serve, forks
+) -> None:
+    server = serve(HELLO, HELLO, HELLO)
+    old, new = ralph.cwd / "old", ralph.cwd / "new"
+    old.mkdir()
+    assert ralph("go", "--session-id", ID, "--cd", str(old)).code == 0
+    old.rename(new)
+    fork = ["--fork-session", "--session-id", OTHER_ID] if forks else []
+    ran = ralph("-r", ID, "on", "--cd", str(new), *fork)
+    assert ran.code == 0
+    assert f"directory {old} is gone; it goes on in {new}" in ran.stderr
+    assert f"Working directory: {new}\\n".encode() in (server.requests[-1].body or b"")
+    old.mkdir()
+    ran = ralph("-r", OTHER_ID if forks else ID, "and on", "--cd", str(new))
+    assert ran.code == 0, "it belongs to the new one now"
+    assert "is gone" not in ran.stderr
+    [cwd] = {s["cwd"] for s in listed(ralph_here, "--all") if s["id"] == (OTHER_ID if forks else ID)}
+    assert cwd == str(new)
+
+
+def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, ralph_here, serve) -> None:
+    serve(HELLO)
+    gone = ralph.cwd / "gone"
+    gone.mkdir()
+    assert ralph("go", "--session-id", ID, "--cd", str(gone)).code == 0
+    shutil.rmtree(gone)
+    assert "--cd" not in ralph_here("sessions", "show", ID).stdout

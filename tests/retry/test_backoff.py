@@ -1,0 +1,69 @@
+"""The schedules, number by number, and what a server's wish does to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, sped_up, standard
+
+
+def waits(policy: RetryPolicy, wish_s: float | None = None) -> list[float]:
+    found: list[float] = []
+    while isinstance(decision := policy.next_wait(len(found) + 1, wish_s, sum(found)), Wait):
+        found.append(decision.seconds)
+    return found
+
+
+def test_standard_waits_2_4_8_16_and_gives_up() -> None:
+    assert waits(standard()) == [2, 4, 8, 16]
+
+
+@pytest.mark.parametrize(("wish_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (1e10, 60)])
+def test_standard_replaces_the_wait_by_the_servers_wish_up_to_60_s(wish_s: float, wait_s: float) -> None:
+    assert standard().next_wait(1, wish_s, 0) == Wait(wait_s, from_server=True)
+
+
+def test_a_wish_does_not_buy_a_fifth_retry() -> None:
+    assert isinstance(standard().next_wait(5, 1, 4), GiveUp)
+
+
+def test_patient_sleeps_21_times_27105_seconds_in_all() -> None:
+    found = waits(patient())
+    assert found[:9] == [5, 10, 30, 60, 300, 600, 900, 1800, 1800]
+    assert (len(found), sum(found)) == (21, 27_105)
+
+
+def test_patient_takes_the_longer_of_schedule_and_wish() -> None:
+    assert patient().next_wait(1, 3, 0) == Wait(5)
+    assert patient().next_wait(1, 6, 0) == Wait(6, from_server=True)
+
+
+@pytest.mark.parametrize(("slept_s", "fits"), [(28_700, True), (28_701, False)])
+def test_patient_gives_up_at_once_when_a_wish_does_not_fit_the_budget(slept_s: float, fits: bool) -> None:
+    assert isinstance(patient().next_wait(3, 100, slept_s), Wait) is fits
+
+
+def test_off_never_waits() -> None:
+    assert waits(off()) == []
+
+
+def test_custom_doubles_and_is_extended_by_the_servers_wish() -> None:
+    policy = custom(3, 1.5, 100)
+    assert waits(policy) == [1.5, 3, 6]
+    assert policy.next_wait(1, 50, 0) == Wait(50, from_server=True)
+    assert policy.next_wait(1, 1, 0) == Wait(1.5)
+
+
+@pytest.mark.parametrize(("max_delay_s", "gives_up"), [(99, True), (100, False), (0, False), (-1, False)])
+def test_custom_gives_up_at_once_over_its_maximum(max_delay_s: float, gives_up: bool) -> None:
+    assert isinstance(custom(3, 1, max_delay_s).next_wait(1, 100, 0), GiveUp) is gives_up
+
+
+def test_custom_survives_absurd_attempt_numbers() -> None:
+    decision = custom(10_000, 2, 0).next_wait(5000, None, 0)
+    assert isinstance(decision, Wait)
+
+
+def test_sped_up_divides_every_wait_and_keeps_the_number_of_retries() -> None:
+    assert waits(sped_up(standard(), 4)) == [0.5, 1, 2, 4]
+    assert len(waits(sped_up(patient(), 1000))) == 21

@@ -1,0 +1,226 @@
+"""The flat loop: how often it asks, how long it waits, what it says, and that it always closes its chain."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.conversation.messages import Conversation, user_message
+from ralph.retry.backoff import RetryPolicy, Wait, off, patient, standard
+from ralph.retry.chain import TurnRequests
+from ralph.retry.loop import CallSite, send_with_retry
+from ralph.values.classify import ErrorClass, classify_error
+from ralph.values.controls import RunControls
+from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.events import AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.values.limits import Budget
+from ralph.values.ports import Interrupted, SignalReceived, TimeIsUp
+from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, roster_of, text
+
+if TYPE_CHECKING:
+    from ralph.retry.roster import Roster
+    from ralph.values.answer import Answer
+    from ralph.values.events import Event
+
+HELLO = answer(text("hello"))
+CONVERSATION = Conversation.start(roster_of().first_shape).plus(user_message("hi"))
+
+
+class Try:
+    """One use of the retry loop against a script."""
+
+    def __init__(
+        self,
+        *script: Answer | BaseException,
+        policy: RetryPolicy | None = None,
+        interrupt_at_s: float | None = None,
+        run_ends_s: float = math.inf,
+        roster: Roster | None = None,
+    ) -> None:
+        self.client = ScriptedClient(script)
+        self.waiter = FakeWaiter(interrupt_at_s=interrupt_at_s, run_ends_s=run_ends_s)
+        self.events = RecordingEvents()
+        self.controls = RunControls()
+        self.roster = roster or roster_of()
+        self.policy = policy or standard()
+        self.site = CallSite(
+            self.roster,
+            self.policy,
+            self.controls,
+            Budget(),
+            self.client,
+            self.waiter,
+            self.waiter.clock,
+            self.events,
+        )
+
+    def send(self, turn: int = 1) -> Answer:
+        return send_with_retry(CONVERSATION, self.site, TurnRequests(turn))
+
+    def told(self) -> list[Event]:
+        """Without what the journal alone keeps."""
+        return [event for event in self.events.events if not isinstance(event, AttemptEnded)]
+
+    def errors(self) -> list[str]:
+        return [event.error for event in self.events.of(AttemptEnded) if event.error is not None]
+
+
+def overloaded(retry_after: float | None = None) -> HttpError:
+    return HttpError(529, retry_after, "")
+
+
+def test_a_first_answer_that_is_good_opens_no_chain() -> None:
+    attempt = Try(HELLO)
+    assert attempt.send() is HELLO
+    assert attempt.told() == []
+    assert attempt.waiter.sleeps == []
+
+
+def test_five_calls_at_most_with_identical_bytes_and_the_waits_of_the_schedule() -> None:
+    attempt = Try(*[overloaded()] * 5)
+    with pytest.raises(HttpError):
+        attempt.send()
+    [body] = set(attempt.client.bodies)
+    assert body == b"".join(attempt.roster.body_for(CONVERSATION, 32_000))
+    assert len(attempt.client.bodies) == 5
+    assert attempt.waiter.sleeps == [2, 4, 8, 16]
+    assert [e.attempt for e in attempt.events.of(RetryScheduled)] == [1, 2, 3, 4]
+    assert len(attempt.errors()) == 5
+    (end,) = attempt.events.of(RetryExhausted)
+    assert (end.retries, end.total_wait_s) == (4, 30)
+
+
+def test_recovery_closes_the_chain_once_with_what_it_took() -> None:
+    attempt = Try(overloaded(), StreamTransient("cut"), HELLO)
+    assert attempt.send() is HELLO
+    assert attempt.events.of(RetryRecovered) == [RetryRecovered(2, 6, turn=1, attempt=3)]
+    assert attempt.events.of(RetryExhausted) == []
+    assert [e.restarts_response for e in attempt.events.of(RetryScheduled)] == [False, True]
+
+
+def test_retry_after_zero_is_announced_and_asks_at_once() -> None:
+    attempt = Try(overloaded(0), HELLO)
+    attempt.send()
+    assert attempt.waiter.sleeps == [0]
+    assert attempt.events.of(RetryScheduled)[0].server_wish_s == 0
+
+
+PERMANENT: list[AgentError] = [
+    HttpError(400, None, ""),
+    HttpError(401, 5, ""),
+    HttpError(413, None, ""),
+    StreamParse("x"),
+    Json("x"),
+    Api(NetworkCause.CERTIFICATE),
+]
+
+
+@pytest.mark.parametrize("error", PERMANENT, ids=str)
+def test_a_permanent_error_is_asked_once_and_opens_no_chain(error: AgentError) -> None:
+    attempt = Try(error)
+    with pytest.raises(AgentError):
+        attempt.send()
+    assert len(attempt.client.bodies) == 1
+    assert attempt.errors() == [str(error)]
+    assert attempt.told() == []
+
+
+def test_a_permanent_error_after_retries_closes_the_chain_as_exhausted() -> None:
+    attempt = Try(overloaded(), HttpError(401, None, ""))
+    with pytest.raises(HttpError):
+        attempt.send()
+    assert [e.retries for e in attempt.events.of(RetryExhausted)] == [1]
+
+
+@pytest.mark.parametrize("interrupt_at_s", [0.5, 1.9, 3, 29])
+def test_a_signal_during_a_wait_closes_the_chain_once(interrupt_at_s: float) -> None:
+    attempt = Try(*[overloaded()] * 5, interrupt_at_s=interrupt_at_s)
+    with pytest.raises(Interrupted):
+        attempt.send()
+    assert len(attempt.events.of(RetryExhausted)) == 1
+    assert attempt.waiter.clock.seconds == interrupt_at_s
+
+
+def test_a_signal_during_a_retried_request_closes_the_chain_once() -> None:
+    attempt = Try(overloaded(), SignalReceived(2))
+    with pytest.raises(Interrupted):
+        attempt.send()
+    assert len(attempt.events.of(RetryExhausted)) == 1
+
+
+def test_a_time_limit_during_a_retried_request_keeps_the_error_before_it() -> None:
+    attempt = Try(overloaded(), TimeIsUp("time is up"))
+    with pytest.raises(TimeIsUp) as caught:
+        attempt.send()
+    assert isinstance(caught.value.__cause__, HttpError)
+    [closed] = attempt.events.of(RetryExhausted)
+    assert closed.error == "time is up, after: HTTP 529: (empty body)"
+
+
+def test_a_signal_during_the_first_request_opens_no_chain() -> None:
+    attempt = Try(SignalReceived(2))
+    with pytest.raises(Interrupted):
+        attempt.send()
+    assert attempt.told() == []
+
+
+@pytest.mark.parametrize(
+    ("run_ends_s", "sleeps", "closed"), [(1, [], 0), (2, [], 0), (5.9, [2], 1), (6, [2], 1), (6.1, [2, 4], 1)]
+)
+def test_a_wait_that_would_reach_the_time_limit_is_not_begun(run_ends_s, sleeps, closed) -> None:
+    attempt = Try(*[overloaded()] * 5, run_ends_s=run_ends_s)
+    with pytest.raises(TimeIsUp, match=r"leaves no time to wait") as caught:
+        attempt.send()
+    assert attempt.waiter.sleeps == sleeps
+    assert isinstance(caught.value.__cause__, HttpError)
+    assert len(attempt.events.of(RetryScheduled)) == len(sleeps)
+    assert len(attempt.events.of(RetryExhausted)) == closed
+
+
+def test_off_asks_once() -> None:
+    attempt = Try(overloaded(), policy=off())
+    with pytest.raises(HttpError):
+        attempt.send()
+    assert len(attempt.client.bodies) == 1
+
+
+def test_patient_outlasts_seven_hours_of_outage() -> None:
+    attempt = Try(*[overloaded()] * 20, HELLO, policy=patient())
+    assert attempt.send() is HELLO
+    assert attempt.waiter.clock.seconds > 7 * 3600
+
+
+ERRORS = st.one_of(
+    st.builds(HttpError, st.integers(300, 599), st.one_of(st.none(), st.floats(0, 1e6)), st.just("")),
+    st.builds(StreamTransient, st.just("cut")),
+    st.builds(StreamParse, st.just("odd")),
+    st.builds(Api, st.sampled_from(NetworkCause)),
+)
+
+
+@given(st.lists(ERRORS, max_size=8), st.sampled_from([standard(), off(), patient()]))
+def test_requests_and_waits_are_exactly_what_the_pure_policy_says(
+    errors: list[AgentError], policy: RetryPolicy
+) -> None:
+    attempt = Try(*errors, HELLO, policy=policy)
+    expected: list[float] = []
+    for error in errors:
+        if classify_error(error) is ErrorClass.PERMANENT:
+            break
+        wish_s = error.retry_after if isinstance(error, HttpError) else None
+        decision = policy.next_wait(len(expected) + 1, wish_s, sum(expected))
+        if not isinstance(decision, Wait):
+            break
+        expected.append(decision.seconds)
+    try:
+        attempt.send()
+    except AgentError:
+        assert len(expected) < len(errors)
+    assert attempt.waiter.sleeps == expected
+    assert len(attempt.client.bodies) == len(expected) + 1
+    closed = len(attempt.events.of(RetryRecovered)) + len(attempt.events.of(RetryExhausted))
+    assert closed == (1 if expected else 0)

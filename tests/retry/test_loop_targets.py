@@ -1,0 +1,560 @@
+"""The flat loop with several targets and keys: what it asks, what it tells in which order, and how a chain ends."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ralph.agent.task import Run
+from ralph.conversation.messages import Conversation, user_message
+from ralph.conversation.target import Target
+from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
+from ralph.retry.chain import TurnRequests
+from ralph.retry.loop import CallSite, send_with_retry
+from ralph.retry.roster import Roster
+from ralph.values.classify import outcome_of
+from ralph.values.controls import RunControls
+from ralph.values.credentials import Credential, Secret
+from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.events import (
+    AttemptEnded,
+    ModelFallback,
+    ModelFallbackRecovered,
+    ModelFallbackSucceeded,
+    Notice,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+    RunEnded,
+)
+from ralph.values.limits import Budget
+from ralph.values.outcome import Outcome
+from ralph.values.ports import Interrupted, RetryAborted, SignalReceived, TimeIsUp
+from tests.fakes import (
+    FakeJournal,
+    FakeToolbox,
+    FakeWaiter,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    roster_of,
+    text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ralph.conversation.messages import RequestBody
+    from ralph.values.answer import Answer
+    from ralph.values.events import Event
+
+HELLO = answer(text("hello"))
+CONVERSATION = Conversation.start(roster_of().first_shape).plus(user_message("hi"))
+DOWN = HttpError(529, None, "")
+LIMITED = HttpError(429, None, "")
+REFUSED = HttpError(401, None, "")
+UNKNOWN = HttpError(404, None, "")
+BROKEN = StreamTransient("cut")
+
+
+def wishing(seconds: float, status: int = 529) -> HttpError:
+    return HttpError(status, seconds, "")
+
+
+def with_keys(*key_counts: int, **options: Any) -> Roster:
+    """Targets a, b, c with so many keys: A_KEY_0 holds secret-a-0."""
+    targets = [
+        Target(
+            name,
+            f"model-{name}",
+            "http://127.0.0.1:1",
+            credentials=tuple(
+                Credential("x-api-key", Secret(f"secret-{name}-{key}"), f"{name.upper()}_KEY_{key}")
+                for key in range(count)
+            ),
+        )
+        for name, count in zip("abc", key_counts, strict=False)
+    ]
+    return Roster(targets, system="system", **options)
+
+
+class Asking:
+    """Turns of a run against a script, one use of the loop each."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        *script: Answer | BaseException,
+        policy: RetryPolicy | None = None,
+        interrupt_at_s: float | None = None,
+        run_ends_s: float = math.inf,
+    ) -> None:
+        self.roster = roster
+        self.client = ScriptedClient(script)
+        self.waiter = FakeWaiter(interrupt_at_s=interrupt_at_s, run_ends_s=run_ends_s)
+        self.events = RecordingEvents()
+        self.controls = RunControls()
+        self.site = CallSite(
+            roster,
+            policy or standard(),
+            self.controls,
+            Budget(),
+            self.client,
+            self.waiter,
+            self.waiter.clock,
+            self.events,
+        )
+        self.turns = 0
+        self.requests = TurnRequests(0)
+
+    def turn(self) -> Answer:
+        self.turns += 1
+        self.requests = TurnRequests(self.turns)
+        return send_with_retry(CONVERSATION, self.site, self.requests)
+
+    def fails(self, kind: type[BaseException] = AgentError) -> BaseException:
+        with pytest.raises(kind) as caught:
+            self.turn()
+        return caught.value
+
+    @property
+    def names(self) -> str:
+        return "".join(name for name, _ in self.client.asked)
+
+    @property
+    def told(self) -> list[Event]:
+        """Without what the journal alone keeps."""
+        return [event for event in self.events.events if not isinstance(event, AttemptEnded)]
+
+    @property
+    def notices(self) -> list[str]:
+        return [notice.text for notice in self.events.of(Notice)]
+
+    @property
+    def closings(self) -> list[RetryRecovered | RetryExhausted]:
+        events = self.events.events
+        return [event for event in events if isinstance(event, RetryRecovered | RetryExhausted)]
+
+    def assert_chain_closed_once(self) -> RetryRecovered | RetryExhausted:
+        [closed] = self.closings
+        return closed
+
+
+def two() -> Roster:
+    return with_keys(1, 1)
+
+
+# --- Moving on
+
+
+@pytest.mark.parametrize("error", [DOWN, LIMITED, REFUSED, UNKNOWN, BROKEN, StreamParse("odd"), Json("x")])
+def test_moving_on_costs_no_wait_and_opens_no_chain(error) -> None:
+    asking = Asking(two(), error, HELLO)
+    assert asking.turn() is HELLO
+    assert asking.names == "ab"
+    assert asking.waiter.sleeps == []
+    kinds = {type(event) for event in asking.told}
+    assert kinds <= {ModelFallback, ModelFallbackSucceeded, Notice}
+
+
+def test_a_change_of_targets_is_told_step_by_step_and_once() -> None:
+    asking = Asking(two(), DOWN, HELLO, HELLO, HELLO)
+    asking.turn()
+    asking.turn()
+    asking.waiter.clock.seconds = 100
+    asking.turn()
+    assert asking.names == "abba"
+    assert asking.told == [
+        ModelFallback("a", "b", "overloaded", turn=1, attempt=1),
+        ModelFallbackSucceeded("b", turn=1, attempt=2),
+        ModelFallbackRecovered("a", turn=3, attempt=1),
+    ]
+
+
+def test_a_chain_is_closed_before_the_change_of_targets_is_confirmed() -> None:
+    asking = Asking(two(), DOWN, BROKEN, DOWN, HELLO)
+    asking.turn()
+    assert asking.names == "abab"
+    assert [type(event) for event in asking.told] == [
+        *(ModelFallback, RetryScheduled, ModelFallback),
+        *(ModelFallback, RetryRecovered, ModelFallbackSucceeded),
+    ]
+    [scheduled] = asking.events.of(RetryScheduled)
+    assert (scheduled.target, scheduled.attempt, scheduled.turn) == ("b", 1, 1)
+    assert scheduled.restarts_response
+    assert asking.events.of(RetryRecovered) == [RetryRecovered(1, 2, turn=1, attempt=4)]
+    asked = asking.requests
+    assert (asked.turn, asked.attempts, asked.took_s) == (1, 4, 2.0)
+
+
+def test_a_retry_is_announced_before_its_sleep() -> None:
+    asking = Asking(two(), DOWN, DOWN, interrupt_at_s=1)
+    asking.fails(Interrupted)
+    assert len(asking.events.of(RetryScheduled)) == 1
+    assert asking.waiter.sleeps == [2]
+
+
+def test_every_attempt_is_told_with_whom_it_asked_and_what_came_of_it() -> None:
+    asking = Asking(two(), DOWN, BROKEN, HELLO)
+    asking.turn()
+    attempts = asking.events.of(AttemptEnded)
+    assert [(one.target, one.model, one.attempt, one.status, one.kind, one.wait_s) for one in attempts] == [
+        ("a", "model-a", 1, 529, "overloaded", 0),
+        ("b", "model-b", 2, None, "stream", 2),
+        ("a", "model-a", 3, None, None, 0),
+    ]
+
+
+def test_another_key_is_told_by_its_variable_and_never_by_its_value() -> None:
+    asking = Asking(with_keys(2, 1), REFUSED, HELLO)
+    asking.turn()
+    assert asking.client.asked == [("a", 0), ("a", 1)]
+    assert asking.notices == ["a: on with the key of A_KEY_1, not A_KEY_0 (auth)"]
+    assert "secret" not in repr(asking.events.events)
+
+
+def test_that_a_target_is_left_out_is_told_once() -> None:
+    asking = Asking(with_keys(2, 1), REFUSED, REFUSED, HELLO, HELLO)
+    asking.turn()
+    asking.turn()
+    assert asking.client.asked == [("a", 0), ("a", 1), ("b", 0), ("b", 0)]
+    assert [text for text in asking.notices if "left out" in text] == [
+        "a is left out for the rest of this task (auth)"
+    ]
+
+
+def test_a_target_that_is_wished_for_by_name_is_asked_whatever_it_was_left_out_for() -> None:
+    asking = Asking(two(), UNKNOWN, HELLO, HELLO, HELLO)
+    asking.turn()
+    asking.roster.prefer("b")
+    asking.turn()
+    assert asking.events.of(ModelFallbackRecovered) == [], "nobody was away from it"
+    asking.roster.prefer("a")
+    asking.turn()
+    assert asking.names == "abba"
+
+
+@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
+@pytest.mark.parametrize(
+    ("models", "wishes", "asked"),
+    [
+        (["a"], ["other"], ["other", "other"]),
+        (["a"], ["other", "one more"], ["one more", "one more"]),
+        (["a"], ["other", None], ["a", "a"]),
+        (["a", "b"], ["other"], ["other", "b"]),
+        (["a", "b"], ["other", "b"], ["b", "a"]),
+    ],
+)
+def test_a_model_that_was_wished_for_takes_the_place_of_the_first(strategy, models, wishes, asked) -> None:
+    """The model that a driver leaves is no fallback that anybody asked for."""
+    roster = roster_of(*models, strategy=strategy, can_grow=True)
+    for wish in wishes:
+        roster.prefer(wish)
+    asking = Asking(roster, DOWN, DOWN, policy=custom(1, 1, 0) if len(models) == 1 else off())
+    asking.fails(HttpError)
+    assert [name for name, _ in asking.client.asked] == asked
+
+
+@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
+def test_each_target_is_sent_identical_bytes_within_a_chain(strategy) -> None:
+    asking = Asking(with_keys(2, 1, strategy=strategy), *[DOWN, BROKEN, LIMITED] * 4, HELLO)
+    asking.turn()
+    sent: dict[str, set[bytes]] = {}
+    for (name, _), body in zip(asking.client.asked, asking.client.bodies, strict=True):
+        sent.setdefault(name, set()).add(body)
+    assert {name: len(bodies) for name, bodies in sent.items()} == {"a": 1, "b": 1}
+    assert sent["a"] != sent["b"]
+
+
+# --- A chain is closed exactly once
+
+
+def after_a_retry(*then: Answer | BaseException, **options: Any) -> Asking:
+    return Asking(two(), DOWN, DOWN, *then, **options)
+
+
+def test_an_answer_closes_the_chain_as_recovered() -> None:
+    asking = after_a_retry(HELLO)
+    asking.turn()
+    assert asking.assert_chain_closed_once() == RetryRecovered(1, 2, turn=1, attempt=3)
+
+
+def test_exhaustion_closes_the_chain_with_all_its_rounds() -> None:
+    asking = Asking(two(), *[DOWN] * 10)
+    asking.fails(HttpError)
+    assert asking.names == "ab" * 5
+    closed = asking.assert_chain_closed_once()
+    assert closed == RetryExhausted(4, 30, str(DOWN), turn=1, attempt=10)
+
+
+def test_an_invalid_request_closes_the_chain_and_asks_nobody_else() -> None:
+    asking = after_a_retry(HttpError(400, None, "bad"))
+    asking.fails(HttpError)
+    assert asking.names == "aba"
+    assert asking.assert_chain_closed_once() == RetryExhausted(1, 2, "HTTP 400: bad", turn=1, attempt=3)
+
+
+@pytest.mark.parametrize("at_s", [0.5, 3, 29.5])
+def test_a_signal_in_a_wait_closes_the_chain(at_s) -> None:
+    asking = Asking(two(), *[DOWN] * 10, interrupt_at_s=at_s)
+    stop = asking.fails(SignalReceived)
+    assert stop.__cause__ is DOWN
+    assert isinstance(asking.assert_chain_closed_once(), RetryExhausted)
+    assert asking.waiter.clock.seconds == at_s
+
+
+STOPS = [SignalReceived(15), TimeIsUp("time is up"), RetryAborted()]
+
+
+@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
+def test_a_stop_in_a_retried_request_closes_the_chain(stop) -> None:
+    asking = after_a_retry(stop)
+    asking.fails(type(stop))
+    closed = asking.assert_chain_closed_once()
+    assert isinstance(closed, RetryExhausted)
+    assert (closed.retries, closed.attempt) == (1, 3)
+    assert (closed.error == "Retry cancelled") == isinstance(stop, RetryAborted)
+    assert asking.events.of(AttemptEnded)[-1].kind == "interrupted"
+
+
+@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
+def test_a_stop_before_any_retry_closes_nothing(stop) -> None:
+    asking = Asking(two(), DOWN, stop)
+    asking.fails(type(stop))
+    assert [type(event) for event in asking.told] == [ModelFallback]
+
+
+def test_an_abort_in_a_wait_closes_the_chain() -> None:
+    asking = Asking(two(), DOWN, DOWN)
+
+    class Aborting(FakeWaiter):
+        def sleep(self, seconds: float, *, waiting_for: str) -> None:
+            raise RetryAborted
+
+    asking.site = replace(asking.site, waiter=Aborting())
+    asking.fails(RetryAborted)
+    closed = asking.assert_chain_closed_once()
+    assert closed == RetryExhausted(0, 0, "Retry cancelled", turn=1, attempt=2)
+
+
+def test_a_bug_closes_the_chain() -> None:
+    asking = after_a_retry(ValueError("a bug"))  # the client may raise only AgentError
+    asking.fails(ValueError)
+    assert asking.assert_chain_closed_once() == RetryExhausted(1, 2, "a bug", turn=1, attempt=3)
+    assert asking.requests.attempts == 3
+
+
+def test_retry_that_is_switched_off_in_a_chain_ends_it_after_its_round() -> None:
+    asking = Asking(two(), *[DOWN] * 10)
+
+    class SwitchingOff(FakeWaiter):
+        def sleep(self, seconds: float, *, waiting_for: str) -> None:
+            asking.controls.auto_retry = False
+            super().sleep(seconds, waiting_for=waiting_for)
+
+    asking.site = replace(asking.site, waiter=SwitchingOff(asking.waiter.clock))
+    asking.fails(HttpError)
+    assert asking.names == "abab"
+    assert isinstance(asking.assert_chain_closed_once(), RetryExhausted)
+
+
+FAILURES = st.sampled_from(
+    [
+        *(DOWN, LIMITED, REFUSED, UNKNOWN, BROKEN, wishing(50), wishing(0, 429), HttpError(400, None, "")),
+        *(StreamParse("odd"), Json("x"), Api(NetworkCause.REFUSED), Api(NetworkCause.CERTIFICATE)),
+    ]
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 2), min_size=1, max_size=3),
+    st.sampled_from(["fallback", "round_robin"]),
+    st.booleans(),
+    st.sampled_from([standard(), off(), patient(), custom(2, 1, 20)]),
+    st.lists(st.lists(FAILURES, max_size=12), max_size=4),
+)
+def test_every_turn_closes_what_it_opened_whatever_fails(
+    key_counts: list[int], strategy: str, returns: bool, policy: RetryPolicy, turns: list[list[AgentError]]
+) -> None:
+    roster = with_keys(*key_counts, strategy=strategy, returns=returns)
+    for errors in turns:
+        asking = Asking(roster, *errors, HELLO, policy=policy)
+        with suppress(AgentError):
+            asking.turn()
+        asked = len(asking.client.asked)
+        assert [one.attempt for one in asking.events.of(AttemptEnded)] == list(range(1, asked + 1))
+        retries = len(asking.events.of(RetryScheduled))
+        closed = asking.closings
+        assert [one.retries for one in closed] == ([retries] if retries else [])
+        assert sum(asking.waiter.sleeps) == sum(one.total_wait_s for one in closed)
+        for change in asking.events.of(ModelFallback):
+            assert change.from_target != change.to_target
+            assert change.attempt < asked, "who is moved on to is asked"
+
+
+# --- How it ends
+
+
+@pytest.mark.parametrize(
+    ("errors", "policy", "ends_with", "outcome"),
+    [
+        # What asking again would mend is what the end is about: whoever waits may go on.
+        ([DOWN, REFUSED], off(), DOWN, Outcome.API_UNAVAILABLE),
+        ([REFUSED, DOWN], off(), DOWN, Outcome.API_UNAVAILABLE),
+        ([DOWN, UNKNOWN], off(), DOWN, Outcome.API_UNAVAILABLE),
+        ([UNKNOWN, REFUSED], off(), REFUSED, Outcome.AUTH),
+        ([REFUSED, UNKNOWN], standard(), UNKNOWN, Outcome.API_REJECTED),
+        ([REFUSED, HttpError(402, None, "")], patient(), None, Outcome.AUTH),
+    ],
+)
+def test_when_all_fail_for_good_and_for_now_it_ends_as_what_may_pass(
+    errors, policy, ends_with, outcome
+) -> None:
+    error = Asking(two(), *errors, policy=policy).fails()
+    assert isinstance(error, AgentError)
+    assert outcome_of(error) is outcome
+    assert ends_with is None or error is ends_with
+
+
+def test_the_end_is_about_the_one_who_may_be_asked_first() -> None:
+    asking = Asking(two(), wishing(30_000), wishing(40_000), policy=patient())
+    error = asking.fails(HttpError)
+    assert isinstance(error, HttpError)
+    assert error.retry_after == 30_000
+    assert asking.roster.target.name == "a", "and hints are about it"
+
+
+def test_the_end_is_about_the_last_round() -> None:
+    asking = Asking(two(), wishing(1), wishing(1), wishing(40), wishing(50), policy=custom(1, 1, 0))
+    error = asking.fails(HttpError)
+    assert isinstance(error, HttpError)
+    assert error.retry_after == 40
+
+
+def test_one_that_cools_down_is_worth_waiting_for_when_the_other_asks_for_more() -> None:
+    asking = Asking(two(), wishing(90), DOWN, wishing(500), HELLO, policy=custom(4, 1, 100))
+    asking.turn()
+    assert asking.names == "abba"
+    assert asking.waiter.sleeps == [1, 89]
+    assert [one.server_wish_s for one in asking.events.of(RetryScheduled)] == [None, None]
+
+
+def test_over_max_delay_it_moves_on_and_with_nobody_left_it_ends_at_once_and_says_so() -> None:
+    asking = Asking(two(), wishing(101), wishing(500), policy=custom(4, 1, 100))
+    asking.fails(HttpError)
+    assert asking.names == "ab"
+    assert asking.waiter.sleeps == []
+    assert asking.notices == ["giving up: the wait of 101s is over the maximum of 100s"]
+    alone = Asking(with_keys(1), wishing(101), policy=custom(4, 1, 100))
+    alone.fails(HttpError)
+    assert alone.names == "a"
+    assert alone.notices == asking.notices
+
+
+@pytest.mark.parametrize(
+    ("run_ends_s", "sleeps"), [(1, []), (2, []), (5.9, [2]), (6, [2]), (6.1, [2, 4]), (31, [2, 4, 8, 16])]
+)
+def test_no_wait_reaches_past_the_time_limit_with_several_targets_either(run_ends_s, sleeps) -> None:
+    asking = Asking(two(), *[DOWN] * 10, run_ends_s=run_ends_s)
+    stop = asking.fails(TimeIsUp if run_ends_s < 31 else HttpError)
+    assert asking.waiter.sleeps == sleeps
+    assert asking.waiter.clock.seconds < run_ends_s
+    changes = asking.events.of(ModelFallback)
+    assert [change.to_target for change in changes][-1] == "b", "nobody is told to be asked who is not"
+    assert len(asking.events.of(RetryExhausted)) == bool(sleeps)
+    assert isinstance(stop, HttpError) or stop.__cause__ is DOWN
+    assert asking.roster.target.name == "b"
+
+
+# --- Patient, whole, on a clock that is told the time
+
+
+class Recovering:
+    """Everybody is down until a moment, on the run's clock."""
+
+    def __init__(self, waiter: FakeWaiter, until_s: float, error: AgentError) -> None:
+        self._waiter = waiter
+        self._until_s = until_s
+        self._error = error
+        self.calls = 0
+
+    def describe_model(self, _target: Target, _key: int) -> None:
+        """It says nothing."""
+
+    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+        self.calls += 1
+        if self._waiter.clock.seconds < self._until_s:
+            raise self._error
+        return HELLO
+
+
+class Night:
+    """A whole run under `patient`."""
+
+    def __init__(self, roster: Roster, until_s: float, error: AgentError) -> None:
+        self.waiter = FakeWaiter()
+        self.client = Recovering(self.waiter, until_s, error)
+        self.events = RecordingEvents()
+        run = Run(
+            roster,
+            patient(),
+            client=self.client,
+            toolbox=FakeToolbox(),
+            waiter=self.waiter,
+            clock=self.waiter.clock,
+            journal=FakeJournal.of_run(roster.first_shape),
+            events=self.events,
+        )
+        self.ended: RunEnded = run.run("the task")
+
+
+ROSTERS: list[Sequence[int]] = [(1,), (1, 1), (2, 1, 1)]
+
+
+@pytest.mark.parametrize("key_counts", ROSTERS)
+def test_patient_survives_an_outage_of_seven_hours(key_counts) -> None:
+    night = Night(with_keys(*key_counts), 7 * 3600, DOWN)
+    assert night.ended.outcome is Outcome.COMPLETED
+    assert 7 * 3600 <= night.waiter.clock.seconds < 7.5 * 3600
+    assert night.ended.retries == len(night.waiter.sleeps) == night.events.of(RetryRecovered)[0].retries
+
+
+@pytest.mark.parametrize("key_counts", ROSTERS)
+def test_patient_sleeps_21_times_and_27105_s_and_gives_up_then(key_counts) -> None:
+    night = Night(with_keys(*key_counts), math.inf, DOWN)
+    assert night.ended.outcome is Outcome.API_UNAVAILABLE
+    assert (len(night.waiter.sleeps), sum(night.waiter.sleeps)) == (21, 27_105)
+    assert (night.ended.retries, night.ended.waited_s) == (21, 27_105)
+    overload_is_of_the_target = len(key_counts)
+    assert night.client.calls == 22 * overload_is_of_the_target
+
+
+@pytest.mark.parametrize("key_counts", [(1,), (1, 1)])
+def test_patient_ends_at_once_where_the_server_asks_for_more_than_is_left_and_names_the_moment(
+    key_counts,
+) -> None:
+    night = Night(with_keys(*key_counts), math.inf, wishing(40_000, 429))
+    assert (night.ended.outcome, night.ended.exit_code) == (Outcome.API_UNAVAILABLE, 75)
+    assert night.waiter.sleeps == []
+    assert night.client.calls == len(key_counts)
+    assert night.ended.retry_after_s == 40_000
+    assert night.ended.hints == (
+        "The server asks to be left alone for 11 h 6 min 40 s: come back after 2026-11-21 23:06 UTC.",
+    )
+    assert "the server asks for 40000s" in night.events.of(Notice)[-1].text
+
+
+def test_notices_do_not_pile_up_however_many_turns_a_broken_target_stays_broken() -> None:
+    asking = Asking(with_keys(2, 1), REFUSED, REFUSED, *[HELLO] * 30)
+    for _ in range(30):
+        asking.turn()
+    assert asking.names == "aa" + "b" * 30
+    assert len(asking.notices) == 2, "the key that was refused, and the target that is out"
+    assert len(asking.events.of(ModelFallback)) == len(asking.events.of(ModelFallbackSucceeded)) == 1

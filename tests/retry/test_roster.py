@@ -1,0 +1,169 @@
+"""What is known of the target that is asked next: its window, how full it is, how long its answer may get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.conversation.messages import Author, Conversation, assistant_message, user_message
+from ralph.conversation.model_description import ModelDescription
+from ralph.conversation.target import Target
+from ralph.retry.roster import Roster
+from ralph.retry.targets import Route
+from ralph.values.limits import SHORTEST_ANSWER
+from ralph.values.models import DEFAULT_MAX_TOKENS
+from ralph.values.usage import TokenUsage
+from tests.fakes import text
+
+if TYPE_CHECKING:
+    from ralph.conversation.messages import Message
+
+KNOWN = Target("main", "claude-sonnet-5-5", "http://127.0.0.1:1")
+LOCAL = Target("local", "qwen3:30b", "http://127.0.0.1:2")
+
+
+def roster(*targets: Target) -> Roster:
+    return Roster(targets or (KNOWN,), system="Be good.")
+
+
+def talk(of: Roster, *messages: Message) -> Conversation:
+    conversation = Conversation.start(of.first_shape).plus(user_message("Mend it."))
+    for message in messages:
+        conversation = conversation.plus(message)
+    return conversation
+
+
+def thought(by: Target) -> Message:
+    blocks = [{"type": "thinking", "thinking": "x" * 2_000, "signature": "s"}, text("Done.")]
+    message = assistant_message(blocks, Author(by.model, by.base_url))
+    assert message is not None
+    return message
+
+
+@pytest.mark.parametrize(
+    ("target", "description", "window"),
+    [
+        pytest.param(KNOWN, None, 1_000_000, id="the table"),
+        pytest.param(LOCAL, None, None, id="nobody"),
+        pytest.param(LOCAL, ModelDescription(8_192, None), 8_192, id="the server"),
+        pytest.param(KNOWN, ModelDescription(200_000, None), 200_000, id="the server over the table"),
+        pytest.param(KNOWN, ModelDescription(None, 9_000), 1_000_000, id="the server on something else"),
+        pytest.param(
+            replace(LOCAL, context_window=4_096), ModelDescription(8_192, None), 4_096, id="the user"
+        ),
+    ],
+)
+def test_the_window_is_the_users_the_servers_or_the_tables(
+    target: Target, description: ModelDescription | None, window: int | None
+) -> None:
+    asked = roster(target)
+    asked.describe(description)
+    assert asked.window == window
+    assert asked.target.is_described
+
+
+def test_what_a_server_says_is_of_the_target_that_was_asked() -> None:
+    both = roster(KNOWN, LOCAL)
+    both.state = replace(both.state, route=Route(1))
+    both.describe(ModelDescription(8_192, None))
+    assert [target.is_described for target in both.targets] == [False, True]
+    assert (both.window, both.first.facts.context_window if both.first.facts else None) == (8_192, 1_000_000)
+    assert both.find("local").is_described, "found again as it is known now"
+
+
+@pytest.mark.parametrize(
+    ("target", "description", "prompt_tokens", "most_tokens", "longest"),
+    [
+        pytest.param(KNOWN, None, 1_000, None, DEFAULT_MAX_TOKENS, id="what is set"),
+        pytest.param(KNOWN, None, 1_000, 16_000, 16_000, id="what is asked of it"),
+        pytest.param(KNOWN, None, 968_000, None, DEFAULT_MAX_TOKENS, id="just room"),
+        pytest.param(KNOWN, None, 968_001, None, DEFAULT_MAX_TOKENS - 1, id="a token less"),
+        pytest.param(KNOWN, None, 999_999, None, SHORTEST_ANSWER, id="never less than this"),
+        pytest.param(KNOWN, None, 2_000_000, None, SHORTEST_ANSWER, id="over the window"),
+        pytest.param(KNOWN, None, 2_000_000, 500, 500, id="unless less is asked"),
+        pytest.param(LOCAL, None, 2_000_000, None, DEFAULT_MAX_TOKENS, id="no window known"),
+        pytest.param(LOCAL, ModelDescription(None, 4_096), 10, None, 4_096, id="the server's cap"),
+        pytest.param(
+            replace(LOCAL, max_tokens=2_000), ModelDescription(None, 4_096), 10, None, 2_000, id="less is set"
+        ),
+        pytest.param(
+            replace(LOCAL, max_tokens=9_000), ModelDescription(None, 4_096), 10, None, 4_096, id="more is set"
+        ),
+        pytest.param(
+            replace(LOCAL, context_window=8_000), None, 5_000, None, 3_000, id="what the window leaves"
+        ),
+    ],
+)
+def test_an_answer_may_get_as_long_as_wish_server_and_window_allow(
+    target: Target,
+    description: ModelDescription | None,
+    prompt_tokens: int,
+    most_tokens: int | None,
+    longest: int,
+) -> None:
+    asked = roster(target)
+    asked.describe(description)
+    assert asked.longest_answer(prompt_tokens, most_tokens) == longest
+
+
+def test_an_estimate_is_of_what_the_target_is_sent() -> None:
+    both = roster(KNOWN, LOCAL)
+    conversation = talk(both, thought(KNOWN))
+    own = both.estimate(conversation)
+    both.state = replace(both.state, route=Route(1))
+    assert own - both.estimate(conversation) > 1_000, "the other one's thinking is not sent"
+
+
+def test_what_was_counted_holds_until_it_is_forgotten() -> None:
+    asked = roster()
+    conversation = talk(asked)
+    by_bytes = asked.estimate(conversation)
+    asked.count(conversation, TokenUsage(input=30, cache_read=12, output=7), answer_size=7)
+    assert asked.estimate(conversation) == 42
+    asked.begin_afresh()
+    assert asked.at_most(conversation) == by_bytes
+    assert asked.estimate(conversation) == 42, "as many tokens as the same bytes were before"
+
+
+@pytest.mark.parametrize(("counted", "is_believed"), [(10, True), (900_000, False)])
+def test_a_context_that_was_never_sent_is_no_larger_than_its_bytes_say(
+    counted: int, is_believed: bool
+) -> None:
+    asked = roster()
+    conversation = talk(asked)
+    fresh = talk(asked, *[user_message("more")])
+    by_bytes = asked.estimate(fresh)
+    asked.count(conversation, TokenUsage(input=counted), answer_size=0)
+    assert (asked.estimate_afresh(fresh) < by_bytes) is is_believed
+    assert asked.estimate_afresh(fresh) <= by_bytes
+
+
+def test_a_target_that_tells_its_window_and_this_prompt_is_believed() -> None:
+    asked = roster(LOCAL)
+    conversation = talk(asked)
+    assert asked.learn_window(4_096, 897, conversation)
+    assert (asked.window, asked.estimate(conversation)) == (4_096, 897)
+    assert asked.longest_answer(897) == 4_096 - 897
+    assert not asked.learn_window(4_096, 897, conversation), "that is no news"
+    assert not asked.learn_window(5_000, 897, conversation)
+
+
+def test_max_tokens_are_replaced_in_the_request_and_nothing_else() -> None:
+    asked = roster()
+    conversation = talk(asked)
+    whole, short = (b"".join(asked.body_for(conversation, tokens)) for tokens in (DEFAULT_MAX_TOKENS, 77))
+    assert short == whole.replace(b'"max_tokens":32000', b'"max_tokens":77')
+    assert whole == b"".join(conversation.request_body())
+
+
+@pytest.mark.parametrize("options", [{}, {"can_grow": True}])
+def test_a_name_that_nobody_has_is_refused_unless_any_model_will_do(options: Any) -> None:
+    asked = Roster([KNOWN], **options)
+    if options:
+        assert asked.find("qwen3").model == "qwen3"
+        assert not asked.find("qwen3").is_described
+    else:
+        with pytest.raises(ValueError, match="the targets are main"):
+            asked.find("qwen3")

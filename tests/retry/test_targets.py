@@ -1,0 +1,569 @@
+"""Choosing among targets and keys: every kind of failure, both strategies, and the rules that always hold."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
+from ralph.retry.targets import (
+    CANNOT_HELP,
+    Decision,
+    Failure,
+    MoveOn,
+    Route,
+    Rules,
+    TargetsState,
+    after_answer,
+    after_failure,
+    begin,
+    failure_of,
+)
+from ralph.values.classify import PERMANENT_KINDS, FailureKind
+from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RATE_LIMIT = Failure(FailureKind.RATE_LIMIT, is_transient=True, is_of_key=True)
+OVERLOADED = Failure(FailureKind.OVERLOADED, is_transient=True)
+BAD_KEY = Failure(FailureKind.AUTH, is_transient=False, is_of_key=True)
+FORBIDDEN = Failure(FailureKind.AUTH, is_transient=False)
+BROKE = Failure(FailureKind.BILLING, is_transient=False)
+SPENT = Failure(FailureKind.USAGE_LIMIT, is_transient=False, is_of_key=True)
+UNKNOWN_MODEL = Failure(FailureKind.NOT_FOUND, is_transient=False)
+GARBLED = Failure(FailureKind.PROTOCOL, is_transient=False)
+INVALID = Failure(FailureKind.INVALID_REQUEST, is_transient=False)
+OVERFLOW = Failure(FailureKind.CONTEXT_OVERFLOW, is_transient=False)
+
+
+def limited(wish_s: float) -> Failure:
+    return replace(RATE_LIMIT, wish_s=wish_s)
+
+
+class Choosing:
+    """A run's choices, one after the other. Every call takes a tenth of a second."""
+
+    def __init__(self, *key_counts: int, policy: RetryPolicy | None = None, **rules: object) -> None:
+        self.rules = Rules(key_counts, **rules)  # type: ignore[arg-type]
+        self.policy = policy or standard()
+        self.now_s = 0.0
+        self.state = TargetsState()
+        self.asked: list[Route] = []
+        self.waits: list[float] = []
+
+    def turn(self) -> Choosing:
+        self.state = begin(self.state, self.rules, self.now_s)
+        return self
+
+    def fails(self, *failures: Failure) -> Decision:
+        for failure in failures:
+            self.asked.append(self.state.route)
+            self.now_s += 0.1
+            decision, self.state = after_failure(
+                self.state, failure, rules=self.rules, policy=self.policy, now_s=self.now_s
+            )
+            if isinstance(decision, Wait):
+                self.waits.append(decision.seconds)
+                self.now_s += decision.seconds
+        return decision
+
+    def answers(self) -> str | None:
+        self.asked.append(self.state.route)
+        self.now_s += 0.1
+        self.state, told = after_answer(self.state, self.rules)
+        return told
+
+    def fails_for_ever(self, failure: Failure) -> GiveUp:
+        for _ in range(1000):
+            decision = self.fails(failure)
+            if isinstance(decision, GiveUp):
+                return decision
+        raise AssertionError("it never gives up")
+
+    @property
+    def targets(self) -> list[int]:
+        return [route.target for route in self.asked]
+
+
+# --- One table: what follows the first failure of the first key of the first target
+
+STAYS, NEXT_KEY, NEXT_TARGET, ENDS = "same after a wait", "next key", "next target", "ends"
+
+# Kind, transient, of the key -> with one route; one target of two keys; two targets of one; two of two (fallback,
+# round_robin).
+TABLE = [
+    (RATE_LIMIT, STAYS, NEXT_KEY, NEXT_TARGET, NEXT_KEY, NEXT_TARGET),
+    (OVERLOADED, STAYS, STAYS, NEXT_TARGET, NEXT_TARGET, NEXT_TARGET),
+    *(
+        (Failure(kind, is_transient=True), STAYS, STAYS, NEXT_TARGET, NEXT_TARGET, NEXT_TARGET)
+        for kind in (FailureKind.SERVER, FailureKind.TIMEOUT, FailureKind.NETWORK, FailureKind.STREAM)
+    ),
+    (SPENT, ENDS, NEXT_KEY, NEXT_TARGET, NEXT_KEY, NEXT_KEY),
+    (BAD_KEY, ENDS, NEXT_KEY, NEXT_TARGET, NEXT_KEY, NEXT_KEY),
+    (FORBIDDEN, ENDS, ENDS, NEXT_TARGET, NEXT_TARGET, NEXT_TARGET),
+    (BROKE, ENDS, ENDS, NEXT_TARGET, NEXT_TARGET, NEXT_TARGET),
+    (UNKNOWN_MODEL, ENDS, ENDS, NEXT_TARGET, NEXT_TARGET, NEXT_TARGET),
+    (GARBLED, ENDS, ENDS, NEXT_TARGET, NEXT_TARGET, NEXT_TARGET),
+    (INVALID, ENDS, ENDS, ENDS, ENDS, ENDS),
+    (OVERFLOW, ENDS, ENDS, ENDS, ENDS, ENDS),
+]
+
+
+def outcome(choosing: Choosing, failure: Failure) -> str:
+    decision = choosing.turn().fails(failure)
+    if isinstance(decision, GiveUp):
+        return ENDS
+    before, after = choosing.asked[0], choosing.state.route
+    if isinstance(decision, Wait):
+        assert before == after
+        return STAYS
+    return NEXT_KEY if after == Route(before.target, before.key + 1) else NEXT_TARGET
+
+
+def test_the_table_has_every_kind_of_failure() -> None:
+    assert {failure.kind for failure, *_ in TABLE} == set(FailureKind)
+
+
+@pytest.mark.parametrize(
+    ("failure", "alone", "two_keys", "two_targets", "two_of_two", "in_rotation"),
+    TABLE,
+    ids=[
+        f"{row[0].kind.value}-{'key' if row[0].is_of_key else 'target'}-{row[0].is_transient}"
+        for row in TABLE
+    ],
+)
+def test_what_follows_a_failure(failure, alone, two_keys, two_targets, two_of_two, in_rotation) -> None:
+    for strategy in ("fallback", "round_robin"):
+        assert outcome(Choosing(1, strategy=strategy), failure) == alone
+        assert outcome(Choosing(1, 1, strategy=strategy), failure) == two_targets
+        assert outcome(Choosing(1, 1, 1, strategy=strategy), failure) == two_targets
+    assert outcome(Choosing(2), failure) == two_keys
+    assert outcome(Choosing(2, 2), failure) == two_of_two
+    assert outcome(Choosing(2, 2, strategy="round_robin"), failure) == in_rotation
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (HttpError(429, 7, ""), limited(7)),
+        (HttpError(429, 7, "", should_retry=False), Failure(FailureKind.RATE_LIMIT, False, 7, True)),
+        (HttpError(401, None, ""), BAD_KEY),
+        (HttpError(403, None, ""), FORBIDDEN),
+        (HttpError(407, None, ""), FORBIDDEN),
+        (HttpError(402, None, ""), BROKE),
+        (HttpError(400, None, "", error_code="enforced_spend_limit_reached"), SPENT),
+        (StreamParse("no", "authentication_error"), BAD_KEY),
+        (StreamTransient("cut"), Failure(FailureKind.STREAM, is_transient=True)),
+        (Api(NetworkCause.CERTIFICATE), Failure(FailureKind.NETWORK, is_transient=False)),
+        (HttpError(302, None, ""), GARBLED),
+    ],
+)
+def test_what_an_error_means_for_choosing(error, failure) -> None:
+    assert failure_of(error) == failure
+
+
+# --- Rounds and their waits
+
+
+SHORT = Failure(FailureKind.NETWORK, is_transient=True, is_of_machine=True)
+
+
+@pytest.mark.parametrize(("strategy", "targets"), [("fallback", {0}), ("round_robin", {0, 1})])
+def test_what_the_machine_lacks_is_waited_for_and_no_target_is_blamed(
+    strategy: str, targets: set[int]
+) -> None:
+    choosing = Choosing(2, 1, strategy=strategy).turn()
+    assert choosing.fails(SHORT) == Wait(2.0), "nobody else would fare better"
+    assert choosing.state.releases_s == {}
+    assert choosing.fails_for_ever(SHORT).reason != CANNOT_HELP.reason
+    assert choosing.waits == [2, 4, 8, 16]
+    assert set(choosing.targets) == targets, "a rotation goes on, as ever"
+
+
+def test_a_shortage_ends_a_round_that_another_failure_began() -> None:
+    choosing = Choosing(1, 1, 1).turn()
+    assert choosing.fails(OVERLOADED) == MoveOn()
+    assert choosing.fails(SHORT) == Wait(2.0)
+    assert 2 not in choosing.targets
+
+
+def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:
+    run = Choosing(2, 1)
+    run.turn().fails_for_ever(RATE_LIMIT)
+    assert run.asked[:3] == [Route(0, 0), Route(0, 1), Route(1, 0)]
+    assert len(run.asked) == 5 * 3
+    assert run.waits == [2, 4, 8, 16], "that is how long each cools down, as nobody named a time"
+    rotation = Choosing(2, 1, strategy="round_robin")
+    rotation.turn().fails_for_ever(RATE_LIMIT)
+    assert rotation.waits == [1, 2, 3, 4], "retry number x 1 s"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "wishes", "wait_s", "from_server"),
+    [
+        ("fallback", (5, 30), 5, True),
+        ("fallback", (0, 30), 1, False),
+        ("fallback", (0.2, 0.7), 1, False),
+        ("fallback", (61, 70), 60, True),
+        ("fallback", (30, None), 2, False),
+        ("round_robin", (5, 30), 30, True),
+        ("round_robin", (0, 0), 1, False),
+        ("round_robin", (61, 5), 60, True),
+        ("round_robin", (None, None), 1, False),
+        ("round_robin", (None, 7), 7, True),
+    ],
+)
+def test_when_all_are_rate_limited_the_first_or_the_last_of_them_is_waited_for(
+    strategy, wishes, wait_s, from_server
+) -> None:
+    """Within 1 and 60 s; a wait that the bounds have made is no server's wish."""
+    run = Choosing(1, 1, strategy=strategy)
+    failures = [replace(RATE_LIMIT, wish_s=wish_s) for wish_s in wishes]
+    assert run.turn().fails(*failures) == Wait(wait_s, from_server=from_server)
+
+
+def test_several_cycles_of_limits_sleep_once_each() -> None:
+    run = Choosing(1, 1, 1, strategy="round_robin")
+    run.turn().fails(*[limited(10)] * 3, *[limited(20)] * 3, *[RATE_LIMIT] * 3)
+    assert run.waits == [10, 20, 3]
+
+
+def test_a_round_that_failed_in_several_ways_sleeps_the_wait_of_the_policy() -> None:
+    run = Choosing(1, 1)
+    run.turn().fails_for_ever(OVERLOADED)
+    assert run.waits == [2, 4, 8, 16]
+    mixed = Choosing(1, 1)
+    assert mixed.turn().fails(limited(50), OVERLOADED) == Wait(2.0)
+
+
+def test_with_one_key_all_is_as_the_policy_says() -> None:
+    for failure in (RATE_LIMIT, OVERLOADED):
+        run = Choosing(1)
+        run.turn().fails_for_ever(failure)
+        assert run.waits == [2, 4, 8, 16]
+    assert Choosing(1).turn().fails(limited(90)) == Wait(60, from_server=True)
+
+
+def test_patient_sleeps_the_longer_of_both() -> None:
+    run = Choosing(1, 1, policy=patient())
+    assert run.turn().fails(RATE_LIMIT, RATE_LIMIT) == Wait(5)
+    assert run.fails(limited(45), limited(50)) == Wait(45, from_server=True)
+    rotation = Choosing(1, 1, policy=patient(), strategy="round_robin")
+    assert rotation.turn().fails(limited(45), limited(50)) == Wait(50, from_server=True)
+    assert Choosing(1, 1, policy=patient()).turn().fails(limited(1), limited(2)) == Wait(5)
+    assert Choosing(1, 1, policy=patient()).turn().fails(limited(7200), limited(9000)) == Wait(
+        7200, from_server=True
+    ), "the first of them is free then"
+
+
+def test_a_rotation_of_three_outlasts_a_patient_night_with_21_sleeps() -> None:
+    run = Choosing(1, 1, 1, policy=patient())
+    run.turn().fails_for_ever(OVERLOADED)
+    assert (len(run.waits), sum(run.waits)) == (21, 27_105)
+    assert len(run.asked) == 22 * 3
+
+
+def test_over_the_maximum_delay_it_moves_on_while_there_is_somebody_and_gives_up_then() -> None:
+    run = Choosing(1, 1, policy=custom(4, 1, 100))
+    assert run.turn().fails(replace(OVERLOADED, wish_s=500)) == MoveOn()
+    decision = run.fails(replace(OVERLOADED, wish_s=101))
+    assert isinstance(decision, GiveUp)
+    assert decision.is_early
+    alone = Choosing(1, policy=custom(4, 1, 100)).turn().fails(limited(101))
+    assert isinstance(alone, GiveUp)
+
+
+@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
+def test_the_maximum_delay_judges_the_time_until_somebody_is_free(strategy) -> None:
+    run = Choosing(2, policy=custom(4, 0.5, 300), strategy=strategy)
+    assert run.turn().fails(limited(600), limited(2)) == Wait(2, from_server=True)
+    over = Choosing(2, policy=custom(4, 0.5, 300), strategy=strategy).turn().fails(limited(600), limited(301))
+    assert isinstance(over, GiveUp)
+    assert over.is_early
+    assert "the wait of 301s" in over.reason
+
+
+def test_custom_has_no_other_bound_above_and_its_own_schedule_ends_no_wait_of_rate_limits() -> None:
+    far = Choosing(1, 1, policy=custom(4, 0.5, 0))
+    assert far.turn().fails(limited(700), limited(900)) == Wait(700, from_server=True)
+    late = Choosing(1, 1, policy=custom(9, 200, 300), strategy="round_robin")
+    assert late.turn().fails(limited(5), limited(5)) == Wait(5, from_server=True)
+    assert late.fails(limited(5), limited(5)) == Wait(5, from_server=True), "the schedule says 400 s by now"
+
+
+def test_after_the_last_retry_a_round_of_rate_limits_ends_the_chain() -> None:
+    for policy in (standard(), custom(4, 1, 300)):
+        run = Choosing(1, 1, policy=policy)
+        assert isinstance(run.turn().fails_for_ever(limited(1)), GiveUp)
+        assert run.waits == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("policy", [patient(), custom(4, 1, 300)])
+def test_a_long_wish_ends_nothing_while_another_target_is_about_to_be_free(policy) -> None:
+    run = Choosing(1, 1, policy=policy)
+    run.turn().fails(replace(OVERLOADED, wish_s=6))
+    run.answers()
+    decision = run.turn().fails(replace(OVERLOADED, wish_s=40_000))
+    assert run.asked[-1] == Route(1)
+    assert isinstance(decision, Wait)
+    assert decision.seconds <= 6
+    assert run.state.route == Route(0)
+
+
+def test_off_asks_everybody_once() -> None:
+    run = Choosing(1, 2, policy=off())
+    assert isinstance(run.turn().fails_for_ever(RATE_LIMIT), GiveUp)
+    assert run.asked == [Route(0), Route(1, 0), Route(1, 1)]
+
+
+# --- Cooldown
+
+
+def test_the_first_is_asked_again_when_its_cooldown_ends() -> None:
+    run = Choosing(1, 1)
+    run.turn().fails(replace(OVERLOADED, wish_s=30))
+    assert run.answers() == "succeeded"
+    run.now_s = 30.0
+    assert run.turn().state.route == Route(1)
+    assert run.answers() is None, "told once"
+    run.now_s = 30.1
+    assert run.turn().state.route == Route(0)
+    assert run.answers() == "recovered"
+    assert run.turn().answers() is None
+
+
+def test_with_revert_never_it_stays_until_that_one_fails() -> None:
+    run = Choosing(1, 1, 1, returns=False)
+    run.turn().fails(OVERLOADED)
+    run.answers()
+    run.now_s = 1000.0
+    assert run.turn().state.route == Route(1)
+    run.fails(OVERLOADED)
+    assert run.state.route == Route(0), "then the first that is free"
+
+
+def test_without_a_wish_the_cooldown_is_the_wait_of_the_policy() -> None:
+    run = Choosing(1, 1)
+    run.turn().fails(OVERLOADED)
+    run.answers()
+    assert run.state.releases_s == {Route(0): pytest.approx(2.1)}
+
+
+def test_all_cooling_down_at_the_start_the_one_that_is_free_first_is_asked_first() -> None:
+    run = Choosing(1, 1)
+    assert run.turn().fails(limited(300), limited(200)) == Wait(60, from_server=True)
+    assert run.state.route == Route(1)
+    run.fails(RATE_LIMIT)
+    assert run.state.route == Route(0), "then the other, in the order of release"
+
+
+def test_a_target_that_is_partly_available_serves_with_its_other_key() -> None:
+    run = Choosing(2, 1)
+    run.turn().fails(limited(100))
+    run.answers()
+    assert run.asked == [Route(0, 0), Route(0, 1)]
+    assert run.turn().state.route == Route(0, 1)
+    run.now_s = 101.0
+    assert run.turn().state.route == Route(0, 0)
+
+
+def test_an_overload_does_not_shorten_what_another_key_was_told() -> None:
+    run = Choosing(2, 1)
+    run.turn().fails(limited(100), OVERLOADED)
+    run.answers()
+    assert run.state.releases_s == {Route(0, 0): pytest.approx(100.1), Route(0, 1): pytest.approx(2.2)}
+    run.now_s = 10.0
+    assert run.turn().state.route == Route(0, 1), "the first key still has to be left alone"
+    assert run.fails(limited(5)) == MoveOn()
+    run.now_s = 200.0
+    run.turn().fails(limited(1))
+    run.now_s = 202.0
+    assert run.turn().state.route == Route(0, 0), "of itself the newest wish counts"
+
+
+def test_the_wait_ends_with_the_first_that_is_free_though_it_was_left_alone_in_the_round() -> None:
+    run = Choosing(1, 1, policy=patient())
+    run.turn().fails(limited(600), OVERLOADED)
+    assert run.waits == [5]
+    assert isinstance(wait := run.fails(limited(50_000)), Wait)
+    assert wait.seconds == pytest.approx(594.8)
+    assert not wait.from_server
+    assert run.state.route == Route(0)
+
+
+def test_overload_is_of_the_whole_target_whatever_the_key() -> None:
+    run = Choosing(2, 1)
+    run.turn().fails(OVERLOADED)
+    assert run.state.route == Route(1)
+
+
+# --- What outlives a chain
+
+
+def test_a_refused_key_and_a_target_without_credit_are_out_for_the_run() -> None:
+    run = Choosing(2, 1, 1)
+    run.turn().fails(BAD_KEY)
+    run.answers()
+    run.turn().fails(BROKE)
+    run.answers()
+    assert run.asked == [Route(0, 0), Route(0, 1), Route(0, 1), Route(1)]
+    run.now_s = 1e6
+    assert run.turn().state.route == Route(1)
+    assert isinstance(run.fails(UNKNOWN_MODEL), MoveOn)
+    assert run.state.route == Route(2)
+    assert isinstance(run.fails(FORBIDDEN), GiveUp), "with none left"
+
+
+def test_a_broken_protocol_is_not_asked_again_in_this_chain_but_in_the_next() -> None:
+    run = Choosing(1, 1, strategy="round_robin")
+    run.turn().fails(GARBLED, OVERLOADED, OVERLOADED)
+    assert run.targets == [0, 1, 1]
+    assert run.waits == [2, 4]
+    run.answers()
+    assert run.turn().state.route == Route(0)
+
+
+def test_success_starts_the_counters_afresh() -> None:
+    run = Choosing(1, 1)
+    for _ in range(10):
+        run.turn().fails(*[OVERLOADED] * 8)
+        run.answers()
+        run.now_s += 1000
+    assert run.waits == [2, 4, 8, 16] * 10
+
+
+def test_round_robin_takes_the_next_at_each_call_and_begins_each_turn_at_the_first() -> None:
+    run = Choosing(1, 1, 1, strategy="round_robin")
+    run.turn().fails(*[OVERLOADED] * 5)
+    assert run.targets == [0, 1, 2, 0, 1]
+    run.answers()
+    assert run.targets[-1] == 2
+    run.turn().answers()
+    assert run.targets[-1] == 0
+
+
+# --- Whatever happens
+
+
+FAILURES = st.builds(
+    Failure,
+    st.sampled_from(list(FailureKind)),
+    st.booleans(),
+    st.one_of(st.none(), st.floats(0, 1e5)),
+    st.booleans(),
+)
+POLICIES = st.sampled_from([standard(), off(), patient(), custom(3, 0.5, 50), custom(2, 0, 0)])
+
+
+class Watched(Choosing):
+    """Checks what always holds, from what was asked and answered alone."""
+
+    def turn(self) -> Watched:
+        super().turn()
+        self.calls = 0
+        self.in_round: list[Route] = []
+        self.check_choice()
+        return self
+
+    def check_choice(self) -> None:
+        route = self.state.route
+        assert route not in self.in_round, "each key once a round"
+        self.in_round.append(route)
+        out = self.state.skipped | self.state.chain.barred
+        usable = [one for one in every_route(self.rules) if one not in out]
+        assert route in usable or not usable
+        if self.rules.strategy != "fallback" or not usable:
+            return
+        release_s = {one: self.state.releases_s.get(one, -math.inf) for one in usable}
+        if release_s[route] > self.now_s:
+            assert all(end_s > self.now_s for end_s in release_s.values()), "unless all do"
+            untried = [one for one in usable if one not in self.in_round[:-1]]
+            assert release_s[route] == min(release_s[one] for one in untried), "the one that is free first"
+        elif self.rules.returns and len(self.in_round) == 1:
+            free = [one for one in usable if release_s[one] <= self.now_s]
+            assert route == free[0], "the first one again"
+
+    def check_wait_of_limits(self, wait_s: float, failures: Sequence[Failure], retry: int) -> None:
+        named = [one.wish_s for one in failures if one.wish_s is not None and one.is_transient]
+        most_s = self.policy.longest_round_wait_s
+        longest_s = min(max(max(named, default=retry), 1), most_s)
+        if self.rules.strategy == "round_robin" and wait_s < longest_s:
+            assert isinstance(self.policy.objection(retry, longest_s, 0), GiveUp), (
+                "that would have ended the run"
+            )
+        if self.rules.strategy == "fallback" and not self.policy.outlasts_outages:
+            assert wait_s <= min(max(min(named, default=math.inf), 1), most_s), "somebody is free by then"
+        assert wait_s >= 1
+        assert wait_s <= most_s or self.policy.outlasts_outages
+
+    def fail(self, failure: Failure) -> Decision:
+        self.calls += 1
+        failures = (*self.state.chain.failures, failure)
+        retry = self.state.chain.retries + 1
+        skipped = self.state.skipped
+        decision = self.fails(failure)
+        if isinstance(decision, Wait):
+            keys = sum(self.rules.key_counts)
+            if keys > 1 and all(one.kind is FailureKind.RATE_LIMIT for one in failures):
+                self.check_wait_of_limits(decision.seconds, failures, retry)
+            self.in_round = []
+        if not isinstance(decision, GiveUp):
+            self.check_choice()
+            assert self.state.route not in skipped
+        return decision
+
+
+def every_route(rules: Rules) -> list[Route]:
+    return [route for target in rules.order for route in rules.keys_of(target)]
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.sampled_from(["fallback", "round_robin"]),
+    st.booleans(),
+    POLICIES,
+    st.lists(st.lists(st.tuples(FAILURES, st.floats(0, 500)), max_size=40), min_size=1, max_size=4),
+)
+def test_the_rules_hold_whatever_fails(key_counts, strategy, returns, policy, turns) -> None:
+    run = Watched(*key_counts, policy=policy, strategy=strategy, returns=returns)
+    for failures in turns:
+        run.turn()
+        for failure, took_s in failures:
+            run.now_s += took_s
+            decision = run.fail(failure)
+            if isinstance(decision, GiveUp):
+                break
+        else:
+            run.answers()
+            continue
+        assert run.calls <= (policy.max_retries + 1) * sum(key_counts)
+        if failure.kind in (FailureKind.INVALID_REQUEST, FailureKind.CONTEXT_OVERFLOW):
+            assert failure.is_transient or isinstance(decision, GiveUp)
+        return
+    assert run.state.chain.retries == 0
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.sampled_from(["fallback", "round_robin"]),
+    POLICIES,
+    st.data(),
+)
+def test_it_always_gives_up_after_so_many_calls(key_counts, strategy, policy, data) -> None:
+    run = Watched(*key_counts, policy=policy, strategy=strategy).turn()
+    most = (policy.max_retries + 1) * sum(key_counts)
+    for call in range(1, most + 1):
+        if isinstance(run.fail(data.draw(FAILURES)), GiveUp):
+            assert call <= most
+            return
+    raise AssertionError("more calls than (retries + 1) x keys")
+
+
+def test_permanent_kinds_are_what_choosing_takes_for_permanent() -> None:
+    assert {row[0].kind for row in TABLE if not row[0].is_transient} == PERMANENT_KINDS

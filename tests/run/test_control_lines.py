@@ -1,0 +1,293 @@
+"""What a driver's line means: every line means something, and what is wrong with it is said."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.run.control_lines import (
+    LONGEST_REQUEST_ID,
+    ControlRequest,
+    Ignored,
+    Malformed,
+    UserMessage,
+    failure,
+    in_short,
+    parse_control_line,
+    success,
+)
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+SOURCE = {"type": "base64", "media_type": "image/png", "data": PNG}
+IMAGE = {"type": "image", "source": SOURCE}
+
+
+def parsed(value: object) -> Any:
+    return parse_control_line(json.dumps(value).encode())
+
+
+def user(content: object, **more: object) -> dict[str, object]:
+    return {"type": "user", "message": {"role": "user", "content": content}, **more}
+
+
+def request(subtype: object, request_id: object = "r1", **fields: object) -> dict[str, object]:
+    return {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **fields}}
+
+
+def text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+@pytest.mark.parametrize("line", [b"", b" ", b"\t \r", b"\x0b"])
+def test_an_empty_line_asks_for_nothing(line) -> None:
+    assert parse_control_line(line) == Ignored()
+
+
+@pytest.mark.parametrize("kind", ["control_response", "control_cancel_request", "keep_alive"])
+def test_what_drivers_send_that_is_no_request_is_ignored(kind) -> None:
+    assert parsed({"type": kind, "request_id": "r1"}) == Ignored()
+
+
+def test_a_user_message_is_its_text_whatever_stands_beside_it() -> None:
+    line = user("Fix the\nbug", session_id="", parent_tool_use_id=None, uuid="u1")
+    assert parsed(line) == UserMessage("Fix the\nbug")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_line() -> None:
+    assert parse_control_line(b"\xef\xbb\xbf" + json.dumps(user("hi")).encode()) == UserMessage("hi")
+
+
+BEGINNINGS = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff\xe0",
+    "image/gif": b"GIF89a",
+    "image/webp": b"RIFF\n\0\0\0WEBP",
+}
+
+
+@pytest.mark.parametrize("media_type", BEGINNINGS)
+def test_text_and_image_blocks_come_in_their_order(media_type) -> None:
+    data = base64.b64encode(BEGINNINGS[media_type]).decode()
+    image = {"type": "image", "source": {**SOURCE, "media_type": media_type, "data": data}}
+    assert parsed(user([text("see"), image, text("this")])) == UserMessage((text("see"), image, text("this")))
+
+
+@pytest.mark.parametrize("media_type", BEGINNINGS)
+def test_data_of_another_kind_than_it_says_is_refused_at_the_door(media_type) -> None:
+    data = base64.b64encode(b"hello, world").decode()
+    line = user([{"type": "image", "source": {**SOURCE, "media_type": media_type, "data": data}}])
+    refused = parsed(line)
+    assert isinstance(refused, Malformed)
+    assert refused.reason.endswith(f"is no {media_type}")
+
+
+def test_of_a_block_only_what_the_api_needs_is_kept() -> None:
+    """A driver's cache markers would come on top of ralph's own, and the API allows four."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    line = user([{**text("hi"), **mark}, {"type": "image", "source": {**SOURCE, "name": "x"}, **mark}])
+    assert parsed(line) == UserMessage((text("hi"), IMAGE))
+
+
+def test_a_request_is_its_id_its_subtype_and_the_rest() -> None:
+    assert parsed(request("set_model", model="opus", n=1)) == ControlRequest(
+        "r1", "set_model", {"model": "opus", "n": 1}
+    )
+    assert parsed(request("interrupt", "x" * LONGEST_REQUEST_ID)) == ControlRequest(
+        "x" * LONGEST_REQUEST_ID, "interrupt", {}
+    )
+
+
+BAD_IMAGE_DATA = '"message.content[0].source.data" must be the image in base64, without line breaks'
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ([1], "the line must be a JSON object, not a list"),
+        ("user", 'the line must be a JSON object, not "user"'),
+        ({}, '"type" is missing; known are user, control_request, control_response, '),
+        ({"type": None}, "unknown type null; known are user, "),
+        ({"type": ["user"]}, "unknown type a list; known are user, "),
+        ({"type": "update_environment_variables"}, 'unknown type "update_environment_variables"; known are '),
+        ({"type": "user"}, '"message" must be an object with "role" and "content", not null'),
+        (
+            {"type": "user", "message": "hi"},
+            '"message" must be an object with "role" and "content", not "hi"',
+        ),
+        ({"type": "user", "message": {"content": "hi"}}, '"message.role" must be "user", not null'),
+        (
+            {"type": "user", "message": {"role": "assistant", "content": "hi"}},
+            '"message.role" must be "user", not "assistant"',
+        ),
+        (user(None), '"message.content" must be a text or a list of blocks, not null'),
+        (user(text("hi")), '"message.content" must be a text or a list of blocks, not an object'),
+        (user(""), '"message.content" is empty'),
+        (user(" \n"), '"message.content" is empty'),
+        (user([]), '"message.content" is empty; it needs a text or image block'),
+        (user(["hi"]), '"message.content[0]" must be a block of type text or image, not "hi"'),
+        (user([text("a"), text(" ")]), '"message.content[1].text" is empty'),
+        (user([{"type": "text"}]), '"message.content[0].text" must be a text, not null'),
+        (
+            user([{"type": "tool_result", "tool_use_id": "t"}]),
+            '"message.content[0]" must be a block of type text or image, not "tool_result"',
+        ),
+        (
+            user([{"type": "image", "source": "x.png"}]),
+            '"message.content[0].source" must be an object with type, media_type and data, not "x.png"',
+        ),
+        (
+            user([{"type": "image", "source": {"type": "url", "url": "https://x"}}]),
+            '"message.content[0].source.type" must be "base64", not "url"',
+        ),
+        (
+            user([{"type": "image", "source": {**SOURCE, "media_type": "image/bmp"}}]),
+            '"message.content[0].source.media_type" must be one of image/png, image/jpeg, image/gif, ',
+        ),
+        *(
+            (user([{"type": "image", "source": {**SOURCE, "data": data}}]), BAD_IMAGE_DATA)
+            for data in ("", None, "a", "ä", "aGk=\n", "aG k=", "_-_-")
+        ),
+        (request("x", ""), '"request_id" must be a text of 1 to 200 characters, not ""'),
+        (request("x", 7), '"request_id" must be a text of 1 to 200 characters, not 7'),
+        (
+            request("x", "x" * (LONGEST_REQUEST_ID + 1)),
+            '"request_id" must be a text of 1 to 200 characters, not a text of 201 characters',
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said(line, reason) -> None:
+    found = parsed(line)
+    assert isinstance(found, Malformed)
+    assert found.request_id is None
+    assert found.reason.startswith(reason)
+    assert len(found.reason) < 250
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"type": "restart", "request_id": "r1"}, 'unknown type "restart"; '),
+        (user("", request_id="r1"), '"message.content" is empty'),
+        (
+            {"type": "control_request", "request_id": "r1"},
+            '"request" must be an object with a "subtype", not null',
+        ),
+        (request(None), '"request.subtype" must name what is asked for, not null'),
+        (request(""), '"request.subtype" must name what is asked for, not ""'),
+        (request(["interrupt"]), '"request.subtype" must name what is asked for, not a list'),
+    ],
+)
+def test_a_request_id_that_can_be_read_is_kept(line, reason) -> None:
+    found = parsed(line)
+    assert found.request_id == "r1"
+    assert found.reason.startswith(reason)
+
+
+def nested(depth: int) -> bytes:
+    """A request that holds lists within lists, `depth` levels in all."""
+    inner = b"[" * (depth - 2) + b"]" * (depth - 2)
+    return b'{"type":"control_request","request_id":"r1","request":{"subtype":"x","deep":' + inner + b"}}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b'{"type":"user"',
+        b"\xff",
+        b'{"type":"keep_alive","x":NaN}',
+        b'{"type":"keep_alive","x":1' + b"0" * 400 + b".5}",
+        b'{"type":"keep_alive","x":' + b"1" * 5000 + b"}",
+        nested(101),
+        nested(100_000),
+    ],
+)
+def test_what_is_no_json_or_too_deep_is_told_in_short(line) -> None:
+    found = parse_control_line(line)
+    assert isinstance(found, Malformed)
+    assert found.reason.startswith("the line is no JSON: ")
+    assert len(found.reason) < 250
+
+
+def test_a_line_may_be_as_deep_as_anything_that_ralph_reads() -> None:
+    assert isinstance(parse_control_line(nested(100)), ControlRequest)
+
+
+VALID = [
+    json.dumps(line).encode()
+    for line in (
+        user("Fix it"),
+        user([text("hi"), IMAGE]),
+        request("set_model", model="opus"),
+        request("set_auto_retry", enabled=False),
+        {"type": "keep_alive"},
+    )
+]
+KINDS = (UserMessage, ControlRequest, Ignored, Malformed)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_are_too_strange(line) -> None:
+    assert isinstance(parse_control_line(line), KINDS)
+
+
+@given(st.sampled_from(VALID), st.data())
+def test_no_damage_to_a_valid_line_is_too_strange(line, data) -> None:
+    start = data.draw(st.integers(0, len(line)))
+    end = data.draw(st.integers(start, min(len(line), start + 12)))
+    assert isinstance(parse_control_line(line[:start] + data.draw(st.binary(max_size=4)) + line[end:]), KINDS)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(VALID), JSON, st.data())
+def test_no_value_in_the_place_of_another_is_too_strange(line, value, data) -> None:
+    whole = json.loads(line)
+    place = whole
+    while True:
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if not isinstance(place[key], (dict, list)) or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = value
+    assert isinstance(parsed(whole), KINDS)
+
+
+def test_answers_have_the_shape_that_drivers_read() -> None:
+    assert success("r1", {"enabled": True}) == {
+        "type": "control_response",
+        "response": {"subtype": "success", "request_id": "r1", "response": {"enabled": True}},
+    }
+    assert failure(None, "no") == {
+        "type": "control_response",
+        "response": {"subtype": "error", "request_id": None, "error": "no"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (1.5, "1.5"),
+        ("ä\n", '"\\u00e4\\n"'),
+        ("x" * 58, '"' + "x" * 58 + '"'),
+        ("x" * 59, "a text of 59 characters"),
+        ("x" * 10**6, "a text of 1,000,000 characters"),
+        (10**60, "a very long number"),
+        ([], "a list"),
+        ({}, "an object"),
+    ],
+)
+def test_a_value_is_named_in_short(value, words) -> None:
+    assert in_short(value) == words

@@ -1,0 +1,63 @@
+"""The check of a report in a process of its own: the same verdict, and no schema that keeps the run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ralph.agent.report_tool import report_tool
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.run.report_check import BROKEN, TOO_SLOW, ReportCheck
+from ralph.run.report_validator import validator_of
+from ralph.values.ports import SignalReceived
+from tests.children import children
+
+CLOCK = SystemClock()
+FILES = {"type": "object", "properties": {"files": {"type": "integer"}}, "required": ["files"]}
+SLOW = {"type": "object", "properties": {"name": {"type": "string", "pattern": r"^(\w+\s?)*$"}}}
+HOSTILE = {"status": "success", "summary": "s", "payload": {"name": "a" * 40 + "!"}}
+
+
+def check_of(schema, *, within_s: float = 30.0, waiter: InboxWaiter | None = None) -> ReportCheck:
+    tool = report_tool(schema)
+    return ReportCheck(
+        tool.input_schema, waiter=waiter or InboxWaiter(CLOCK), clock=CLOCK, environment={}, within_s=within_s
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"status": "success", "summary": "s"},
+        {"status": "failure", "summary": "s"},
+        {"status": "success", "summary": "s", "payload": {"files": 1}},
+        {"status": "success", "summary": "s", "payload": {"files": "\ud83d"}},
+        {"status": "success", "summary": "", "payload": {"files": [1, 2]}},
+        {"status": "success", "summary": "s", "payload": {"files": 10**400}},
+    ],
+)
+def test_the_verdict_is_the_validators(arguments) -> None:
+    assert check_of(FILES)(arguments) == validator_of(report_tool(FILES).input_schema)(arguments)
+
+
+def test_a_check_that_takes_too_long_is_a_problem_the_model_is_told_and_leaves_nothing_running() -> None:
+    before, began_s = children(), time.monotonic()
+    assert check_of(SLOW, within_s=1.0)(HOSTILE) == [TOO_SLOW.format(seconds=1)]
+    assert time.monotonic() - began_s < 10
+    assert children() <= before
+
+
+def test_a_signal_ends_the_check_and_nothing_is_left_running() -> None:
+    before, waiter = children(), InboxWaiter(CLOCK)
+    waiter.note_signal(15)
+    with pytest.raises(SignalReceived):
+        check_of(SLOW, waiter=waiter)(HOSTILE)
+    assert children() <= before
+
+
+def test_a_process_that_dies_is_a_problem_too(monkeypatch) -> None:
+    monkeypatch.setattr("ralph.run.report_check._WORKER", "import os; os._exit(9)")
+    assert check_of(FILES)({"status": "success", "summary": "s", "payload": {"files": 1}}) == [BROKEN]

@@ -1,0 +1,123 @@
+"""A driver at the other end of a real pipe: read by the channel, taken in the waits of a run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.run.control_channel import ControlChannel
+from ralph.run.control_lines import UserMessage, success
+from ralph.run.steering import Steering
+from ralph.values.controls import RunControls
+from ralph.values.ports import InterruptRequested, RetryAborted
+from tests.driver_lines import SCHEDULED, choose_model, request, user
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass
+class Pipe:
+    """A real driver's pipe, read by a real channel into a real waiter."""
+
+    waiter: InboxWaiter
+    steering: Steering
+    controls: RunControls
+    responses: list[dict[str, Any]]
+    write_fd: int
+
+    def send(self, *lines: bytes) -> None:
+        os.write(self.write_fd, b"".join(line + b"\n" for line in lines))
+
+    def hang_up(self) -> None:
+        os.close(self.write_fd)
+        self.write_fd = -1
+
+    def wait_until_answered(self, number: int) -> None:
+        """Waits for something else meanwhile, as a run at work does."""
+        while len(self.responses) < number:
+            self.waiter.sleep(0.005, waiting_for="a tool")
+
+
+@pytest.fixture
+def driver() -> Iterator[Pipe]:
+    read_fd, write_fd = os.pipe()  # the reading end stays open: the channel's thread may be at it
+    clock, controls = SystemClock(), RunControls()
+    waiter = InboxWaiter(clock)
+    waiter.run_ends_s = clock.now_s() + 10  # a test that fails does not hang
+    mailbox = waiter.mailbox()
+    channel = ControlChannel(mailbox, read_fd, most_unread_bytes=1000)
+    channel.start()
+    responses: list[dict[str, Any]] = []
+    steering = Steering(
+        mailbox, controls, clock, responses.append, choose_model, acknowledge=channel.acknowledge
+    )
+    waiter.steering = steering
+    pipe = Pipe(waiter, steering, controls, responses, write_fd)
+    yield pipe
+    if pipe.write_fd >= 0:
+        pipe.hang_up()
+
+
+def test_messages_come_in_order_and_the_end_of_input_after_them(driver) -> None:
+    driver.send(request("initialize"), user("one"), user("two"))
+    driver.hang_up()
+    assert driver.steering.next_message(driver.waiter) == UserMessage("one")
+    assert driver.responses == [success("r1", {})]
+    assert driver.steering.next_message(driver.waiter) == UserMessage("two")
+    assert [driver.steering.next_message(driver.waiter) for _ in range(2)] == [None, None]
+
+
+def test_an_interrupt_sent_with_its_message_stops_that_message(driver) -> None:
+    driver.send(user("one"), request("interrupt"), user("two"))
+    assert driver.steering.next_message(driver.waiter) == UserMessage("one")
+    driver.steering.is_working = True
+    with pytest.raises(InterruptRequested):
+        driver.waiter.sleep(5, waiting_for="a tool")
+    driver.steering.is_working = False
+    assert driver.responses == [success("r1", {"interrupted": True})]
+    assert driver.steering.next_message(driver.waiter) == UserMessage("two")
+
+
+def test_the_end_of_input_leaves_a_message_at_work(driver) -> None:
+    driver.send(user("one"), user("two"))
+    driver.hang_up()
+    driver.steering.next_message(driver.waiter)
+    driver.steering.is_working = True
+    driver.waiter.sleep(0.05, waiting_for="a tool")
+    driver.steering.is_working = False
+    assert driver.steering.next_message(driver.waiter) == UserMessage("two")
+    assert driver.steering.next_message(driver.waiter) is None
+
+
+def test_a_backoff_is_cancelled_at_once(driver) -> None:
+    driver.steering.is_working = True
+    driver.steering.saw(SCHEDULED)
+    driver.send(request("get_status"), request("abort_retry", "r2"))
+    with pytest.raises(RetryAborted):
+        driver.waiter.sleep(8, waiting_for="retry 2 of 4")
+    status, aborted = (response["response"]["response"] for response in driver.responses)
+    assert status["waiting_for"] == "retry 2 of 4"
+    assert status["retry"]["is_waiting"]
+    assert aborted == {"aborted": True}
+
+
+def test_an_idle_run_answers_and_says_what_it_waits_for(driver) -> None:
+    driver.send(request("get_status"), request("set_auto_retry", enabled=False), user("go"))
+    assert driver.steering.next_message(driver.waiter) == UserMessage("go")
+    status, _ = (response["response"]["response"] for response in driver.responses)
+    assert (status["state"], status["waiting_for"]) == ("idle", "the next message")
+    assert driver.controls.auto_retry is False
+
+
+def test_more_lines_than_the_channel_keeps_are_all_answered_while_a_tool_runs(driver) -> None:
+    """Each line that was handled makes room for another: the bound here is some three of them."""
+    driver.steering.is_working = True
+    driver.send(*(request("initialize", f"r{number}") for number in range(50)))
+    driver.wait_until_answered(50)
+    assert driver.responses == [success(f"r{number}", {}) for number in range(50)]

@@ -1,0 +1,213 @@
+"""Control lines during waits: taken in order, whatever else is under way, and without holding that up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted, SignalReceived
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.machine.waiter import InboxMailbox
+
+CLOCK = SystemClock()
+
+
+class Listener:
+    """Keeps what it was given; raises it where it is an exception."""
+
+    def __init__(self, waiter: InboxWaiter) -> None:
+        self.mailbox = waiter.mailbox()
+        self.heard: list[Any] = []
+        self.waited_for: list[str | None] = []
+        self.on_line: Callable[[Any], None] = lambda _item: None
+        self.has_room = True
+
+    def can_take(self) -> bool:
+        return self.has_room
+
+    def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
+        self.heard.append(item)
+        self.waited_for.append(waiting_for)
+        self.on_line(item)
+        if isinstance(item, BaseException):
+            raise item
+
+
+@pytest.fixture
+def waiter() -> InboxWaiter:
+    waiter = InboxWaiter(CLOCK)
+    waiter.run_ends_s = CLOCK.now_s() + 10  # a test that fails does not hang
+    return waiter
+
+
+@pytest.fixture
+def listener(waiter) -> Listener:
+    listening = Listener(waiter)
+    waiter.steering = listening
+    return listening
+
+
+@pytest.fixture
+def flooded(listener: Listener) -> Listener:
+    """Each line that is taken brings another, for a second."""
+    ends_s = time.monotonic() + 1
+
+    def bring_another(_line: Any) -> None:
+        if time.monotonic() < ends_s:
+            listener.mailbox.put("one of many")
+
+    listener.on_line = bring_another
+    listener.mailbox.put("the first")
+    return listener
+
+
+def take(waiter: InboxWaiter, mailbox: InboxMailbox, *, within_s: float | None = 0.05) -> Any:
+    until_s = None if within_s is None else CLOCK.now_s() + within_s
+    return waiter.wait(mailbox, until_s=until_s, waiting_for="a test")
+
+
+def test_lines_are_taken_in_order_while_something_else_is_awaited(waiter, listener) -> None:
+    for line in range(3):
+        listener.mailbox.put(line)
+    assert take(waiter, waiter.mailbox()) is TIMED_OUT
+    assert listener.heard == [0, 1, 2]
+    assert listener.waited_for == ["a test"] * 3
+
+
+def test_a_line_wakes_a_wait_that_goes_on_afterwards(waiter, listener) -> None:
+    """Each line calls for the next, in the middle of its handling and from a thread: none waits for a time-slice."""
+    mailbox = waiter.mailbox()
+
+    def call_for_next(line: int) -> None:
+        if line == 20:
+            mailbox.put("answered")
+        elif line % 2:
+            listener.mailbox.put(line + 1)
+        else:
+            threading.Timer(0.005, listener.mailbox.put, [line + 1]).start()
+
+    listener.on_line = call_for_next
+    listener.mailbox.put(0)
+    started_s = time.monotonic()
+    assert take(waiter, mailbox, within_s=None) == "answered"
+    assert time.monotonic() - started_s < 1, "20 time-slices are four seconds"
+    assert listener.heard == list(range(21))
+
+
+def test_whoever_waits_for_the_lines_themselves_gets_them(waiter, listener) -> None:
+    for line in range(2):
+        listener.mailbox.put(line)
+    assert [take(waiter, listener.mailbox) for _ in range(2)] == [0, 1]
+    assert take(waiter, listener.mailbox, within_s=0) is TIMED_OUT
+    assert listener.heard == []
+
+
+def test_lines_that_came_before_a_wait_are_taken_with_it_though_its_item_is_there(waiter, listener) -> None:
+    mailbox = waiter.mailbox()
+    mailbox.put("item")
+    listener.mailbox.put("line")
+    assert take(waiter, mailbox, within_s=0) == "item"
+    assert listener.heard == ["line"]
+
+
+def test_an_item_that_came_while_a_line_was_taken_wins_over_the_deadline(waiter, listener) -> None:
+    mailbox = waiter.mailbox()
+    listener.on_line = lambda _line: mailbox.put("item")
+    listener.mailbox.put("line")
+    assert take(waiter, mailbox, within_s=0) == "item"
+
+
+def test_a_flood_of_other_items_does_not_keep_a_line_waiting(waiter, listener) -> None:
+    """A server that is faster than we are: its mailbox never gets empty."""
+    mailbox = waiter.mailbox()
+    for item in range(200):
+        mailbox.put(item)
+        if item == 100:
+            assert take(waiter, mailbox) == 0
+            listener.mailbox.put("line")
+    assert take(waiter, mailbox) == 1
+    assert listener.heard == ["line"]
+
+
+def test_a_flood_of_lines_does_not_keep_an_item_waiting(waiter, flooded) -> None:
+    mailbox = waiter.mailbox()
+    mailbox.put("item")
+    assert take(waiter, mailbox) == "item"
+    assert flooded.heard == ["the first"]
+
+
+@pytest.mark.parametrize("within_s", [0, 0.1])
+def test_a_flood_of_lines_does_not_put_a_deadline_off(waiter, flooded, within_s) -> None:
+    started_s = time.monotonic()
+    assert take(waiter, waiter.mailbox(), within_s=within_s) is TIMED_OUT
+    assert within_s <= time.monotonic() - started_s < within_s + 0.4
+    assert flooded.heard
+
+
+def test_a_flood_of_lines_does_not_keep_a_signal_waiting(waiter, flooded) -> None:
+    threading.Timer(0.05, waiter.note_signal, [15]).start()
+    started_s = time.monotonic()
+    with pytest.raises(SignalReceived):
+        take(waiter, waiter.mailbox(), within_s=5)
+    assert time.monotonic() - started_s < 0.5
+
+
+@pytest.mark.parametrize("stop", [InterruptRequested(), RetryAborted()])
+def test_what_a_line_raises_leaves_the_wait_and_nothing_else_changes(waiter, listener, stop) -> None:
+    told: list[Interrupted] = []
+    waiter.on_first_stop = told.append
+    waiter.run_ends_s = CLOCK.now_s() + 60
+    mailbox = waiter.mailbox()
+    listener.mailbox.put(stop)
+    listener.mailbox.put("next line")
+    mailbox.put("item")
+    with pytest.raises(type(stop)):
+        take(waiter, mailbox)
+    assert 50 < waiter.time_left_s() <= 60
+    assert not told
+    assert take(waiter, mailbox) == "item"
+    assert listener.heard == [stop, "next line"]
+    waiter.note_signal(15)
+    with pytest.raises(SignalReceived):
+        take(waiter, mailbox)
+    assert [first.signal_number for first in told] == [15]
+
+
+def test_a_signal_comes_before_a_line(waiter, listener) -> None:
+    listener.mailbox.put("line")
+    waiter.note_signal(2)
+    with pytest.raises(SignalReceived):
+        take(waiter, waiter.mailbox())
+    assert listener.heard == []
+
+
+def test_a_sleep_is_counted_down_and_a_wait_is_not(waiter) -> None:
+    ticks: list[tuple[str, float]] = []
+    waiter.on_tick = lambda waiting_for, left_s: ticks.append((waiting_for, left_s))
+    assert take(waiter, waiter.mailbox()) is TIMED_OUT
+    assert ticks == []
+    waiter.sleep(0.25, waiting_for="retry 1 of 4")
+    assert {waiting_for for waiting_for, _ in ticks} == {"retry 1 of 4"}
+    left_s = [left for _, left in ticks]
+    assert left_s == sorted(left_s, reverse=True)
+    assert 0.2 < left_s[0] <= 0.25
+    assert left_s[-1] == 0
+    assert len(ticks) >= 3
+
+
+def test_a_line_stays_where_it_is_until_there_is_room_for_its_answer(waiter, listener) -> None:
+    listener.has_room = False
+    listener.mailbox.put("line")
+    assert take(waiter, waiter.mailbox()) is TIMED_OUT
+    assert listener.heard == []
+    listener.has_room = True
+    assert take(waiter, waiter.mailbox()) is TIMED_OUT
+    assert listener.heard == ["line"]

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+
+from ralph.sandbox.protected_paths import PlaceFacts, protected_paths
+from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
+
+
+def table(**facts: object):
+    return protected_paths(PlaceFacts(**({"roots": ("/work",)} | facts)), str)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/work/.git",
+            "/work/.git/config",
+            "/work/a/.git/hooks/x",
+            "/work/.GIT/config",
+            "/work/.g\u200cit/config",
+        ),
+        *("/work/ralph.toml", "/work/a/Ralph.toml", "/work/.mcp.json", "/work/.claude/settings.json"),
+        *(
+            "/work/.claude/settings.local.json",
+            "/work/a/.claude/settings-x.json",
+            "/work/.claude/\u017fettings.json",
+        ),
+    ],
+)
+def test_names_are_protected_at_any_depth_whatever_their_capitals(path: str) -> None:
+    assert table().why_not_written(path) is not None
+    assert table().why_not_read(path) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/work/.github/x",
+            "/work/.gitignore",
+            "/work/x.git/config",
+            "/work/ralph.toml.md",
+            "/work/my-ralph.toml",
+        ),
+        *(
+            "/work/.claude/commands/x.md",
+            "/work/.claude/settings/x.md",
+            "/work/settings.json",
+            "/work/a.mcp.json",
+        ),
+    ],
+)
+def test_names_that_only_look_alike_are_not(path: str) -> None:
+    assert table().why_not_written(path) is None
+
+
+def test_a_prefix_with_the_work_in_it_protects_its_code_and_not_the_work() -> None:
+    """A container that works in /usr/src with the system's Python."""
+    made = table(roots=("/usr/src/app",), prefixes=("/usr",), code=("/usr/lib/python3", "/usr/bin"))
+    assert made.why_not_written("/usr/src/app/main.py") is None
+    assert made.why_not_written("/usr/lib/python3/os.py") is not None
+    assert made.why_not_written("/usr/bin/python3") is not None
+    assert table(prefixes=("/work/.venv",)).why_not_written("/work/.venv/bin/x") is not None
+
+
+def test_a_state_directory_with_the_work_in_it_protects_what_is_kept_there() -> None:
+    made = table(state=("/work",))
+    assert made.why_not_written("/work/main.py") is None
+    assert made.why_not_read("/work/sessions/x/1.jsonl") is not None
+    assert table(state=("/work/state",)).why_not_read("/work/state/anything") is not None
+
+
+def test_a_git_directory_with_the_work_in_it_protects_what_git_keeps_there() -> None:
+    """A bare repository, whose worktrees may lie in it."""
+    made = table(roots=("/work/x.git/main",), git_directories=("/work/x.git",))
+    assert made.why_not_written("/work/x.git/main/a.py") is None
+    assert made.why_not_written("/work/x.git/hooks/update") is not None
+    assert made.why_not_written("/work/x.git/config") is not None
+
+
+@pytest.mark.parametrize("root", ["/home/me", "/home", "/"])
+def test_dotfiles_of_a_home_are_protected_from_roots_that_contain_it(root: str) -> None:
+    made = table(roots=(root, "/home/me/.config/own"), homes=("/home/me",))
+    for name in (".bashrc", ".config/autostart/x", ".local/bin/ls"):
+        assert made.why_not_written(f"/home/me/{name}") is not None
+    for name in ("notes", "project/.env", ".config/own/a"):
+        assert made.why_not_written(f"/home/me/{name}") is None
+    assert table(roots=("/home/me/work",), homes=("/home/me",)).why_not_written("/home/me/work/.env") is None
+
+
+def test_places_are_moved_by_their_variables_and_stay_where_they_were() -> None:
+    variables = {
+        "XDG_CONFIG_HOME": "/cfg",
+        "KUBECONFIG": "/k/one:relative:/k/two",
+        "AWS_CONFIG_FILE": "relative",
+    }
+    made = table(homes=("/home/me",), variables=variables)
+    for path in (
+        "/cfg/gh/hosts.yml",
+        "/home/me/.config/gh/hosts.yml",
+        "/k/one",
+        "/k/two",
+        "/home/me/.aws/config",
+    ):
+        assert made.why_not_read(path) is not None, path
+    assert made.why_not_read("/work/relative") is None
+
+
+def test_a_variable_that_names_the_work_does_not_close_it() -> None:
+    made = table(variables={"GNUPGHOME": "/work", "PGPASSFILE": "/work/pass"})
+    assert made.why_not_read("/work/main.py") is None
+    assert made.why_not_read("/work/pass") is not None
+
+
+def test_what_must_not_be_read_must_not_be_written_either() -> None:
+    made = table(roots=("/home",), homes=("/home/me",))
+    assert made.why_not_written("/home/me/Library/Keychains/x") is not None
+
+
+def test_hidden_paths_are_told_from_the_place_where_a_search_begins() -> None:
+    made = table(homes=("/home/me",))
+    assert ".ssh" in made.hidden_beneath("/home/me")
+    assert "home/me/.ssh" in made.hidden_beneath("/")
+    assert made.hidden_beneath("/work") == ()
+    assert made.hidden_beneath("/home/m") == ()
+
+
+def test_each_template_stands_for_something_and_each_group_says_what_it_holds() -> None:
+    variables = dict.fromkeys(
+        (t[1:].partition("/")[0] for _, ts in SECRET_PLACES for t in ts if t[0] == "$"), "/v"
+    )
+    bases = Bases(("/h",), ("/c",), ("/d",), ("/a",), ("/r",), variables)
+    templates = [template for _, group in SECRET_PLACES for template in group]
+    assert len(set(templates)) == len(templates)
+    for template in templates:
+        found = list(expanded(template, bases))
+        assert found, template
+        assert all(path.startswith("/") and "~" not in path and "{" not in path for path in found), template
+    assert all(holds and not holds.endswith(".") for holds, _ in SECRET_PLACES)
+
+
+def test_everything_that_is_protected_is_listed_with_its_reason() -> None:
+    made = table(roots=("/home",), homes=("/home/me",), configuration=("/c/mine.toml",), package="/p/ralph")
+    listed = {place: (why, may_be_read) for place, why, may_be_read in made.listed()}
+    assert listed["/home/me/.ssh"] == ("holds SSH keys", False)
+    assert listed["/c/mine.toml"] == ("is ralph's own configuration", False)
+    assert listed["/p/ralph"] == ("is the ralph that runs", True)
+    assert ".git" in listed
+    assert "/home/me/.*" in listed

@@ -1,0 +1,195 @@
+"""What people are told of a session, from its records: complete, killed, forked, newer."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.conversation.journal_lines import FORMAT, Record
+from ralph.conversation.messages import user_message
+from ralph.conversation.opening import copied_entries
+from ralph.conversation.records import user_entry
+from ralph.conversation.session import NewerFormatError, SessionError
+from ralph.sessions.history import NOT_DELIVERED, SessionHistory, history_of, messages_of
+from ralph.sessions.story import Called, Happened, Prompted, Said, story_of
+from ralph.values.outcome import Delivery, Outcome
+from tests.fakes import call, text
+from tests.session_journals import Told, completed, killed
+
+
+def told(journal: Told) -> SessionHistory:
+    return history_of(journal.records)
+
+
+def happenings(journal: Told) -> list[object]:
+    return [happening for _, run in story_of(told(journal)) for happening in run]
+
+
+def test_an_ended_run_says_itself_what_it_took() -> None:
+    history = told(completed())
+    assert (history.end, history.turns, history.task) == ("completed", 2, "fix the failing test")
+    assert history.cost_usd == history.runs[0].cost_usd == pytest.approx(0.003)
+    assert history.is_completed
+
+
+def test_without_an_end_turns_and_cost_are_those_of_the_answers() -> None:
+    history = told(killed())
+    assert history.end is None
+    assert history.turns == 0, "the next run counts the answer that nothing has followed"
+    assert history.cost_usd == pytest.approx(0.0003)
+    assert told(killed().result("c2", "ok").result("c3", "ok")).turns == 1
+
+
+def test_a_cost_that_is_not_known_of_one_run_is_not_known_of_all() -> None:
+    journal = completed().run("2026-11-22T00:00:00+00:00", "some-local-model").answers(text("hm"))
+    assert told(journal).cost_usd is None
+
+
+def test_a_resumed_session_adds_its_runs_up() -> None:
+    journal = completed().run("2026-11-22T00:00:00+00:00").prompt("more").answers(text("ok"))
+    history = told(journal.ends(Outcome.TIMED_OUT, turns=1))
+    assert (history.end, history.turns, len(history.runs)) == ("timed_out", 3, 2)
+
+
+def test_a_fork_counts_its_own_runs_only() -> None:
+    journal = (
+        Told(forked_from="older").run("2026-11-20T00:00:00+00:00").prompt("old").answers(text("x")).ends()
+    )
+    assert told(journal).turns == 0
+    assert told(journal).cost_usd == 0
+    journal.run("2026-11-21T13:00:00+00:00").prompt("new").answers(text("y")).ends()
+    assert [run.is_copied for run in told(journal).runs] == [True, False]
+    assert told(journal).turns == 2
+    assert told(journal).task == "old"
+
+
+@pytest.mark.parametrize("started_at", ["2026-11-20T00:00:00+00:00", "2026-11-22T00:00:00+00:00"])
+def test_what_a_fork_has_copied_is_told_by_number_whatever_the_clock_said(started_at) -> None:
+    old = Told().run(started_at).prompt("old").answers(text("x")).ends()
+    fork = Told()
+    fork.records = []
+    fork.append(*copied_entries(old.records, "s2", "/work", "2026-11-21T12:00:00+00:00", "0.1.0"))
+    fork.run("2026-11-21T11:00:00+00:00").prompt("new").answers(text("y")).ends()
+    assert [run.is_copied for run in told(fork).runs] == [True, False]
+    again = Told()
+    again.records = []
+    again.append(*copied_entries(fork.records, "s3", "/work", "2026-11-21T10:00:00+00:00", "0.1.0"))
+    assert told(again).own_runs == ()
+
+
+def test_a_session_that_has_only_begun_is_empty_and_no_error() -> None:
+    assert told(Told()).runs == ()
+    assert told(Told()).task == ""
+    assert history_of([]) == SessionHistory()
+    assert messages_of(Told().records) == []
+
+
+def test_a_newer_format_is_refused_by_name() -> None:
+    fields = {"format": FORMAT + 1, "ralph": "9.9", "id": "x", "cwd": "/", "created_at": "now"}
+    with pytest.raises(NewerFormatError, match=r"ralph 9\.9"):
+        history_of([Record(0, "session", fields)])
+
+
+def test_records_that_no_run_writes_are_an_error() -> None:
+    with pytest.raises(SessionError, match="makes no sense"):
+        history_of([Record(0, "session", {})])
+
+
+def test_the_story_has_each_call_where_its_result_came() -> None:
+    story = happenings(completed())
+    kinds = [type(happening).__name__ for happening in story]
+    assert kinds == ["Prompted", "Said", "Called", "Called", *["Happened"] * 6, "Said"]
+    called = [happening for happening in story if isinstance(happening, Called)]
+    assert [each.call.arguments for each in called] == [{"command": "pytest -q"}, {"file_path": "a.py"}]
+    assert all(each.result is not None for each in called)
+
+
+def test_an_event_keeps_the_kind_of_its_failure() -> None:
+    event = next(happening for happening in happenings(completed()) if isinstance(happening, Happened))
+    assert (event.fields["subtype"], event.fields["kind"]) == ("attempt", "overloaded")
+
+
+def test_a_killed_run_ends_with_the_calls_that_have_no_result() -> None:
+    called = [happening for happening in happenings(killed()) if isinstance(happening, Called)]
+    assert [(each.call.id, each.result is not None, each.was_started) for each in called] == [
+        ("c1", True, True),
+        ("c2", False, True),
+        ("c3", False, False),
+    ]
+
+
+def test_a_result_of_the_next_run_belongs_to_a_call_of_the_one_before() -> None:
+    journal = killed().run("2026-11-22T00:00:00+00:00").result("c2", "interrupted", is_error=True)
+    last = happenings(journal)[-1]
+    assert isinstance(last, Called)
+    assert last.call.arguments == {"command": "make c2"}
+
+
+def test_what_ralph_says_to_the_model_in_between_is_no_prompt() -> None:
+    journal = Told().run().prompt("go").answers(text("half"))
+    journal.append(user_entry(user_message("Go on exactly where it stopped.")))
+    prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompted)]
+    assert [prompt.is_automatic for prompt in prompts] == [False, True]
+
+
+def test_of_a_message_that_takes_anothers_place_only_what_it_adds_is_told() -> None:
+    journal = Told().run().prompt("the task")
+    added = [{"type": "text", "text": "the task"}, {"type": "text", "text": "hurry"}]
+    journal.append(("user", {"content": added, "amends": True, "task": 1}))
+    assert happenings(journal) == [Prompted("the task"), Prompted("hurry")]
+
+
+def test_an_older_journal_does_not_tell_who_spoke() -> None:
+    journal = Told().run()
+    journal.append(("user", {"content": [text("go")]}))
+    journal.answers(text("half"))
+    journal.append(("user", {"content": [text("Go on exactly where it stopped.")]}))
+    prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompted)]
+    assert [prompt.is_automatic for prompt in prompts] == [False, True]
+
+
+def test_messages_are_what_the_api_gets() -> None:
+    messages = messages_of(completed().records)
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+    assert [block["type"] for block in messages[2]["content"]] == ["tool_result", "tool_result"]
+
+
+def test_a_call_that_nothing_could_be_made_of_is_told_as_it_was_written() -> None:
+    journal = Told().run().prompt("go").answers(call("c1", "Bash", command="x"))
+    fields = dict(journal.records[-1].fields) | {"malformed": {"c1": ['{"comm', "it is no JSON"]}}
+    journal.records[-1] = Record(3, "assistant", fields)
+    journal.result("c1", "not run", is_error=True)
+    [called] = [happening for happening in happenings(journal) if isinstance(happening, Called)]
+    assert called.call.arguments == {"INVALID_JSON": '{"comm'}
+    assert Said("x") not in happenings(journal)
+
+
+def test_a_result_that_reached_nobody_is_told_beside_the_end_of_the_work() -> None:
+    failed = told(Told().run().prompt("x").answers(text("a")).ends(delivery=Delivery.FAILED))
+    assert (failed.end, failed.is_completed) == (NOT_DELIVERED, False)
+    assert failed.runs[0].undelivered == "the result was not delivered (exit 74): no room"
+    killed = told(Told().run().prompt("x").answers(text("a")).ends(delivery=None))
+    assert (killed.end, killed.is_completed) == (NOT_DELIVERED, False)
+    assert killed.runs[0].undelivered == "whether the result was delivered is not known"
+
+
+@pytest.mark.parametrize("delivery", [Delivery.DELIVERED, Delivery.READER_LEFT, Delivery.UNREAD])
+def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_was(delivery: Delivery) -> None:
+    history = told(Told().run().prompt("x").answers(text("a")).ends(delivery=delivery))
+    assert (history.end, history.is_completed, history.runs[0].undelivered) == ("completed", True, None)
+
+
+@pytest.mark.parametrize(("last", "is_known"), [(Delivery.DELIVERED, True), (Delivery.FAILED, False)])
+def test_what_went_out_before_a_result_that_was_delivered_was_delivered_too(
+    last: Delivery, is_known: bool
+) -> None:
+    journal = Told().run().prompt("x").answers(text("a")).ends(delivery=None)
+    first, _ = told(journal.run().prompt("y").answers(text("b")).ends(delivery=last)).runs
+    assert (first.undelivered is None) is is_known
+
+
+def test_a_result_that_is_told_again_counts_its_turns_once() -> None:
+    journal = Told().run().prompt("x").answers(text("a")).ends(turns=1, delivery=Delivery.FAILED)
+    history = told(journal.run().ends(turns=1))
+    assert (history.turns, history.end) == (1, "completed")
+    was_killed = Told().run().prompt("x").answers(text("a"), call("b")).run().ends(turns=1)
+    assert told(was_killed).turns == 1, "the run that was killed has counted none of it"

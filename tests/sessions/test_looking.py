@@ -1,0 +1,129 @@
+"""What a journal is found to be, by its content and by who has it open."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.conversation.messages import RequestShape
+from ralph.conversation.records import run_entry
+from ralph.sessions.journal import FileJournal, SessionLockedError
+from ralph.sessions.looking import holder_of, is_locked, look_at
+from ralph.sessions.store import SessionStore
+from tests.session_journals import SESSION_ID, Told, completed, killed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / f"{SESSION_ID}.jsonl"
+
+
+def outcome(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return look_at(path).outcome
+
+
+def test_an_end_is_its_outcome_and_without_one_it_was_killed(path: Path) -> None:
+    assert outcome(path, completed().data) == "completed"
+    assert outcome(path, killed().data) == "killed"
+    assert outcome(path, killed().data + b'{"seq":9,"kin') == "killed"
+    assert outcome(path, Told().data) == "killed"
+    assert outcome(path, b"") == "empty"
+
+
+def test_a_journal_without_an_end_that_is_open_is_running(path: Path) -> None:
+    path.write_bytes(killed().data)
+    journal = FileJournal.open(path)
+    assert look_at(path).outcome == "running"
+    journal.close()
+    assert look_at(path).outcome == "killed"
+
+
+def test_p13_somebody_who_only_looks_does_not_make_a_run_find_its_journal_taken(path, monkeypatch) -> None:
+    path.write_bytes(killed().data)
+    looker = os.open(path, os.O_RDONLY)
+    fcntl.flock(looker, fcntl.LOCK_SH)
+    pauses: list[float] = []
+
+    def looks_for_two_pauses(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 2:
+            os.close(looker)
+
+    monkeypatch.setattr(time, "sleep", looks_for_two_pauses)
+    FileJournal.open(path).close()
+    assert len(pauses) == 2
+
+
+def test_p13_a_journal_that_stays_locked_is_waited_for_no_longer_than_50_ms(path, monkeypatch) -> None:
+    path.write_bytes(killed().data)
+    holder = FileJournal.open(path)
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with pytest.raises(SessionLockedError):
+        FileJournal.open(path)
+    assert sum(pauses) == pytest.approx(0.05)
+    holder.close()
+
+
+NO_PROCESS = 2**22 + 1
+"""Beyond the largest number that Linux gives."""
+
+
+@pytest.mark.parametrize(
+    ("process_id", "ends", "is_named"),
+    [(1, False, True), (1, True, False), (NO_PROCESS, False, False), (2**70, False, False)],
+)
+def test_only_a_process_that_may_have_it_open_is_named_as_the_holder(
+    path, process_id, ends, is_named
+) -> None:
+    journal = Told()
+    journal.append(run_entry(RequestShape("m", "", ()), "now", process_id))
+    path.write_bytes((journal.ends() if ends else journal).data + b'{"seq":')
+    assert holder_of(path) == (f"process {process_id}, since now" if is_named else "another process")
+    path.write_bytes(b"")
+    assert holder_of(path) == "another process"
+
+
+def test_looking_leaves_no_lock_behind(path: Path) -> None:
+    path.write_bytes(killed().data)
+    look_at(path)
+    assert not is_locked(path)
+    FileJournal.open(path).close()
+
+
+def test_damage_is_told_with_its_line_and_what_stands_before_is_kept(path: Path) -> None:
+    lines = completed().data.splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:4], lines[4].replace(b"c1", b"cX"), *lines[5:]]))
+    look = look_at(path)
+    assert (look.outcome, look.problem) == ("damaged", "line 5 does not match its checksum")
+    assert look.history.task == "fix the failing test"
+    assert len(look.records) == 4
+
+
+def test_a_journal_that_cannot_be_opened_is_unreadable(tmp_path: Path) -> None:
+    directory = tmp_path / f"{SESSION_ID}.jsonl"
+    directory.mkdir()
+    assert look_at(directory).outcome == "unreadable"
+    with pytest.raises(FileNotFoundError):
+        look_at(tmp_path / "gone.jsonl")
+
+
+def test_a_store_that_is_only_read_is_not_made(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the system's may hold sessions of others
+    store = SessionStore.to_read({"HOME": str(tmp_path)})
+    assert store.root == tmp_path / ".local" / "state" / "ralph" / "sessions"
+    assert list(store.all()) == []
+    assert store.last_of(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    assert SessionStore.to_read({"RALPH_STATE_DIR": "/r", "HOME": "/h"}).root.parts[:2] == ("/", "r")
+    named = SessionStore.to_read({"RALPH_STATE_DIR": "/r"}, tmp_path / "mine")
+    assert named.root == tmp_path / "mine"

@@ -1,0 +1,37 @@
+"""How a session is named to people."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.sessions.naming import age_text, named_session
+
+
+@pytest.mark.parametrize(
+    ("age_s", "said"),
+    [
+        (-5, "0 s ago"),
+        (59.4, "59 s ago"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (3600, "1 h ago"),
+        (2 * 86_400 - 1, "47 h ago"),
+        (2 * 86_400, "2 days ago"),
+    ],
+)
+def test_an_age_is_told_in_the_largest_unit_that_is_whole(age_s, said) -> None:
+    assert age_text(age_s) == said
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("mend\n it", "mend it"),
+        ("\x1b[2Jx", "[2Jx"),
+        ("", "no task yet"),
+        ("x" * 60, "x" * 60),
+        ("x" * 61, "x" * 59 + "…"),
+    ],
+)
+def test_a_session_is_named_by_eight_characters_its_age_and_its_task(task, said) -> None:
+    assert named_session("3f2a9c1e-0000", 5, task) == f"3f2a9c1e (last written to 5 s ago: {said})"

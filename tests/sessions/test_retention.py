@@ -1,0 +1,136 @@
+"""Old journals go, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine.clock import SystemClock
+from ralph.sessions.journal import FileJournal, lock_file
+from ralph.sessions.retention import remove_old_journals
+from ralph.sessions.store import SessionStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY_S = 86_400
+
+
+class OldStore:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = SessionStore(root)
+        self.own = self.add("own", days=0)
+
+    def add(self, cwd: str, *, days: float, megabytes: float = 0) -> Path:
+        journal = self.store.create(str(uuid.uuid4()), self.root / cwd)
+        journal.close()
+        os.truncate(journal.path, int(megabytes * 1_000_000))
+        return aged(journal.path, days)
+
+    def tidy(self, keep_days: int = 30, keep_mb: int = 1000) -> None:
+        remove_old_journals(self.own, keep_days=keep_days, keep_mb=keep_mb, clock=SystemClock())
+
+
+def aged(path: Path, days: float) -> Path:
+    moment_s = time.time() - days * DAY_S
+    os.utime(path, (moment_s, moment_s))
+    return path
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> OldStore:
+    return OldStore(tmp_path / "sessions")
+
+
+def test_an_old_journal_goes_with_its_torn_end_and_its_empty_directory(kept: OldStore) -> None:
+    old, young = kept.add("a", days=31), kept.add("b", days=29)
+    old.with_suffix(".torn").write_bytes(b"{")
+    kept.tidy()
+    assert not old.parent.exists()
+    assert young.exists()
+    assert kept.own.exists()
+
+
+def test_a_directory_that_still_holds_a_journal_stays(kept: OldStore) -> None:
+    old, young = kept.add("a", days=31), kept.add("a", days=1)
+    kept.tidy()
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_the_oldest_go_first_where_all_are_too_large(kept: OldStore) -> None:
+    paths = [kept.add("a", days=days, megabytes=1) for days in (3, 1, 2)]
+    kept.tidy(keep_mb=2)
+    assert [path.exists() for path in paths] == [False, True, True]
+
+
+def test_a_journal_that_is_open_stays(kept: OldStore) -> None:
+    old = kept.add("a", days=99)
+    journal = FileJournal.open(old)
+    kept.tidy()
+    journal.close()
+    assert old.exists()
+
+
+def test_the_journal_of_this_run_stays_however_large(kept: OldStore) -> None:
+    os.truncate(kept.own, 3_000_000)
+    aged(kept.own, 99)
+    kept.tidy(keep_mb=1)
+    assert kept.own.exists()
+
+
+def test_with_0_and_0_everything_stays(kept: OldStore) -> None:
+    old = kept.add("a", days=9999, megabytes=1)
+    kept.tidy(0, 0)
+    assert old.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "logs/3f2a9c1e-0000-4000-8000-000000000001.jsonl",
+        "logs-0123456789ab/events.jsonl",
+        "logs-0123456789ab/3f2a9c1e-0000-4000-8000-000000000001.json",
+        "3f2a9c1e-0000-4000-8000-000000000001.jsonl",
+    ],
+)
+def test_what_has_not_the_name_of_a_journal_of_ours_stays(kept: OldStore, name: str) -> None:
+    path = kept.root / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+    aged(path, 9999)
+    kept.tidy()
+    assert path.exists()
+
+
+def test_a_link_is_not_followed(kept: OldStore, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere" / kept.add("a", days=99).name
+    target.parent.mkdir()
+    target.write_text("{}")
+    aged(target, 99)
+    (kept.root / "b-0123456789ab").symlink_to(target.parent)
+    kept.tidy()
+    assert target.exists()
+
+
+def test_it_gives_up_after_50_ms_and_never_fails(kept: OldStore) -> None:
+    for _ in range(20):
+        kept.add("a", days=99)
+    clock = SystemClock()
+    started_s = clock.now_s()
+    remove_old_journals(kept.own, keep_days=30, keep_mb=1000, clock=clock)
+    assert clock.now_s() - started_s < 1
+    kept.root.rename(kept.root.with_name("gone"))
+    kept.tidy()
+
+
+def test_a_journal_that_was_removed_after_it_was_opened_cannot_be_locked(kept: OldStore) -> None:
+    old = kept.add("a", days=99)
+    with old.open("rb") as file:
+        old.unlink()
+        with pytest.raises(FileNotFoundError):
+            lock_file(file.fileno())

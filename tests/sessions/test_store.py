@@ -1,0 +1,63 @@
+"""Which journals there are in which places, and which of them a run would go on with."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.sessions.store import SessionStore
+from tests.session_journals import Told, completed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WITHOUT_MESSAGE = Told().run().data
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    return written(tmp_path, "older", completed().data, 1)
+
+
+def written(root: Path, name: str, data: bytes, at_s: float) -> Path:
+    journal = SessionStore(root).create(name, root)
+    journal.close()
+    journal.path.write_bytes(data)
+    os.utime(journal.path, (at_s, at_s))
+    return journal.path
+
+
+@pytest.mark.parametrize(
+    ("data", "goes_on"),
+    [
+        (b"", False),
+        (WITHOUT_MESSAGE, False),
+        (WITHOUT_MESSAGE + b'{"seq":2,"kind":"user","content":[{"type":"te', False),
+        (Told().run().prompt("x").data, True),
+        (Told().run().prompt("x").data[:-1], True),
+        (Told().run().prompt("x" * 200_000).data, True),
+        (Told().run().prompt("x" * 200_000).data[:-2], False),
+        (Told().run(model='"kind":"user"').data, False),
+    ],
+)
+def test_the_newest_that_has_a_whole_message_is_gone_on_with(tmp_path, older, data, goes_on) -> None:
+    newer = written(tmp_path, "newer", data, 2)
+    assert SessionStore(tmp_path).last_to_go_on(tmp_path) == (newer if goes_on else older)
+
+
+def test_what_cannot_be_read_is_not_passed_over_in_silence(tmp_path, older) -> None:
+    newer = older.with_name("newer.jsonl")
+    newer.mkdir()
+    assert SessionStore(tmp_path).last_to_go_on(tmp_path) == newer
+
+
+def test_journals_of_all_its_places_are_found(tmp_path) -> None:
+    places = tmp_path / "one", tmp_path / "two"
+    for place, name in zip(places, ("a", "b"), strict=True):
+        SessionStore(place).create(name, tmp_path).close()
+    store = SessionStore(places[0], others=places[1:])
+    assert [path.stem for path in store.of(tmp_path)] == ["a", "b"]
+    assert [path.stem for path in store.starting_with("B")] == ["b"]
+    assert store.create("c", tmp_path).path.is_relative_to(places[0])

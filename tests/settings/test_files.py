@@ -1,0 +1,78 @@
+"""Whether what lies in a directory decides which file a path means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ralph.settings.files import SettingsFile, SettingsFileError, leads_through
+from ralph.settings.handover import handed_over, taken_over
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Directories `in`, the fence, and `out`, with links from one to the other."""
+    for name in ("in/deep", "out/deep"):
+        (tmp_path / name).mkdir(parents=True)
+    links = {
+        "out/to_in": "../in/deep",
+        "out/to_in_by_root": str(tmp_path / "in" / "deep"),
+        "in/to_out": "../out/deep",
+        "out/over_in": "../in/to_out",
+        "out/round": "round",
+        "alias_of_in": "in",
+        "inner": "out",
+    }
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    return tmp_path
+
+
+ROWS = {
+    "beneath": ("in/deep/c.toml", True),
+    "beneath, not there": ("in/none/c.toml", True),
+    "elsewhere": ("out/deep/c.toml", False),
+    "not there at all": ("nowhere/c.toml", False),
+    "a link leads in": ("out/to_in/c.toml", True),
+    "an absolute link leads in": ("out/to_in_by_root/c.toml", True),
+    "a link inside leads out": ("in/to_out/c.toml", True),
+    "a link to a link inside that leads out": ("out/over_in/c.toml", True),
+    "another name of the directory": ("alias_of_in/c.toml", True),
+    "up again": ("in/../out/c.toml", False),
+    "up again from inside": ("in/deep/../../out/c.toml", True),
+    "a name that begins alike": ("inner/deep/c.toml", False),
+    "a link to itself": ("out/round/c.toml", True),
+}
+
+
+@pytest.mark.parametrize("fence", ["in", "alias_of_in"])
+@pytest.mark.parametrize(("path", "expected"), ROWS.values(), ids=ROWS.keys())
+def test_a_path_leads_through_a_directory_by_links_of_any_kind(place, path, expected, fence) -> None:
+    assert leads_through(place / path, place / fence) is expected
+
+
+def test_everything_is_beneath_the_root() -> None:
+    assert leads_through(Path("/etc/c.toml"), Path("/"))
+
+
+FILES = (
+    SettingsFile(Path("/a/config.toml"), is_trusted=True, data=b"\xff\n"),
+    SettingsFile(Path("/b/ralph.toml"), is_trusted=False, data=None),
+    SettingsFile(Path("/c.toml"), is_trusted=True, data=b"", is_named=True),
+)
+
+
+def test_what_is_handed_over_arrives_byte_for_byte_and_nothing_of_it_has_a_name() -> None:
+    with handed_over(FILES) as descriptor:
+        assert not Path(f"/proc/self/fd/{descriptor}").readlink().exists()
+        assert taken_over(os.dup(descriptor)) == FILES
+
+
+@pytest.mark.parametrize("data", [b"", b"[1]", b"[[1, true, null, false]]", b"\xff"])
+def test_a_descriptor_with_anything_else_is_refused(tmp_path, data) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    with pytest.raises(SettingsFileError, match="holds no settings files of a loop"):
+        taken_over(os.open(path, os.O_RDONLY))

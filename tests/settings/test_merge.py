@@ -1,0 +1,625 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import astuple, replace
+
+from ralph.settings.checks import MAX_SECONDS
+from ralph.settings.files import MAX_BYTES, user_settings_path
+from ralph.settings.merge import KEYS, TABLES, SettingsError, load_settings
+from ralph.settings.tables import Settings
+from tests.settings_world import KEY, World
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    table, _, key = name.partition(".")
+    return getattr(getattr(settings, table), key)
+
+
+# --- Defaults, precedence, origins
+
+
+def test_without_anything_given_all_is_default(world: World) -> None:
+    settings = world.load()
+    assert replace(settings, credential=None, targets=(), origins={}) == Settings(origins={})
+    assert settings.model.name == "claude-sonnet-5-5"
+    assert settings.model.max_tokens == 32_000
+    assert settings.model.base_url == "https://api.anthropic.com"
+    assert astuple(settings.clocks) == (10, 180, 90, 300, 1800, 30, 60)
+    assert astuple(settings.retry) == (
+        *("standard", "fallback", "cooldown-expiry"),
+        *(True, 4, 2, 300),
+    )
+    assert astuple(settings.tools) == (None, (), 120, 600, 30_000, ())
+    assert settings.origins == dict.fromkeys([*(key.name for key in KEYS), "tools", "targets"], "default")
+    assert settings.warnings == ()
+
+
+def test_stronger_source_wins_and_its_origin_is_kept(world: World) -> None:
+    def model(**kwargs: Any) -> tuple[str, str]:
+        settings = world.load(**kwargs)
+        return settings.model.name, settings.origins["model.name"]
+
+    assert model(user='model.name = "user"') == ("user", str(world.user_file))
+    assert model(local='model.name = "local"') == ("local", str(world.local_file))
+    assert model(named='model.name = "named"') == ("named", str(world.named_file))
+    assert model(named="", ANTHROPIC_MODEL="variable") == ("variable", "ANTHROPIC_MODEL")
+    assert model(flags={"model.name": "flag"}, ANTHROPIC_MODEL="variable") == ("flag", "flag --model")
+    assert model(flags={"model.name": None}, ANTHROPIC_MODEL="") == ("local", str(world.local_file))
+
+
+def test_files_merge_key_by_key(world: World) -> None:
+    settings = world.load(
+        user='[model]\nname = "a"\nmax_tokens = 1\n[clocks]\nconnect_s = 1',
+        local="[model]\nmax_tokens = 2\n[clocks]\nfirst_byte_s = 2",
+        named="[clocks]\nfirst_byte_s = 3",
+    )
+    assert (settings.model.name, settings.model.max_tokens) == ("a", 2)
+    assert (settings.clocks.connect_s, settings.clocks.first_byte_s) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"XDG_CONFIG_HOME": "/x", "HOME": "/h"}, Path("/x/ralph/config.toml")),
+        ({"XDG_CONFIG_HOME": "", "HOME": "/h"}, Path("/h/.config/ralph/config.toml")),
+        (
+            {"XDG_CONFIG_HOME": ".", "HOME": "/h"},
+            Path("/h/.config/ralph/config.toml"),
+        ),  # would be the clone's
+        ({"HOME": "."}, None),
+        ({}, None),
+    ],
+)
+def test_user_file_is_where_xdg_says(environment: dict[str, str], expected: Path | None) -> None:
+    assert user_settings_path(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("alias", "model"),
+    [
+        ("opus", "claude-opus-5-5"),
+        ("sonnet", "claude-sonnet-5-5"),
+        ("haiku", "claude-haiku-5-5"),
+        ("Opus", "claude-opus-5-5"),
+        ("qwen3:8b", "qwen3:8b"),
+    ],
+)
+def test_model_aliases_are_resolved_from_every_source(world: World, alias: str, model: str) -> None:
+    assert world.load({"model.name": alias}).model.name == model
+    assert world.load(ANTHROPIC_MODEL=alias).model.name == model
+    assert world.load(local=f'model.name = "{alias}"').model.name == model
+
+
+# --- What a value must be
+
+SECONDS_KEYS = [key.name for key in KEYS if key.name.startswith("clocks.")]
+
+
+@pytest.mark.parametrize("name", SECONDS_KEYS)
+@pytest.mark.parametrize("text", ["0", "0.0", "0.5", "1", str(MAX_SECONDS)])
+def test_clock_can_be_any_number_of_seconds_or_off(world: World, name: str, text: str) -> None:
+    assert value_of(world.load(user=f"{name} = {text}"), name) == float(text)
+
+
+@pytest.mark.parametrize("name", SECONDS_KEYS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-1",
+        "-0.1",
+        "nan",
+        "inf",
+        "-inf",
+        "true",
+        "false",
+        '"1"',
+        "[1]",
+        str(MAX_SECONDS + 1),
+        "1" + 400 * "0",
+    ],
+)
+def test_clock_that_is_no_number_of_seconds_is_refused(world: World, name: str, text: str) -> None:
+    error = world.error(local=f"{name} = {text}")
+    assert str(error).startswith(f"{world.local_file}: {name} must be")
+    assert not error.from_flag
+
+
+CUSTOM = 'retry.policy = "custom"\n'
+
+
+@pytest.mark.parametrize(
+    ("toml", "name", "value"),
+    [
+        ("model.max_tokens = 1", "model.max_tokens", 1),
+        ('model.effort = "xhigh"', "model.effort", "xhigh"),
+        ("retry.enabled = false", "retry.enabled", False),
+        ('retry.policy = "off"', "retry.policy", "off"),
+        ('retry.strategy = "round_robin"', "retry.strategy", "round_robin"),
+        ('retry.revert = "never"', "retry.revert", "never"),
+        (CUSTOM + "retry.max_retries = 0", "retry.max_retries", 0),
+        (CUSTOM + "retry.base_delay_s = 0", "retry.base_delay_s", 0),
+        (CUSTOM + "retry.base_delay_s = 0.5", "retry.base_delay_s", 0.5),
+        (CUSTOM + "retry.max_delay_s = -1", "retry.max_delay_s", 0),
+        (CUSTOM + "retry.max_delay_s = 0.5", "retry.max_delay_s", 0.5),
+        ("tools.allowed = []", "tools.allowed", ()),
+        ('tools.allowed = ["Read", "Grep", "Read"]', "tools.allowed", ("Read", "Grep")),
+        ('tools.disallowed = ["Bash"]', "tools.disallowed", ("Bash",)),
+        ("tools.max_output_bytes = 1", "tools.max_output_bytes", 1),
+        ("tools.bash_timeout_s = 0.5", "tools.bash_timeout_s", 0.5),
+        ("tools.bash_timeout_s = 600", "tools.bash_timeout_s", 600),
+        ("limits.max_time_s = 90", "limits.max_time_s", 90),
+        ('limits.max_time_s = "1h30m"', "limits.max_time_s", 5400),
+    ],
+)
+def test_allowed_value_is_taken(world: World, toml: str, name: str, value: object) -> None:
+    settings = world.load(user=toml)
+    assert value_of(settings, name) == value
+    assert settings.origins[name] == str(world.user_file)
+
+
+@pytest.mark.parametrize(
+    ("toml", "names"),
+    [
+        ("model.max_tokens = 0", "model.max_tokens"),
+        ("model.max_tokens = 1.0", "model.max_tokens"),
+        ("model.max_tokens = true", "model.max_tokens"),
+        ('model.name = ""', "model.name"),
+        ('model.name = "a\\u001Bb"', "model.name"),
+        ("model.name = 5", "model.name"),
+        ('model.effort = "huge"', "low, medium, high, xhigh, max"),
+        ("model.effort = ['low']", "model.effort"),
+        ('retry.policy = "Patient"', "standard, patient, off, custom"),
+        ("retry.enabled = 1", "retry.enabled"),
+        ('retry.strategy = "random"', "fallback, round_robin"),
+        ("retry.revert = 60", "cooldown-expiry, never"),
+        (CUSTOM + "retry.max_retries = -1", "retry.max_retries"),
+        (CUSTOM + "retry.base_delay_s = -0.1", "retry.base_delay_s"),
+        (CUSTOM + "retry.max_delay_s = nan", "retry.max_delay_s"),
+        (CUSTOM + "retry.max_delay_s = true", "retry.max_delay_s"),
+        ("tools.bash_timeout_s = 0", "tools.bash_timeout_s"),
+        ("tools.bash_max_timeout_s = 0", "tools.bash_max_timeout_s"),
+        ("tools.max_output_bytes = 0", "tools.max_output_bytes"),
+        ('tools.allowed = "Read"', "tools.allowed"),
+        ("tools.allowed = [1]", "tools.allowed"),
+        ('tools.allowed = ["read"]', "'read'"),
+        ('tools.allowed = ["Read "]', "'Read '"),
+        ('tools.disallowed = ["Launch"]', "Read, Write, Edit, Bash, Glob, Grep"),
+        ('tools.disallowed = ["bash"]', "did you mean Bash?"),
+        ("tools = 3", "[tools]"),
+        ("limits.max_time_s = 0", "limits.max_time_s"),
+        ('limits.max_time_s = "soon"', "90s, 30m or 1h30m"),
+    ],
+)
+def test_value_that_is_not_allowed_is_refused_by_name(world: World, toml: str, names: str) -> None:
+    message = str(world.error(user=toml))
+    assert message.startswith(f"{world.user_file}: ")
+    assert names in message
+
+
+@pytest.mark.parametrize("pattern", ["Bash(git:*)", "Bash(git add:*)", "Re*", "mcp__x(", "Bash(a, b)"])
+@pytest.mark.parametrize("key", ["tools.allowed", "tools.disallowed"])
+def test_tool_pattern_is_refused_as_unsupported(world: World, key: str, pattern: str) -> None:
+    from_flag = world.error({key: (f"Read,{pattern}",)})
+    assert repr(pattern) in str(from_flag)
+    assert "patterns are not supported" in str(from_flag)
+    assert from_flag.from_flag
+    from_file = world.error(local=f'{key} = ["{pattern}"]')
+    assert repr(pattern) in str(from_file)
+    assert not from_file.from_flag
+
+
+def test_names_in_flags_are_separated_by_commas_spaces_and_repetition(world: World) -> None:
+    flags: dict[str, object] = {
+        "tools.allowed": ("Read,Edit  Bash", "Grep, Glob"),
+        "tools.pass_env": ["A", "B,A"],
+    }
+    settings = world.load(flags)
+    assert settings.tools.allowed == ("Read", "Edit", "Bash", "Grep", "Glob")
+    assert settings.tools.pass_env == ("A", "B")
+    assert settings.origins["tools.allowed"] == "flag --allowed-tools"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("model.max_tokens", 0, "--max-tokens"),
+        ("model.effort", "huge", "--effort"),
+        ("model.base_url", "localhost:8080", "--base-url"),
+        ("model.name", " ", "--model"),
+        ("retry.policy", "never", "--retry"),
+        ("tools.pass_env", ("A=b",), "--pass-env"),
+    ],
+)
+def test_wrong_flag_is_a_usage_error_that_names_it(world: World, name: str, value: object, flag: str) -> None:
+    error = world.error({name: value})
+    assert error.from_flag
+    assert str(error).startswith(f"{flag} must ")
+
+
+@pytest.mark.parametrize("entry", ["A=ghp_pa55word", "", "A B", "1A", "A-B"])
+def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry: str) -> None:
+    message = str(world.error(user=f'tools.pass_env = ["OK", "{entry}"]'))
+    assert "entry 2" in message
+    assert "pa55word" not in message
+
+
+# --- Unknown keys and unreadable files
+
+
+@pytest.mark.parametrize(
+    ("toml", "unknown", "allowed"),
+    [
+        ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, base_url, ca_file"),
+        ("[limits]\nmax_turn = 1", "limits.max_turn", "max_turns, max_budget_usd, max_time_s"),
+        ("timeout = 1", "timeout", "[model], [retry], [limits], [clocks], [sessions], [tools]"),
+        ("timeout = 1", "timeout", "[loop], [[targets]]"),
+        ("[model]\nfallback = 'a'", "model.fallback", "name, max_tokens, effort, base_url, ca_file"),
+        ("[model.name]\nx = 1", "model.name", ""),
+        ('"model.name" = "x"', "model.name", "[model]"),
+        ('"a\\nb" = 1', "a\\nb", "[model]"),
+    ],
+)
+@pytest.mark.parametrize("source", ["user", "local", "named"])
+def test_unknown_key_is_an_error_that_names_it(
+    world: World, source: str, toml: str, unknown: str, allowed: str
+) -> None:
+    error = world.error(**{source: toml})
+    assert str(getattr(world, f"{source}_file")) in str(error)
+    assert unknown in str(error)
+    assert allowed in str(error)
+    assert not error.from_flag
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"[model]\nname = \n", 2),
+        (b"[model]\n\nname", 3),
+        (b'a = """\n\n\n', 1),
+        (b"[model]\nname = '\xff'\n", 2),
+        (b"[model\n", 1),
+    ],
+)
+def test_file_that_is_not_toml_is_named_with_its_line(world: World, content: bytes, line: int) -> None:
+    world.local_file.write_bytes(content)
+    assert str(world.error()).startswith(f"{world.local_file}:{line}: not valid TOML: ")
+
+
+@pytest.mark.parametrize("content", ["a = " + "[" * 5000, "a = " + "1" * 5000])
+def test_toml_that_overwhelms_the_parser_is_one_line(world: World, content: str) -> None:
+    assert str(world.error(local=content)).startswith(f"{world.local_file}: not valid TOML: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[limits]\n" + "a." * 101 + "b = 1\n", ":2: more than 100 dots in a line"),
+        ("a = 1\n[" + "a." * 101 + "b]\n", ":2: more than 100 dots in a line"),
+        ("a." * 50 + "b = 1\n", ": tables and lists are nested deeper than 50 levels"),
+        ("a = " + "[" * 60 + "{ b = 1 }" + "]" * 60, ": tables and lists are nested deeper than 50 levels"),
+        ("a." * 45 + "b = 1\n", ": unknown key 'a'; a settings file holds"),
+        ('[model]\nname = "' + "." * 100 + '"\n', None),
+    ],
+)
+def test_a_key_has_a_bounded_number_of_parts(world: World, content: str, why: str | None) -> None:
+    world.user_file.write_text(content)
+    if why is None:
+        world.load()
+    else:
+        assert str(world.error()).startswith(f"{world.user_file}{why}")
+
+
+def test_byte_order_mark_is_ignored(world: World) -> None:
+    world.local_file.write_bytes(b'\xef\xbb\xbfmodel.name = "x"')
+    assert world.load().model.name == "x"
+
+
+def test_directory_and_pipe_are_no_settings_files(world: World) -> None:
+    world.user_file.mkdir()
+    assert str(world.error()) == f"{world.user_file}: not a regular file"
+    world.user_file.rmdir()
+    os.mkfifo(world.local_file)
+    assert str(world.error()) == f"{world.local_file}: not a regular file"
+
+
+@pytest.mark.parametrize(("size", "fits"), [(MAX_BYTES, True), (MAX_BYTES + 1, False)])
+def test_settings_file_has_a_largest_size(world: World, size: int, fits: bool) -> None:
+    world.local_file.write_bytes(b"\n" * size)
+    if fits:
+        world.load()
+    else:
+        assert "larger than" in str(world.error())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable_file_is_an_error(world: World) -> None:
+    world.local_file.write_text("")
+    world.local_file.chmod(0)
+    assert str(world.error()) == f"{world.local_file}: cannot be read: Permission denied"
+
+
+def test_missing_config_file_is_an_error_and_not_one_of_usage(world: World) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({}, world.environment, world.cwd, Path("absent.toml"))
+    assert str(caught.value) == f"{world.cwd / 'absent.toml'}: no such file"
+    assert not caught.value.from_flag
+
+
+# --- Trust
+
+TRUSTED_ONLY = {
+    "model.base_url": ('model.base_url = "https://evil.example"', ["ANTHROPIC_BASE_URL", "--base-url"]),
+    "model.ca_file": ('model.ca_file = "ca.pem"', ["SSL_CERT_FILE"]),
+    "tools.pass_env": ('tools.pass_env = ["ANTHROPIC_API_KEY"]', ["--pass-env"]),
+}
+
+
+@pytest.mark.parametrize("name", TRUSTED_ONLY)
+def test_key_that_could_leak_is_refused_from_the_working_directory(world: World, name: str) -> None:
+    toml, places = TRUSTED_ONLY[name]
+    error = world.error(local=toml)
+    for part in (str(world.local_file), name, str(world.user_file), "--config", *places):
+        assert part in str(error)
+    assert not error.from_flag
+
+
+@pytest.mark.parametrize("name", TRUSTED_ONLY)
+def test_key_that_could_leak_counts_from_trusted_files(world: World, name: str) -> None:
+    toml, _ = TRUSTED_ONLY[name]
+    assert world.load(user=toml).origins[name] == str(world.user_file)
+    assert world.load(named=toml).origins[name] == str(world.named_file)
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        "[headers]\nx = 'y'",
+        "[model]\nheaders = {}",
+        "[[targets]]\nx = [[{base_url = 'https://evil.example'}]]",
+        "sandbox = 'none'",
+        "[sandbox]\nnetwork = true",
+        "[tools]\nsandbox_paths = ['/']",
+    ],
+)
+def test_key_that_will_be_trusted_only_is_refused_with_the_same_advice(world: World, toml: str) -> None:
+    assert "--config" in str(world.error(local=toml))
+    world.local_file.unlink()
+    assert "unknown key" in str(world.error(user=toml))
+
+
+def test_local_file_passed_by_config_is_trusted(world: World) -> None:
+    world.local_file.write_text('model.base_url = "http://localhost:1"')
+    for path in (Path("ralph.toml"), world.local_file, Path("../work/ralph.toml")):
+        settings = load_settings({}, world.environment, world.cwd, path)
+        assert settings.model.base_url == "http://localhost:1"
+
+
+def test_every_other_key_is_refused_from_the_working_directory_with_where_it_may_stand(world: World) -> None:
+    others = [key for key in KEYS if key.in_repository is None]
+    assert set(TRUSTED_ONLY) < {key.name for key in others}
+    for key in others:
+        message = str(world.error(local=f"{key.name} = 1"))
+        assert message.startswith(f"{world.local_file}: {key.name!r} does not count in the working directory")
+        assert all(place in message for place in (key.flag, key.variable, str(world.user_file)) if place)
+
+
+# --- Retry and command timeouts
+
+
+@pytest.mark.parametrize("key", ["max_retries", "base_delay_s", "max_delay_s"])
+@pytest.mark.parametrize("policy", ["", 'policy = "standard"', 'policy = "patient"', 'policy = "off"'])
+def test_custom_numbers_need_the_custom_policy(world: World, key: str, policy: str) -> None:
+    message = str(world.error(user=f"[retry]\n{key} = 1\n{policy}"))
+    assert message == f'{world.user_file}: retry.{key} needs retry.policy = "custom"'
+
+
+def test_custom_policy_and_its_numbers_may_stand_in_two_files(world: World) -> None:
+    settings = world.load(user="retry.max_retries = 9", named=CUSTOM)
+    assert (settings.retry.policy, settings.retry.max_retries) == ("custom", 9)
+
+
+def test_numbers_of_an_overridden_custom_policy_do_not_count(world: World) -> None:
+    settings = world.load({"retry.policy": "patient"}, user=CUSTOM + "retry.max_retries = 9")
+    assert (settings.retry.policy, settings.retry.max_retries) == ("patient", 4)
+    assert settings.origins["retry.max_retries"] == "default"
+
+
+def test_command_timeout_over_its_maximum_names_both(world: World) -> None:
+    message = str(world.error(user="tools.bash_timeout_s = 601"))
+    assert message == (
+        f"tools.bash_timeout_s = 601 ({world.user_file}) is larger than tools.bash_max_timeout_s = 600 (default)"
+    )
+    assert "BASH_MAX_TIMEOUT_MS" in str(
+        world.error(user="tools.bash_timeout_s = 2", BASH_MAX_TIMEOUT_MS="1999")
+    )
+
+
+def test_default_command_timeout_makes_room_for_a_lower_maximum(world: World) -> None:
+    settings = world.load(user="tools.bash_max_timeout_s = 60")
+    assert settings.tools.bash_timeout_s == 60
+    assert settings.origins["tools.bash_timeout_s"] == "default, lowered to tools.bash_max_timeout_s"
+
+
+# --- Environment
+
+
+def test_variables_feed_their_settings(world: World) -> None:
+    settings = world.load(
+        ANTHROPIC_BASE_URL="http://localhost:9/v1/",
+        SSL_CERT_FILE="ca.pem",
+        BASH_DEFAULT_TIMEOUT_MS="1500",
+        BASH_MAX_TIMEOUT_MS="2000",
+        BASH_MAX_OUTPUT_LENGTH="9",
+    )
+    assert settings.model.base_url == "http://localhost:9"
+    assert settings.model.ca_file == world.cwd / "ca.pem"
+    assert astuple(settings.tools)[2:5] == (1.5, 2, 9)
+    assert settings.origins["model.ca_file"] == "SSL_CERT_FILE"
+
+
+def test_path_in_a_file_starts_from_that_file(world: World) -> None:
+    assert world.load(user='model.ca_file = "ca.pem"').model.ca_file == world.user_file.parent / "ca.pem"
+    assert world.load(user='model.ca_file = "/ca.pem"').model.ca_file == Path("/ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        *(
+            ("BASH_DEFAULT_TIMEOUT_MS", text)
+            for text in ("0", "-1", "1.5", "1e3", "x", "²", "9" * 16, "9" * 5000)
+        ),
+        *(("BASH_MAX_TIMEOUT_MS", text) for text in ("0", "ten")),
+        *(("BASH_MAX_OUTPUT_LENGTH", text) for text in ("0", "-1", "1k")),
+        ("ANTHROPIC_BASE_URL", "api.example.com"),
+        ("ANTHROPIC_MODEL", "a\tb"),
+        ("ANTHROPIC_CUSTOM_HEADERS", "X-A"),
+        ("ANTHROPIC_CUSTOM_HEADERS", "X A: pa55word"),
+        ("ANTHROPIC_API_KEY", "pa55word\nX-Evil: 1"),
+        ("ANTHROPIC_API_KEY", "pa55word\u2026"),
+    ],
+)
+def test_malformed_variable_is_named_and_no_secret_shown(world: World, variable: str, text: str) -> None:
+    error = world.error(**{variable: text})
+    assert str(error).startswith(f"{variable} must ")
+    assert "pa55word" not in str(error)
+    assert not error.from_flag
+
+
+@pytest.mark.parametrize("variable", sorted({key.variable for key in KEYS if key.variable}))
+@pytest.mark.parametrize("text", ["", " "])
+def test_empty_variable_is_unset(world: World, variable: str, text: str) -> None:
+    world.environment[variable] = text
+    assert set(world.load().origins.values()) == {"default"}
+
+
+# --- Keys, headers, endpoints
+
+
+@pytest.mark.parametrize(
+    ("key", "token", "sent"),
+    [
+        (KEY, "", ("x-api-key", KEY, "ANTHROPIC_API_KEY")),
+        (KEY, "tok", ("x-api-key", KEY, "ANTHROPIC_API_KEY")),
+        ("", "tok", ("authorization", "Bearer tok", "ANTHROPIC_AUTH_TOKEN")),
+        (" \n", " tok\r\n", ("authorization", "Bearer tok", "ANTHROPIC_AUTH_TOKEN")),
+    ],
+)
+def test_key_wins_over_token(world: World, key: str, token: str, sent: tuple[str, str, str]) -> None:
+    credential = world.load(ANTHROPIC_API_KEY=key, ANTHROPIC_AUTH_TOKEN=token).credential
+    assert credential is not None
+    assert (credential.header, credential.value.plain, credential.source) == sent
+
+
+def test_auth_token_with_a_line_break_is_refused(world: World) -> None:
+    message = str(world.error(ANTHROPIC_API_KEY="", ANTHROPIC_AUTH_TOKEN="pa55word\nX: y"))
+    assert message.startswith("ANTHROPIC_AUTH_TOKEN must ")
+    assert "pa55word" not in message
+
+
+def test_no_key_is_an_error_with_three_ways_out(world: World) -> None:
+    message = str(world.error(ANTHROPIC_API_KEY=""))
+    for way in ("ANTHROPIC_API_KEY", "--base-url", "ralph demo"):
+        assert way in message
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8080", "https://gateway.example"])
+def test_other_endpoints_need_no_key(world: World, url: str) -> None:
+    settings = world.load({"model.base_url": url}, ANTHROPIC_API_KEY="")
+    assert settings.credential is None
+    assert settings.warnings == ()
+
+
+def test_key_in_a_custom_header_is_a_key(world: World) -> None:
+    settings = world.load(ANTHROPIC_API_KEY="", ANTHROPIC_CUSTOM_HEADERS="Authorization: Bearer abc\nX-A: 1")
+    assert settings.custom_headers.plain == (("Authorization", "Bearer abc"), ("X-A", "1"))
+    assert settings.secrets == ("Bearer abc", "abc")
+    assert "no API key" in str(
+        world.error(ANTHROPIC_API_KEY="", ANTHROPIC_CUSTOM_HEADERS="Authorization:\nX-A: 1")
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "warns"),
+    [
+        ("http://gateway.example/a", True),
+        ("http://api.anthropic.com", True),
+        ("https://gateway.example", False),
+        ("http://127.0.0.1:8080", False),
+        ("http://[::1]:8080", False),
+    ],
+)
+def test_key_over_plain_http_to_another_machine_warns(world: World, url: str, warns: bool) -> None:
+    warnings = world.load(ANTHROPIC_BASE_URL=url).warnings
+    assert bool(warnings) is warns
+    assert all("unencrypted" in warning for warning in warnings)
+
+
+def test_base_url_with_a_password_is_refused_and_not_shown(world: World) -> None:
+    message = str(world.error({"model.base_url": "https://me:pa55word@h"}))
+    assert "pa55word" not in message
+
+
+def test_settings_show_no_secret(world: World) -> None:
+    settings = world.load(ANTHROPIC_CUSTOM_HEADERS="X-Auth: pa55word-long\nX-Team: blue-team")
+    assert settings.secrets == (KEY, "pa55word-long")
+    assert KEY not in repr(settings)
+    assert "pa55word" not in repr(settings)
+
+
+# --- The table itself
+
+
+def test_table_of_keys_is_the_settings_that_there_are() -> None:
+    fields = [f"{table}.{field}" for table, kind in TABLES.items() for field in kind.__struct_fields__]
+    assert [key.name for key in KEYS] == fields
+
+
+def test_every_default_passes_its_own_check() -> None:
+    for key in KEYS:
+        if key.default is not None and key.default != ():
+            assert key.check(key.default) == key.default
+
+
+def shown_default(default: object) -> str:
+    if isinstance(default, tuple) and default:
+        return f"[{', '.join(map(shown_default, default))}]"
+    if default is None or default == ():
+        return "none"
+    return (
+        str(default).lower()
+        if isinstance(default, bool)
+        else f"{default:g}"
+        if isinstance(default, float)
+        else str(default)
+    )
+
+
+@pytest.mark.parametrize("key", KEYS, ids=[key.name for key in KEYS])
+def test_documentation_has_every_key_with_its_default_and_sources(key: Any) -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    row = re.search(rf"^\| `{re.escape(key.name)}` \|([^|]*)\|([^|]*)\|([^|]*)\|.*$", page, re.MULTILINE)
+    assert row is not None
+    assert row[1].strip("` ") == shown_default(key.default)
+    assert re.findall(r"`([^`]+)`", row[2]) == [place for place in (key.flag, key.variable) if place]
+    assert row[3].strip() == (key.in_repository.says if key.in_repository else "no")
+
+
+def test_reading_settings_without_files_loads_no_heavy_module() -> None:
+    code = "import sys, ralph.settings.merge; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"tomllib", "json", "httpx", "typer", "ssl", "pydantic", "asyncio"} & set(run.stdout.split())

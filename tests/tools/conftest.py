@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.tools.tool_room import ToolSettings
+from ralph.tools.toolbox import LocalToolbox
+from ralph.values.tool_calls import ToolCall, ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SECRET = "sk-ant-0123456789"
+
+
+class Tools:
+    """A toolbox over real clock, waiter and processes; calls it the way a run does."""
+
+    def __init__(self, home: Path, **changes: Any) -> None:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
+        self.settings = replace(ToolSettings(home, environment, kill_grace_s=0.3), **changes)
+        clock = SystemClock()
+        self.waiter = InboxWaiter(clock)
+        self.box = LocalToolbox(
+            self.settings,
+            waiter=self.waiter,
+            clock=clock,
+            redact=lambda text: text.replace(SECRET, "[redacted]"),
+            redact_longest=len(SECRET),
+        )
+
+    def call(self, tool: str, arguments: dict[str, Any]) -> ToolOutput:
+        [(output, _took_s)] = self.box.run([ToolCall("toolu_1", tool, arguments)])
+        return output
+
+    def ok(self, tool: str, **arguments: Any) -> str:
+        output = self.call(tool, arguments)
+        assert not output.is_error, output.content
+        assert isinstance(output.content, str)
+        output.content.encode()
+        return output.content
+
+    def error(self, tool: str, **arguments: Any) -> str:
+        output = self.call(tool, arguments)
+        assert output.is_error, output.content
+        assert isinstance(output.content, str)
+        output.content.encode()
+        return output.content
+
+
+@pytest.fixture
+def make_tools(tmp_path: Path) -> Iterator[Callable[..., Tools]]:
+    made: list[Tools] = []
+
+    def make(**changes: Any) -> Tools:
+        made.append(Tools(tmp_path, **changes))
+        return made[-1]
+
+    yield make
+    for tools in made:
+        tools.box.close()
+
+
+@pytest.fixture
+def tools(make_tools: Callable[..., Tools]) -> Tools:
+    return make_tools()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(
+            "rg", marks=pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
+        ),
+        "fallback",
+    ]
+)
+def search_tools(request: pytest.FixtureRequest, make_tools: Callable[..., Tools], tmp_path: Path) -> Tools:
+    """Both ways to search: a PATH without `rg` chooses the worker."""
+    path = os.environ["PATH"] if request.param == "rg" else "/nonexistent"
+    return make_tools(environment={"PATH": path, "HOME": str(tmp_path)}, search_timeout_s=2.0)

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.machine import launcher
+from ralph.values.ports import Interrupted
+from ralph.values.tool_calls import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
+
+
+def processes_with(marker: str) -> list[int]:
+    """Living processes with the marker in their arguments or environment."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        try:
+            is_marked = (
+                marker.encode() in (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            )
+            is_dead = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            continue
+        if is_marked and not is_dead:
+            found.append(int(process.name))
+    return found
+
+
+def marker_for(test: str) -> str:
+    return f"MARK_{test}_{os.getpid()}_{time.monotonic_ns()}"
+
+
+def test_output_of_both_streams_arrives_in_order(tools: Any) -> None:
+    assert tools.ok("Bash", command="echo one; echo two >&2; echo three") == "one\ntwo\nthree"
+
+
+def test_a_failing_command_is_an_error_with_its_exit_code(tools: Any) -> None:
+    assert tools.error("Bash", command="echo no; exit 3") == "no\nExit code 3"
+    assert tools.error("Bash", command="kill -SEGV $$") == "(no output)\nExit code 139"
+    assert "Exit code 127" in tools.error("Bash", command="no-such-program-anywhere")
+
+
+def test_silence_is_said_in_words(tools: Any) -> None:
+    assert tools.ok("Bash", command="true") == "(no output)"
+
+
+def test_t1_a_command_that_hangs_is_stopped_at_its_timeout_with_its_output_kept(tools: Any) -> None:
+    started_s = time.monotonic()
+    text = tools.error("Bash", command="echo before; sleep 999", timeout=300)
+    assert time.monotonic() - started_s < 3
+    assert text.startswith("before\n[timed out after 0.3 s;")
+    assert "at most 600000 ms" in text
+
+
+@linux_only
+def test_t1_a_tree_that_ignores_term_is_killed(tools: Any) -> None:
+    marker = marker_for("t1")
+    command = f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 888) & sleep 999; sleep 999"
+    started_s = time.monotonic()
+    assert "timed out" in tools.error("Bash", command=command, timeout=200)
+    assert time.monotonic() - started_s < 6
+    assert processes_with(marker) == []
+
+
+def test_a_timeout_above_the_maximum_is_lowered_and_said(make_tools: Callable[..., Any]) -> None:
+    text = make_tools(bash_max_timeout_s=5).ok("Bash", command="echo x", timeout=60_000)
+    assert text == "x\n[timeout was lowered to the maximum, 5000 ms]"
+
+
+@linux_only
+@pytest.mark.parametrize(
+    "daemon",
+    [
+        pytest.param("sleep NUMBER & sleep 0.05", id="background job"),
+        pytest.param("setsid sleep NUMBER & sleep 0.1", id="own session"),
+        pytest.param(
+            "(setsid sh -c 'setsid sleep NUMBER >/dev/null 2>&1 & sleep 77' &) ; sleep 0.1", id="double fork"
+        ),
+        pytest.param(
+            "nohup setsid env -i sleep NUMBER >/dev/null 2>&1 & disown; sleep 0.1", id="empty environment"
+        ),
+    ],
+)
+def test_t2_a_daemon_is_gone_after_the_call(tools: Any, daemon: str) -> None:
+    number = str(770_000_000 + os.getpid())
+    assert tools.ok("Bash", command=daemon.replace("NUMBER", number) + "; echo ok") == "ok"
+    assert processes_with(f"sleep\x00{number}") == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo ok; sleep 100 &",
+        "echo ok; (trap '' TERM; sleep 100) &",
+        "exec > >(cat); echo ok",
+        "echo ok; setsid sleep 100 &",
+    ],
+)
+def test_t3_a_grandchild_that_holds_the_output_open_is_not_waited_for(tools: Any, command: str) -> None:
+    started_s = time.monotonic()
+    assert tools.ok("Bash", command=command) == "ok"
+    assert time.monotonic() - started_s < 1.5
+
+
+def test_t3_what_a_pipe_still_holds_at_the_end_is_kept(tools: Any) -> None:
+    assert tools.ok("Bash", command="exec > >(sleep 0.02; cat); echo late").endswith("late")
+
+
+def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(
+    make_tools: Callable[..., Any],
+) -> None:
+    tools = make_tools(max_output_bytes=1000)
+    text = tools.ok("Bash", command="seq 1 20000")
+    note = re.search(r"\n\[\.\.\. ([\d,]+) bytes left out; whole output: (\S+) \.\.\.\]\n", text)
+    assert note
+    assert text.startswith("1\n2\n3\n")
+    assert text.endswith("\n19999\n20000")
+    whole = Path(note[2])
+    expected = "".join(f"{number}\n" for number in range(1, 20001))
+    assert whole.read_text() == expected
+    shown = text.replace(note[0], "\n") + "\n"
+    assert int(note[1].replace(",", "")) == len(expected) - len(shown)
+    assert whole.stat().st_mode & 0o777 == 0o600
+    assert whole.parent.stat().st_mode & 0o777 == 0o700
+    tools.box.close()
+    assert not whole.parent.exists()
+
+
+@pytest.mark.parametrize("command", ["yes", "cat /dev/zero", "yes | tr -d '\\n'"])
+def test_t4_a_command_that_never_stops_printing_is_stopped(
+    make_tools: Callable[..., Any], command: str
+) -> None:
+    text = make_tools(spill_bytes=5_000_000).error("Bash", command=command)
+    assert "[stopped: it printed more than 5,000,000 bytes" in text
+    assert len(text.encode()) < 31_000
+
+
+@linux_only
+def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
+    """Measured in a process of its own: 300 MB come through."""
+    script = textwrap.dedent("""
+        import os, sys
+        from pathlib import Path
+        from ralph.values.tool_calls import ToolCall
+        from ralph.machine.clock import SystemClock
+        from ralph.tools.toolbox import LocalToolbox
+        from ralph.tools.tool_room import ToolSettings
+        from ralph.machine.waiter import InboxWaiter
+        from tests.memory import peak_kib, reset_peak
+        clock = SystemClock()
+        settings = ToolSettings(cwd=Path(sys.argv[1]), environment={"PATH": os.environ["PATH"]})
+        box = LocalToolbox(settings, waiter=InboxWaiter(clock), clock=clock)
+        box.run([ToolCall("1", "Bash", {"command": "echo warm"})])
+        reset_peak()
+        before = peak_kib()
+        for command in ("yes", "cat /dev/zero", "yes | tr -d '\\\\n'"):
+            box.run([ToolCall("1", "Bash", {"command": command})])
+        print(peak_kib() - before)
+        box.close()
+    """)
+    grown_kib = int(subprocess.check_output([sys.executable, "-c", script, str(tmp_path)]))
+    assert grown_kib < 4096
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "read x || echo nothing",
+        "cat; echo nothing",
+        "git init -q . && git -c user.email=a@b -c user.name=x commit --allow-empty; echo nothing",
+        "git init -q . && git -c user.email=a@b -c user.name=x commit -q --allow-empty -m x && git rebase -i --root; echo nothing",
+        "git init -q . && git ls-remote https://user@127.0.0.1:9/x.git; echo nothing",
+        "seq 1000 | less >/dev/null; echo nothing",
+        "test -t 0 || test -t 1 || ! true </dev/tty && echo nothing",
+    ],
+)
+def test_t5_nothing_waits_for_a_person(tools: Any, command: str) -> None:
+    started_s = time.monotonic()
+    assert tools.ok("Bash", command=command, timeout=10_000).endswith("nothing")
+    assert time.monotonic() - started_s < 5
+
+
+def test_t5_a_program_that_closes_its_pipe_early_is_not_told_about_it(tools: Any) -> None:
+    assert tools.ok("Bash", command="yes | head -1") == "y"
+
+
+def test_t6_binary_output_becomes_text_with_its_damage_counted(tools: Any) -> None:
+    text = tools.ok("Bash", command="head -c 1000000 /dev/urandom")
+    assert json.loads(json.dumps(text)) == text
+    assert re.search(r"\n\[[\d,]+ bytes were not valid UTF-8", text)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text)
+    assert len(text.encode()) < 31_000
+
+
+def test_t6_terminal_control_is_stripped_and_progress_reduced(tools: Any) -> None:
+    command = r"printf '10%%\r50%%\r100%%\r\ndone\0 \033[1;31mred\033[0m \033]0;title\007x\n'"
+    assert tools.ok("Bash", command=command) == "100%\ndone red x"
+
+
+@linux_only
+def test_t7_a_command_that_kills_its_supervisor_ends_alone(tools: Any) -> None:
+    marker = marker_for("t7")
+    text = tools.error("Bash", command=f"export M={marker}; sleep 666 & echo ok; kill -9 $PPID; sleep 555")
+    assert "killed the process that supervises it" in text
+    assert processes_with(marker) == []
+
+
+def test_a_command_sees_only_the_environment_it_was_given(
+    make_tools: Callable[..., Any], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    given = {"PATH": os.environ["PATH"], "CI": "yes", "PAGER": "more"}
+    names = {
+        line.partition("=")[0] for line in make_tools(environment=given).ok("Bash", command="env").split("\n")
+    }
+    own = {"PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "TERM"}
+    own |= {"GIT_TERMINAL_PROMPT", "GIT_ASKPASS", "SSH_ASKPASS_REQUIRE"}
+    of_the_shell = {"PWD", "OLDPWD", "SHLVL", "_"}
+    assert names - of_the_shell == own | set(given)
+
+
+def test_credentials_are_redacted_in_the_result_and_in_the_file(make_tools: Callable[..., Any]) -> None:
+    secret = "sk-ant-0123456789"
+    tools = make_tools(max_output_bytes=400)
+    # In two writes, so that it arrives in two pieces; and again and again, so that some lie on every border.
+    command = f"for i in 1 2 3; do printf {secret[:7]}; sleep 0.02; printf '{secret[7:]} '; done; "
+    text = tools.ok(
+        "Bash", command=command + f"for i in $(seq 100); do printf 'x%.0s' $(seq $i); printf {secret}; done"
+    )
+    whole = Path(re.search(r"whole output: (\S+)", text)[1])  # type: ignore[index]
+    for shown in (text, whole.read_text()):
+        assert "0123456789" not in shown
+        assert "sk-ant-" not in shown
+    assert whole.read_text().count("[redacted]") == 103
+
+
+def test_a_command_too_long_for_the_system_is_refused_with_advice(tools: Any) -> None:
+    assert "script file" in tools.error("Bash", command="#" + "x" * 131_071)
+    assert tools.ok("Bash", command="echo hi #" + "x" * 131_000) == "hi"
+
+
+@pytest.mark.parametrize("command", ["echo \0", "echo \ud83d"])
+def test_a_command_no_shell_can_read_is_refused(tools: Any, command: str) -> None:
+    assert "no shell can read" in tools.error("Bash", command=command)
+
+
+@linux_only
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_stops_the_command_and_is_raised_again(make_tools: Callable[..., Any], signals: int) -> None:
+    """One signal gives it the grace, a second one takes that away."""
+    tools = make_tools(kill_grace_s=0.4 if signals == 1 else 30)
+    marker = marker_for("signal")
+    for number in range(signals):
+        threading.Timer(0.2 + 0.2 * number, tools.waiter.note_signal, [signal.SIGTERM]).start()
+    command = f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 444) & while :; do sleep 333; done"
+    started_s = time.monotonic()
+    with pytest.raises(Interrupted) as raised:
+        tools.box.run([ToolCall("1", "Bash", {"command": command})])
+    assert raised.value.signal_number == signal.SIGTERM
+    assert time.monotonic() - started_s < 5
+    assert processes_with(marker) == []
+    assert tools.ok("Bash", command="echo again") == "again"
+
+
+def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:
+    tools.ok("Bash", command="true")
+    descriptors = len(list(Path("/dev/fd").iterdir()))
+    threads = threading.active_count()
+    children = launcher.children_of(os.getpid())
+    for _ in range(20):
+        tools.ok("Bash", command="true & true")
+    assert len(list(Path("/dev/fd").iterdir())) == descriptors
+    assert threading.active_count() <= threads, "one of another test may have ended meanwhile"
+    assert launcher.children_of(os.getpid()) == children

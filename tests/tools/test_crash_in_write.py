@@ -1,0 +1,143 @@
+"""A process that dies at any step of a write leaves the old file or the new one, and nothing that is in the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Forks for each step, kills the child right before the step's system call, and says what it finds: the file, the
+# names beside it, what a run that goes on makes of it, and the file after the call was made again.
+SCRIPT = """
+import json, os, signal, sys
+from pathlib import Path
+from types import SimpleNamespace
+from ralph.tools import edit
+from ralph.tools import write
+from ralph.sandbox.protected_places import gather_paths
+from ralph.tools.files.path_guard import PathGuard
+from ralph.tools.files.planned_write import settle
+from ralph.tools.files.roots import Roots
+from ralph.tools.files.seen_files import SeenFiles
+
+directory, case = Path(sys.argv[1]), json.loads(sys.argv[2])
+path = directory / case["path"]
+tool = {"Edit": edit, "Write": write}[case["tool"]]
+really_write = os.write
+os.write = lambda descriptor, data: really_write(descriptor, bytes(data[:400]))  # several writes a file
+
+guard = PathGuard(lambda: gather_paths([str(directory)], {}), own_files=lambda: None)
+
+def plan():
+    room = SimpleNamespace(
+        roots=Roots(directory, ()), seen=SeenFiles(), guard=guard, resolve=lambda name: directory / name
+    )
+    return tool.plan(case["arguments"], room)
+
+def die_before(step):
+    def count(frame, event, function):
+        nonlocal step
+        if event == "c_call" and function.__module__ == "posix":
+            step -= 1
+            if step == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.setprofile(count)
+
+def content():
+    return path.read_text() if path.exists() else None
+
+step, is_over = 0, False
+while not is_over:
+    step += 1
+    for found in sorted(directory.rglob("*"), reverse=True):
+        found.rmdir() if found.is_dir() else found.unlink()
+    if case["before"] is not None:
+        path.write_text(case["before"])
+        if case["is_linked"]:
+            (directory / "twin").hardlink_to(path)
+    planned = plan()
+    child = os.fork()
+    if child == 0:
+        die_before(step)
+        planned.execute()
+        sys.setprofile(None)
+        os._exit(0)
+    is_over = os.waitpid(child, 0)[1] == 0
+    after, names = content(), sorted(str(found.relative_to(directory)) for found in directory.rglob("*"))
+    twin = (directory / "twin").read_text() if case["is_linked"] else None
+    settled = settle(planned.change, path, SeenFiles())
+    if settled is None:
+        plan().execute()
+    told = settled and [settled.content, settled.is_error]
+    left = sorted(found.name for found in path.parent.iterdir())
+    print(json.dumps({"after": after, "names": names, "twin": twin, "settled": told, "again": content(), "left": left}))
+"""
+
+OLD = "old line\n" * 100
+NEW = "new line\n" * 200
+CASES: dict[str, tuple[str, str, str | None, str, dict[str, Any]]] = {
+    "create": ("Write", "deep/er/a", None, NEW, {"content": NEW}),
+    "replace": ("Write", "a", OLD, NEW, {"content": NEW}),
+    "replace a hard link": ("Write", "a", OLD, NEW, {"content": NEW}),
+    "edit": (
+        *("Edit", "a", OLD, OLD.replace("old", "new")),
+        {"old_string": "old", "new_string": "new", "replace_all": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_t15_a_crash_at_any_step_leaves_the_old_file_or_the_new_one(tmp_path: Path, name: str) -> None:
+    tool, path, old, new, arguments = CASES[name]
+    is_linked = name == "replace a hard link"
+    case: dict[str, Any] = {"tool": tool, "path": path, "before": old, "is_linked": is_linked}
+    case |= {"arguments": {"file_path": path, **arguments}}
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path), json.dumps(case)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    steps = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(steps) > 10
+    assert [step["after"] for step in steps] == sorted(
+        (step["after"] for step in steps), key=[old, new].index
+    )
+    assert {step["after"] for step in steps} == {old, new}
+    for step in steps:
+        assert (step["settled"] is None) == (step["after"] == old)
+        assert step["again"] == new
+        assert step["twin"] == (old if is_linked else None)
+        assert not any(left.endswith(".tmp") for left in step["left"])
+    assert any(name.endswith(".tmp") for step in steps for name in step["names"])
+
+
+def test_t15_hard_links_are_noted_and_keep_the_old_content(tools, tmp_path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    text = tools.ok("Edit", file_path="a", old_string="old", new_string="new")
+    assert text.endswith("[its 1 other hard link(s) keep the old content]")
+    assert (tmp_path / "b").read_text() == "old"
+
+
+def test_t15_the_unfinished_file_of_a_writer_at_work_is_not_removed(tmp_path) -> None:
+    import fcntl
+
+    from ralph.machine.atomic_write import remove_leftovers
+
+    names = (".ralph-0123456789ab.tmp", ".ralph-0123456789ac.tmp", ".ralph-mine.tmp", "a.tmp")
+    for name in names:
+        (tmp_path / name).write_text("half")
+    (tmp_path / ".ralph-0123456789ad.tmp").symlink_to("a.tmp")
+    with (tmp_path / names[0]).open() as at_work:
+        fcntl.flock(at_work, fcntl.LOCK_EX)
+        remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {names[0], *names[2:], ".ralph-0123456789ad.tmp"}
+    remove_leftovers(tmp_path / "nowhere")

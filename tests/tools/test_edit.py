@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ralph.sandbox.protected_places import gather_paths
+from ralph.tools.edit import plan
+from ralph.tools.files.path_guard import PathGuard
+from ralph.tools.files.roots import Roots
+from ralph.tools.files.seen_files import SeenFiles
+from ralph.tools.files.text_match import EditableText
+from ralph.values.error_text import ToolError
+
+
+def test_one_place_is_replaced_and_shown(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("".join(f"line {number}\n" for number in range(1, 12)))
+    text = tools.ok("Edit", file_path="a.py", old_string="line 6\n", new_string="six\nsix and a half\n")
+    assert text == (
+        "Edited a.py at line 6:\n     3\tline 3\n     4\tline 4\n     5\tline 5\n     6\tsix\n     7\tsix and a half\n"
+        "     8\tline 7\n     9\tline 8\n    10\tline 9\n    11\tline 10"
+    )
+    assert "line 5\nsix\nsix and a half\nline 7\n" in (tmp_path / "a.py").read_text()
+
+
+def test_all_places_are_replaced_on_request(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x = 1\ny = x\n")
+    assert "at 2 places" in tools.ok("Edit", file_path="a", old_string="x", new_string="xx", replace_all=True)
+    assert (tmp_path / "a").read_text() == "xx = 1\ny = xx\n"
+
+
+def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools: Any, tmp_path: Path) -> None:
+    content = "def run():\n    if ready:\n        start(engine, 5)\n    return None\n"
+    (tmp_path / "a").write_text(content)
+
+    def hint(old: str) -> str:
+        text: str = tools.error("Edit", file_path="a", old_string=old, new_string="new")
+        assert text.startswith("old_string does not occur in a (0 matches). ")
+        assert (tmp_path / "a").read_text() == content
+        return text.partition("matches). ")[2]
+
+    assert hint("  if ready:\n    start(engine, 5)") == (
+        "It would match at line 2 if white space were ignored: copy the indentation exactly."
+    )
+    assert hint("     2\t    if ready:\n     3\t        start(engine, 5)").startswith(
+        "Leave out the line numbers"
+    )
+    assert hint("        start(engine, 5)\n    return True").startswith("Its longest line stands at line 3")
+    assert hint("start(engines, 6)") == "The most similar line is 3: start(engine, 5)"
+    assert hint("zzz") == "Read the file again."
+
+
+def test_t12_several_matches_are_an_error_with_count_and_lines(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\n" * 3 + "y\nx\n")
+    assert tools.error("Edit", file_path="a", old_string="x\n", new_string="z\n") == (
+        "old_string occurs 4 times in a, at lines 1, 2, 3, 5. "
+        "Add lines around it to make it unique, or set replace_all."
+    )
+    (tmp_path / "a").write_text("x\n" * 100)
+    assert "occurs 100 times" in tools.error("Edit", file_path="a", old_string="x", new_string="z")
+    (tmp_path / "a").write_text("}\n}\n}\n")
+    assert "overlapping itself at line 1" in tools.error(
+        "Edit", file_path="a", old_string="}\n}", new_string="z"
+    )
+    (tmp_path / "a").write_text("a\r\n\r\nb\r\n")
+    tools.ok("Edit", file_path="a", old_string="\n\nb", new_string="\nb")
+    assert (tmp_path / "a").read_bytes() == b"a\r\nb\r\n"
+
+
+def test_an_edit_that_makes_no_sense_is_refused(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    assert "changes nothing" in tools.error("Edit", file_path="a", old_string="x", new_string="x")
+    assert "use Write" in tools.error("Edit", file_path="a", old_string="", new_string="x")
+    assert "surrogate" in tools.error("Edit", file_path="a", old_string="x", new_string="\ud800")
+    assert "does not exist. Similar names there: a." in tools.error(
+        "Edit", file_path="A", old_string="x", new_string="y"
+    )
+    assert "is a directory" in tools.error("Edit", file_path=".", old_string="x", new_string="y")
+    assert "is a character device" in tools.error(
+        "Edit", file_path="/dev/zero", old_string="x", new_string="y"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        pytest.param(b"a\r\nb\r\nc\r\n", "a\nb", "a\nx\nb", b"a\r\nx\r\nb\r\nc\r\n", id="CRLF"),
+        pytest.param(b"a\r\nb\nc\r\n", "b", "b\nb2", b"a\r\nb\nb2\nc\r\n", id="mixed, at an LF line"),
+        pytest.param(b"a\r\nb\nc\r\n", "c", "c\nc2", b"a\r\nb\nc\r\nc2\r\n", id="mixed, at a CRLF line"),
+        pytest.param(b"a\r\nb", "b", "b\nc", b"a\r\nb\r\nc", id="CRLF, last line without an end"),
+        pytest.param(b"a\r\nb\r\n", "a\r\nb", "a\nb", b"a\nb\r\n", id="line breaks spelled out are meant"),
+        pytest.param(b"a\nb\n", "a\nb", "a\r\nb", b"a\r\nb\n", id="from LF to CRLF"),
+        pytest.param(b"\xef\xbb\xbfa\n", "a", "b", b"\xef\xbb\xbfb\n", id="BOM"),
+        pytest.param(
+            "a\u00e9b".encode("utf-16"), "\u00e9", "\u20ac", "a\u20acb".encode("utf-16"), id="UTF-16"
+        ),
+        pytest.param(b"gr\xfcn\n", "gr\u00fcn", "sch\u00f6n", b"sch\xf6n\n", id="Latin-1"),
+        pytest.param(
+            "ein Täst, ölig\n".encode() + b"\xff",
+            "Täst",
+            "Tüst",
+            "ein Tüst, ölig\n".encode() + b"\xff",
+            id="damaged UTF-8",
+        ),
+        pytest.param(b"a\rb", "a\rb", "c", b"c", id="lone CR"),
+        pytest.param(b"no end", "end", "END", b"no END", id="no final newline"),
+    ],
+)
+def test_t13_only_the_matched_bytes_change(
+    tools: Any, tmp_path: Path, before: bytes, old: str, new: str, after: bytes
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(before)
+    path.chmod(0o751)
+    tools.ok("Edit", file_path="a", old_string=old, new_string=new)
+    assert path.read_bytes() == after
+    assert path.stat().st_mode & 0o777 == 0o751
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"\x7fELF\0abc", "ELF program or library"),
+        (b"%PDF-1.7 abc", "PDF document"),
+        (b"\x89PNG\r\n\x1a\n\0abc", "image/png"),
+        (b"\0abc", "unknown type"),
+    ],
+)
+def test_a_binary_file_is_refused_by_its_type(tools: Any, tmp_path: Path, data: bytes, kind: str) -> None:
+    (tmp_path / "a").write_bytes(data)
+    assert tools.error("Edit", file_path="a", old_string="abc", new_string="x") == (
+        f"a is a binary file: {kind}; Edit changes text only"
+    )
+    assert (tmp_path / "a").read_bytes() == data
+
+
+def test_an_edit_that_leaves_nothing_shows_nothing(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\n")
+    assert tools.ok("Edit", file_path="a", old_string="x\n", new_string="") == "Edited a at line 1:\n"
+
+
+def test_a_character_the_files_encoding_lacks_is_an_error(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"gr\xfcn\n")
+    assert "latin-1, which has no '€'" in tools.error("Edit", file_path="a", old_string="n", new_string="€")
+    assert (tmp_path / "a").read_bytes() == b"gr\xfcn\n"
+
+
+line = st.text(st.sampled_from("abc é€\t日"), max_size=6)
+ending = st.sampled_from(["\n", "\r\n", "\r"])
+codecs = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+
+
+GUARD = PathGuard(lambda: gather_paths([tempfile.gettempdir()], {}), own_files=lambda: None)
+
+
+class Room:
+    """As much of a room as Edit asks for."""
+
+    def __init__(self) -> None:
+        self.roots = Roots(Path(tempfile.gettempdir()), ())
+        self.seen = SeenFiles()
+        self.guard = GUARD
+
+    def resolve(self, path: str) -> Path:
+        return Path(path)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(st.tuples(line, ending)), line, codecs, st.binary(max_size=4), st.data())
+def test_t13_bytes_outside_the_edit_are_identical(
+    lines: list[tuple[str, str]], last: str, codec: str, noise: bytes, data: st.DataObject
+) -> None:
+    """Any file, any stretch of what is seen of it, any replacement."""
+    text = "".join(part for pair in lines for part in pair) + last
+    before = text.encode(codec, "replace") + (noise if codec == "latin-1" else b"")
+    start = data.draw(st.integers(0, len(text)))
+    old = text[start : data.draw(st.integers(start, len(text)))].replace("\r\n", "\n")
+    new = data.draw(st.text(st.sampled_from("xyz\n"), max_size=5))
+    handle, name = tempfile.mkstemp()
+    room = Room()
+    try:
+        os.write(handle, before)
+        os.close(handle)
+        try:
+            plan({"file_path": name, "old_string": old, "new_string": new}, room).execute()  # type: ignore[arg-type]
+        except ToolError:
+            assert Path(name).read_bytes() == before
+            return
+        after = Path(name).read_bytes()
+    finally:
+        Path(name).unlink()
+        room.roots.close()
+    # What is left when the common beginning and end are taken away is old on one side and new on the other.
+    unit = "utf-16-le" if codec == "utf-16" else "utf-8" if codec.startswith("utf-8") else "latin-1"
+    candidates = {
+        (old.replace("\n", a).encode(e, "replace"), new.replace("\n", b).encode(e, "replace"))
+        for a in ("\n", "\r\n")
+        for b in ("\n", "\r\n")
+        for e in (unit, "utf-8")
+    }
+    spans = [(o, n, at) for o, n in candidates if o for at in range(len(before)) if before.startswith(o, at)]
+    mixed = "\n" in old and not any(before[:at] + n + before[at + len(o) :] == after for o, n, at in spans)
+    if mixed:  # old spans line ends of both kinds
+        assert "\r\n" in text
+        return
+    assert any(before[:at] + n + before[at + len(o) :] == after for o, n, at in spans)
+
+
+@given(st.text(st.sampled_from("ab\r\n")), st.text(st.sampled_from("ab\n"), min_size=1))
+def test_spans_never_overlap_and_read_as_what_was_wanted(text: str, wanted: str) -> None:
+    spans = EditableText(text).places(wanted).spans()
+    assert all(text[span.start : span.end].replace("\r\n", "\n") == wanted for span in spans)
+    assert all(one.end <= two.start for one, two in pairwise(spans))

@@ -1,0 +1,58 @@
+"""What the kernel makes up is neither changed nor, where it holds credentials, read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.machine.opened_file import is_made_by_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+@pytest.fixture
+def tools(make_tools: Callable[..., Any], tmp_path: Path) -> Any:
+    (tmp_path / "link").symlink_to("/proc/self/environ")
+    (tmp_path / "proc").symlink_to("/proc")
+    return make_tools()
+
+
+PATHS = ["/proc/self/environ", "/proc/self/../self/environ", "link", "proc/self/environ"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/proc/self/mem", "/proc/{pid}/environ"])
+def test_the_environment_and_memory_of_processes_are_not_read(tools: Any, path: str) -> None:
+    path = path.format(pid=os.getpid())
+    refused = f"{path} shows the environment or memory of a process, and is not read"
+    assert tools.error("Read", file_path=path) == refused
+    assert tools.error("Grep", pattern="KEY", path=path) == refused
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/proc/self/comm", "/proc/sys/vm/swappiness", "/sys/kernel/x"])
+def test_nothing_of_the_kernel_is_edited_or_written(tools: Any, path: str) -> None:
+    refused = f"{path} is made up by the kernel; it cannot be edited or replaced as a file"
+    assert tools.error("Edit", file_path=path, old_string="PATH=", new_string="x") == refused
+    assert tools.error("Write", file_path=path, content="x") == refused
+
+
+def test_other_files_of_the_kernel_are_still_read(tools: Any) -> None:
+    assert "Name:" in tools.ok("Read", file_path="/proc/self/status")
+
+
+def test_a_file_is_known_by_its_device_too_whatever_its_path() -> None:
+    assert is_made_by_kernel("/mnt/elsewhere/comm", Path("/proc/self/comm").stat())
+    assert not is_made_by_kernel("/mnt/elsewhere/comm", Path(__file__).stat())
+
+
+def test_an_ordinary_file_of_such_a_name_is_read_and_edited(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "environ").write_text("A=1\n")
+    assert "A=1" in tools.ok("Read", file_path="environ")
+    tools.ok("Edit", file_path="environ", old_string="1", new_string="2")
+    assert (tmp_path / "environ").read_text() == "A=2\n"

@@ -1,0 +1,145 @@
+"""What was opened is judged, not what a path looked like when somebody asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.machine.git_directories import git_directories
+from ralph.machine.opened_file import opened_path
+from ralph.machine.planted_link import planted_link, repositories
+from ralph.sandbox.protected_places import gather_paths
+from ralph.tools.files.path_guard import PathGuard
+from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home/.ssh").mkdir(parents=True)
+    (tmp_path / "home/.ssh/id").write_text("key")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/innocent").write_text("plain")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def work(home: Path) -> Path:
+    return home.parent / "work"
+
+
+@pytest.fixture
+def guard(home: Path, work: Path) -> PathGuard:
+    return PathGuard(lambda: gather_paths([str(work)], {"HOME": str(home)}), own_files=lambda: None)
+
+
+def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(
+    guard: PathGuard, home: Path, work: Path
+) -> None:
+    """As after a swap between the look and the open; and when the file has lost its name since."""
+    judged = guard.refuse_read(work / "innocent", "innocent")
+    descriptor = os.open(home / ".ssh/id", os.O_RDONLY)
+    for remove in (lambda: None, (home / ".ssh/id").unlink):
+        remove()
+        with pytest.raises(ToolError, match="holds SSH keys"):
+            guard.refuse_opened(descriptor, work / "innocent", "innocent", judged)
+    os.close(descriptor)
+
+
+def test_a_write_is_judged_by_the_directory_that_it_opened(
+    make_tools: Callable[..., Any], work: Path
+) -> None:
+    """Between the plan and the write the directory on the way becomes a link to `.git/hooks`."""
+    (work / ".git/hooks").mkdir(parents=True)
+    (work / "dir").mkdir()
+    tools = make_tools(cwd=work)
+    call = ToolCall("1", "Write", {"file_path": "dir/pre-commit", "content": "x"})
+    tools.box.plan(call)
+    (work / "dir").rmdir()
+    (work / "dir").symlink_to(".git/hooks")
+    [(output, _)] = tools.box.run([call])
+    assert output.is_error
+    assert "git's own" in output.content
+    assert list((work / ".git/hooks").iterdir()) == []
+
+
+def test_the_name_of_an_open_file_is_what_the_kernel_says(work: Path) -> None:
+    (work / "link").symlink_to("innocent")
+    for name in ("link", "innocent"):
+        descriptor = os.open(work / name, os.O_RDONLY)
+        assert opened_path(descriptor, str(work / name)) == str(work / "innocent")
+        os.close(descriptor)
+    reading, writing = os.pipe()
+    assert opened_path(reading, f"/dev/fd/{reading}") is None
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_file_whose_name_ends_like_a_deleted_one_keeps_it(work: Path) -> None:
+    odd = work / "a (deleted)"
+    odd.write_text("x")
+    descriptor = os.open(odd, os.O_RDONLY)
+    assert opened_path(descriptor, str(odd)) == str(odd)
+    os.close(descriptor)
+
+
+def test_a_place_that_is_itself_a_link_is_protected_where_it_leads_to(home: Path, work: Path) -> None:
+    (home.parent / "elsewhere/aws").mkdir(parents=True)
+    (home / ".aws").symlink_to(home.parent / "elsewhere/aws")
+    table = gather_paths([str(work)], {"HOME": str(home)})
+    assert table.why_not_read(str(home.parent / "elsewhere/aws/credentials")) is not None
+    assert table.why_not_read(str(home.parent / "elsewhere/other")) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_bind_mount_is_no_way_around(
+    guard: PathGuard, make_tools: Callable[..., Any], home: Path, work: Path
+) -> None:
+    mounted = work / "mounted"
+    mounted.mkdir()
+    if subprocess.run(["mount", "--bind", home, mounted], check=False, capture_output=True).returncode:
+        pytest.skip("mounts are not allowed here")
+    try:
+        with pytest.raises(ToolError, match="holds SSH keys"):
+            guard.refuse_read(mounted / ".ssh/id", "mounted/.ssh/id")
+        assert ".ssh" in guard.hidden_beneath(str(mounted)).paths
+        assert guard.hidden_beneath(str(work)).hides("mounted/.ssh/id")
+        assert not guard.hidden_beneath(str(work)).hides("innocent")
+        tools = make_tools(cwd=work, user_environment={"HOME": str(home)})
+        assert tools.ok("Glob", pattern="**/*") == "innocent"
+        assert tools.ok("Grep", pattern="key|plain") == "innocent"
+    finally:
+        subprocess.run(["umount", mounted], check=True)
+
+
+def test_git_directories_are_found_without_git(work: Path) -> None:
+    (work / "sub").mkdir()
+    (work / ".git").write_text("gitdir: ../main/.git/worktrees/work\n")
+    own = work.parent / "main/.git/worktrees/work"
+    own.mkdir(parents=True)
+    (own / "commondir").write_text("../..\n")
+    found = git_directories([str(work / "sub")], {})
+    assert found == (str(own), str(work.parent / "main/.git"))
+    assert git_directories([str(work.parent)], {"GIT_DIR": "odd"}) == (str(work.parent / "odd"),)
+
+
+def test_a_link_is_planted_where_it_lies_in_the_repository_and_nowhere_else(home: Path, work: Path) -> None:
+    (work / ".git").mkdir()
+    (work / "sub").mkdir()
+    (work / "sub/out").symlink_to(home)
+    (work / "loop").symlink_to("loop")
+    (home / "into").symlink_to(work)
+    tops = repositories([work / "sub", work])
+    assert tops == (str(work),)
+    assert planted_link(str(work / "sub/out/.ssh/id"), tops) == str(work / "sub/out")
+    assert planted_link(str(home / "into/sub/out/.ssh/id"), tops) == str(work / "sub/out")
+    assert planted_link(str(work / "loop"), tops) == str(work / "loop")
+    assert planted_link(str(home / "into/innocent"), tops) is None
+    assert planted_link("/dev/stdin", ("/",)) is None

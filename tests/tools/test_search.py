@@ -1,0 +1,289 @@
+"""Glob and Grep, each fact over ripgrep and over the worker of our own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.values.ports import Interrupted
+from ralph.values.tool_calls import ToolCall
+from tests.children import children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TREE = {
+    ".gitignore": "*.log\n/build/\nnode_modules\n!keep.log\n",
+    "a.py": "import os\nimport sys\n\nclass Engine:\n    pass\n",
+    "a/b.py": "engine = Engine()\n",
+    "a-b.py": "Engine\n",
+    ".github/ci.yml": "run: Engine\n",
+    ".git/config": "Engine\n",
+    "noise.log": "Engine\n",
+    "keep.log": "Engine\n",
+    "build/out.py": "Engine\n",
+    "node_modules/x/index.js": "Engine\n",
+    "src/.gitignore": "generated/\n*.tmp\n!important.tmp\n",
+    "src/app.ts": "new Engine(1)\r\nnew Engine(2)\r\nlast\r\n",
+    "src/build/real.py": "Engine\n",
+    "src/generated/g.ts": "Engine\n",
+    "src/x.tmp": "Engine\n",
+    "src/important.tmp": "Engine\n",
+    "src/deep/er/z.tsx": "no such thing\n",
+    "sub/.git/HEAD": "ref\n",
+    "sub/own.log": "Engine\n",
+}
+ALL = [
+    *(".github/ci.yml", ".gitignore", "a/b.py", "a-b.py", "a.py", "keep.log"),
+    *(
+        "src/.gitignore",
+        "src/app.ts",
+        "src/build/real.py",
+        "src/deep/er/z.tsx",
+        "src/important.tmp",
+        "sub/own.log",
+    ),
+]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, content in TREE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content.encode())
+    (tmp_path / "loop").symlink_to(".")
+    (tmp_path / "src/up").symlink_to("..")
+    (tmp_path / "link.py").symlink_to("a.py")
+    (tmp_path / "binary.bin").write_bytes(b"Engine\0Engine")
+    (tmp_path / "utf16.txt").write_bytes("Engine in UTF-16\n".encode("utf-16"))
+    (tmp_path / "latin.txt").write_bytes(b"Engine f\xfcr alle\n")
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path
+
+
+SPECIAL = ["binary.bin", "latin.txt", "utf16.txt"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("**", None, sorted(ALL + SPECIAL, key=lambda path: path.split("/"))),
+        ("*.py", None, ["a/b.py", "a-b.py", "a.py", "src/build/real.py"]),
+        ("*.{ts,tsx}", None, ["src/app.ts", "src/deep/er/z.tsx"]),
+        ("src/**/*.tsx", None, ["src/deep/er/z.tsx"]),
+        ("src/*", None, ["src/.gitignore", "src/app.ts", "src/important.tmp"]),
+        ("**/build/*.py", None, ["src/build/real.py"]),
+        ("*.ts", "src", ["src/app.ts"]),
+        ("app.?s", "./src/", ["src/app.ts"]),
+        ("/src/[ab]*.ts", None, None),
+        (".github/**", None, [".github/ci.yml"]),
+        ("*.js", "node_modules", ["node_modules/x/index.js"]),
+        ("*.nothing", None, []),
+    ],
+)
+def test_glob_finds_what_git_sees_in_the_order_of_the_paths(
+    search_tools: Any, tree: Path, pattern: str, path: str | None, expected: list[str] | None
+) -> None:
+    if expected is None:  # an absolute pattern
+        pattern, expected = f"{tree}{pattern}", ["src/app.ts"]
+    arguments = {"pattern": pattern} | ({} if path is None else {"path": path})
+    assert search_tools.ok("Glob", **arguments).split("\n") == (expected or ["No files found"])
+
+
+def test_glob_reaches_outside_the_working_directory(search_tools: Any, tree: Path) -> None:
+    other = tree.parent / f"{tree.name}-other"
+    other.mkdir()
+    (other / "x.py").touch()
+    assert search_tools.ok("Glob", pattern="*.py", path=f"../{other.name}") == f"../{other.name}/x.py"
+    assert search_tools.ok("Glob", pattern=f"{other}/**/*.py") == f"{other}/x.py"
+
+
+def test_grep_lists_files_by_default(search_tools: Any, tree: Path) -> None:
+    assert search_tools.ok("Grep", pattern="Engine").split("\n") == [
+        *(".github/ci.yml", "a/b.py", "a-b.py", "a.py", "keep.log", "latin.txt"),
+        *("src/app.ts", "src/build/real.py", "src/important.tmp", "sub/own.log", "utf16.txt"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"pattern": "Engine", "glob": "*.py"}, ["a/b.py", "a-b.py", "a.py", "src/build/real.py"]),
+        ({"pattern": "Engine", "glob": "src/**/*.py"}, ["src/build/real.py"]),
+        ({"pattern": "Engine", "glob": "!*.py", "path": "src"}, ["src/app.ts", "src/important.tmp"]),
+        ({"pattern": "engine", "-i": True, "glob": "a*"}, ["a-b.py", "a.py", "src/app.ts"]),
+        ({"pattern": "engine", "output_mode": "content"}, ["a/b.py:1:engine = Engine()"]),
+        (
+            {"pattern": "Engine", "output_mode": "count", "path": "src"},
+            ["src/app.ts:2", "src/build/real.py:1", "src/important.tmp:1"],
+        ),
+        (
+            {"pattern": r"new \w+", "output_mode": "content", "path": "src/app.ts"},
+            ["src/app.ts:1:new Engine(1)", "src/app.ts:2:new Engine(2)"],
+        ),
+        ({"pattern": "class", "output_mode": "content", "-n": False}, ["a.py:class Engine:"]),
+        (
+            {"pattern": "class", "output_mode": "content", "-B": 1, "-A": 1},
+            ["a.py-3-", "a.py:4:class Engine:", "a.py-5-    pass"],
+        ),
+        (
+            {"pattern": "import sys|own|pass", "output_mode": "content", "-C": 0},
+            ["a.py:2:import sys", "a.py:5:    pass"],
+        ),
+        (
+            {"pattern": "sys|pass", "output_mode": "content", "-B": 1},
+            ["a.py-1-import os", "a.py:2:import sys", "--", "a.py-4-class Engine:", "a.py:5:    pass"],
+        ),
+        ({"pattern": "alle$", "output_mode": "content"}, ["latin.txt:1:Engine f\ufffdr alle"]),
+        ({"pattern": "UTF", "output_mode": "content"}, ["utf16.txt:1:Engine in UTF-16"]),
+        (
+            {"pattern": "Engine", "head_limit": 2},
+            [
+                ".github/ci.yml",
+                "a/b.py",
+                "[only the first 2 are shown; narrow the pattern or the path to see more]",
+            ],
+        ),
+        ({"pattern": "Engine", "path": "node_modules"}, ["node_modules/x/index.js"]),
+        ({"pattern": "-e"}, ["No matches found"]),
+        ({"pattern": "Absent"}, ["No matches found"]),
+    ],
+)
+def test_grep_finds_lines_files_and_counts(
+    search_tools: Any, tree: Path, arguments: dict[str, Any], expected: list[str]
+) -> None:
+    assert search_tools.ok("Grep", **arguments).split("\n") == expected
+
+
+def test_rules_count_outside_of_a_repository_too_but_not_those_above(
+    search_tools: Any, tmp_path: Path
+) -> None:
+    (tmp_path / ".gitignore").write_text("*.py\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/.gitignore").write_text("*.js\n")
+    for name in ("a.py", "a.js", "a.c"):
+        (tmp_path / "in" / name).touch()
+    assert search_tools.ok("Glob", pattern="a.*", path="in") == "in/a.c\nin/a.py"
+    assert search_tools.ok("Glob", pattern="a.*") == "in/a.c"
+
+
+RULES = [
+    "*\n!*/\n!*.py\n",
+    "*\n!src/\n!*.py\n",
+    "/*\n!/src\n",
+    "# all\n\n**/x.txt\nout/**\n",
+    "x.txt  \n[ab].c\n\\!odd\n",
+    "src/deep\n*/x.txt\n",
+    "deep/\nsrc/*.py\n!a.py\n",
+    "src/**/y.py\r\n?.c\r\n",
+    "**\n!src/\n!src/**\n",
+    "out\n!out/o.py\n",
+    "/src/a.py\n/deep\n",
+]
+
+
+@pytest.mark.parametrize("lines", RULES)
+def test_unusual_rules_mean_what_git_means(search_tools: Any, tmp_path: Path, lines: str) -> None:
+    (tmp_path / ".gitignore").write_text(lines)
+    for name in ("src/a.py", "src/x.txt", "src/deep/y.py", "out/o.py", "x.txt", "b.c", "!odd", "c.c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    listed = subprocess.check_output(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=tmp_path, text=True
+    ).split()
+    found = search_tools.ok("Glob", pattern="**").split("\n")
+    assert sorted(found) == sorted(listed) or (found == ["No files found"] and not listed)
+
+
+def test_names_that_are_no_text_do_no_harm(search_tools: Any, tmp_path: Path) -> None:
+    for name in (b"caf\xe9.py", b"-rf.py", b"two\nlines.py"):
+        (tmp_path / os.fsdecode(name)).write_bytes(b"needle\n")
+    assert search_tools.ok("Glob", pattern="*.py").split("\n") == ["-rf.py", "caf?.py", "two", "lines.py"]
+    assert search_tools.ok("Grep", pattern="needle", glob="-rf.py") == "-rf.py"
+
+
+def test_credentials_are_redacted_before_lines_are_cut(search_tools: Any, tmp_path: Path) -> None:
+    secret = "sk-ant-0123456789"
+    (tmp_path / "env").write_text(f"A={secret}\n" + "x" * 490 + f"{secret} A=\n")
+    text = search_tools.ok("Grep", pattern="A=", output_mode="content")
+    assert "A=[redacted]" in text
+    assert "sk-ant-" not in text
+
+
+def test_t16_a_hopeless_expression_ends_at_the_time_limit(search_tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "evil").write_text("a" * 60 + "!\n")
+    started_s = time.monotonic()
+    output = search_tools.call("Grep", {"pattern": "(a+)+$"})
+    assert time.monotonic() - started_s < 4
+    assert "No matches found" in output.content
+    if output.is_error:  # ripgrep is linear, and simply says no
+        assert "[stopped after 2 s" in output.content
+
+
+def test_t16_many_results_are_capped_in_a_fixed_order(search_tools: Any, tmp_path: Path) -> None:
+    for number in range(1100):
+        (tmp_path / f"{number:04}.txt").write_text("x\nx\n")
+    for arguments in ({"pattern": "*.txt"}, {"pattern": "x"}):
+        tool = "Glob" if "*" in arguments["pattern"] else "Grep"
+        *shown, note = search_tools.ok(tool, **arguments).split("\n")
+        assert shown == [f"{number:04}.txt" for number in range(1000)]
+        assert note.startswith("[only the first 1,000 are shown")
+
+
+def test_t16_links_that_loop_and_fifos_are_harmless(search_tools: Any, tree: Path) -> None:
+    assert "loop" not in search_tools.ok("Glob", pattern="**")
+    assert "fifo is a FIFO" in search_tools.error("Grep", pattern="x", path="fifo")
+    assert search_tools.ok("Glob", pattern="*.ts", path="loop/src") == "loop/src/app.ts"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_t16_what_cannot_be_read_is_skipped_and_counted(search_tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "open").write_text("x")
+    (tmp_path / "closed").mkdir(mode=0o000)
+    try:
+        assert search_tools.ok("Grep", pattern="x") == "open\n[1 could not be read and were skipped]"
+        assert search_tools.ok("Glob", pattern="*") == "open\n[1 could not be read and were skipped]"
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+
+
+def test_t16_long_lines_and_large_outputs_are_bounded(search_tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "one-line.js").write_text("needle " + "x" * 5_000_000 + "\nneedle\n")
+    first, second = search_tools.ok("Grep", pattern="needle", output_mode="content").split("\n")
+    assert len(first) < 600
+    assert "[line cut: " in first
+    assert second == "one-line.js:2:needle"
+    (tmp_path / "many").write_text(("needle " + "y" * 200 + "\n") * 900)
+    text = search_tools.ok("Grep", pattern="needle", path="many", output_mode="content")
+    assert len(text) < 30_200
+    assert "are shown; narrow" in text
+
+
+def test_a_bad_expression_is_an_error_that_says_why(search_tools: Any, tree: Path) -> None:
+    assert "regex parse error" in search_tools.error("Grep", pattern="(unclosed")
+    assert "missing: No such file or directory" in search_tools.error("Glob", pattern="*", path="missing")
+    assert "is a file" in search_tools.error("Glob", pattern="*", path="a.py")
+    assert "binary file" in search_tools.error("Grep", pattern="x", path="binary.bin")
+    assert "alternatives" in search_tools.error("Glob", pattern="{a,b}" * 12)
+
+
+def test_a_signal_ends_a_running_search(make_tools: Callable[..., Any], tmp_path: Path) -> None:
+    before = children()
+    tools = make_tools(environment={"PATH": "/nonexistent"})
+    (tmp_path / "evil").write_text("a" * 60 + "!\n")
+    threading.Timer(0.4, tools.waiter.note_signal, [signal.SIGINT]).start()
+    started_s = time.monotonic()
+    calls = [ToolCall("1", "Grep", {"pattern": "(a+)+$"}), ToolCall("2", "Grep", {"pattern": "(a|a)+$"})]
+    with pytest.raises(Interrupted):
+        tools.box.run(calls)
+    assert time.monotonic() - started_s < 2
+    assert children() <= before
+    assert tools.ok("Glob", pattern="*") == "evil"

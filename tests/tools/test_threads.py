@@ -1,0 +1,150 @@
+"""Tools run beside the thread that hears signals, and a system without a thread left does no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ralph.values.ports import Interrupted
+from ralph.values.shortage import ShortageError
+from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
+from tests.children import children
+
+
+@pytest.mark.parametrize("tool", ["Edit", "Write"])
+def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    finish = threading.Event()
+
+    def slow(_arguments: Any, _room: Any) -> ToolOutput:
+        finish.wait(10)
+        return ToolOutput("done")
+
+    entry = "plan" if tool in FILE_TOOLS else "run"
+    monkeypatch.setattr(f"ralph.tools.{tool.lower()}.{entry}", slow)
+    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    started_s = time.monotonic()
+    with pytest.raises(Interrupted):
+        tools.box.run([ToolCall("1", tool, {})])
+    finish.set()
+    assert 0.5 < time.monotonic() - started_s < 1.5
+
+
+def test_a_write_in_progress_is_finished_before_the_signal_is_raised(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    really_rename = os.rename
+
+    def slow_rename(*names: Any, **options: Any) -> None:
+        time.sleep(0.3)
+        really_rename(*names, **options)
+
+    monkeypatch.setattr("os.rename", slow_rename)
+    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    with pytest.raises(Interrupted):
+        tools.box.run([ToolCall("1", "Write", {"file_path": "a", "content": "x"})])
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "x")]
+
+
+def no_more_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    really_start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        if len(started) >= after:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        really_start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_without_a_thread_left_files_are_read_and_written_all_the_same(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after: int
+) -> None:
+    no_more_threads(monkeypatch, after)
+    tools.ok("Write", file_path="a", content="x\n")
+    calls = [ToolCall(str(number), "Read", {"file_path": "a"}) for number in range(3)]
+    assert [output.content for output, _ in tools.box.run(calls)] == ["     1\tx"] * 3
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_without_a_thread_left_a_command_is_stopped_and_the_model_told(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after: int
+) -> None:
+    before = children()
+    descriptors = len(list(Path("/dev/fd").iterdir()))
+    no_more_threads(monkeypatch, after)
+    started_s = time.monotonic()
+    text = tools.error("Bash", command="sleep 2; touch late")
+    assert text.startswith("the command was stopped as soon as it had begun: this machine has no thread left")
+    assert text.endswith("look at what the command has done, and try again")
+    assert time.monotonic() - started_s < 1.5
+    assert children() <= before
+    assert len(list(Path("/dev/fd").iterdir())) == descriptors
+    time.sleep(1)
+    assert not (tmp_path / "late").exists()
+
+
+def test_a_thread_that_dies_without_a_word_is_not_waited_for_ever(
+    tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it ends where there is no memory left for what it would say."""
+
+    def start_thread(_work: Any, name: str) -> threading.Thread:
+        thread = threading.Thread(target=str, name=name)
+        thread.start()
+        return thread
+
+    monkeypatch.setattr("ralph.tools.toolbox.start_thread", start_thread)
+    with pytest.raises(ShortageError, match="no memory left"):
+        tools.box.run([ToolCall("1", "Read", {"file_path": "a"})])
+
+
+@pytest.mark.parametrize("lacking", [MemoryError(), OSError(24, "Too many open files")], ids=repr)
+def test_a_tool_that_finds_the_machine_short_says_so_and_is_no_bug(
+    tools: Any, monkeypatch: pytest.MonkeyPatch, lacking: Exception
+) -> None:
+    def fails(*_: Any) -> ToolOutput:
+        raise lacking
+
+    monkeypatch.setattr("ralph.tools.read.run", fails)
+    text = tools.error("Read", file_path="a")
+    assert text.startswith("this machine has no ")
+    assert text.endswith("left; nothing is wrong with the call. That passes: try again")
+
+
+@pytest.mark.parametrize("before", [None, "00"])
+def test_t11_settling_does_not_open_a_fifo(tools: Any, tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "a"
+    os.mkfifo(path)
+    settled = tools.box.settle(FileChange(str(path), before, "11"))
+    if before is None:
+        assert settled is None, "there was no file, and there is none"
+    else:
+        assert "neither the old content nor the new" in settled.content
+
+
+def test_p7_a_signal_is_heard_while_a_write_is_settled(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = threading.Event()
+    monkeypatch.setattr("ralph.tools.toolbox.settle", lambda *_: finish.wait(10))
+    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    started_s = time.monotonic()
+    with pytest.raises(Interrupted):
+        tools.box.settle(FileChange("/a", None, "11"))
+    finish.set()
+    assert time.monotonic() - started_s < 1.5
+
+
+def test_what_cannot_be_settled_is_an_error_and_no_hang(tools: Any) -> None:
+    settled = tools.box.settle(FileChange("a\0b", None, "11"))
+    assert settled.is_error
+    assert "ValueError" in settled.content

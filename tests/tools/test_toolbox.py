@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ralph.agent.tool_arguments import check_arguments
+from ralph.machine.clock import SystemClock
+from ralph.tools import read
+from ralph.tools.tool_room import ALL_TOOLS
+from ralph.tools.toolbox import LocalToolbox
+from ralph.values.tool_calls import ToolCall, ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+
+def test_all_definitions_together_stay_under_their_share_of_the_first_request(tools: Any) -> None:
+    as_sent = [
+        {"name": known.name, "description": known.description, "input_schema": known.input_schema}
+        for known in tools.box.definitions
+    ]
+    assert {known["name"] for known in as_sent} == ALL_TOOLS
+    assert len(json.dumps(as_sent)) < 3200
+
+
+def test_only_tools_without_effects_are_read_only(tools: Any) -> None:
+    assert {known.name for known in tools.box.definitions if known.is_read_only} == {"Read", "Glob", "Grep"}
+
+
+def test_every_definition_refuses_calls_without_arguments(tools: Any) -> None:
+    for known in tools.box.definitions:
+        assert check_arguments(known.name, known.input_schema, {}).error is not None
+
+
+def test_a_tool_that_is_not_enabled_neither_shows_nor_runs(make_tools: Callable[..., Any]) -> None:
+    tools = make_tools(enabled=frozenset({"Read", "Grep"}))
+    assert [known.name for known in tools.box.definitions] == ["Read", "Grep"]
+    assert tools.error("Bash", command="touch x") == "There is no tool Bash. Tools: Read, Grep"
+    assert tools.error("Nonsense") == "There is no tool Nonsense. Tools: Read, Grep"
+
+
+def test_a_tool_that_may_not_be_used_just_now_shows_and_does_nothing(tools: Any, tmp_path: Path) -> None:
+    """Whoever plans or runs a call without asking first changes nothing."""
+    refused = {"Write", "Edit", "Bash"}
+    box = LocalToolbox(
+        tools.settings,
+        waiter=tools.waiter,
+        clock=SystemClock(),
+        why_refused=lambda name: f"not {name}" if name in refused else None,
+    )
+    write = ToolCall("toolu_1", "Write", {"file_path": "made", "content": "x"})
+    box.plan(write)
+    outputs = [
+        box.run([call])[0][0] for call in (write, ToolCall("toolu_2", "Bash", {"command": "touch made"}))
+    ]
+    assert outputs == [ToolOutput("not Write", is_error=True), ToolOutput("not Bash", is_error=True)]
+    assert not (tmp_path / "made").exists()
+    assert {known.name for known in box.definitions} == ALL_TOOLS
+    box.close()
+
+
+def test_read_only_calls_run_together_and_answer_in_order(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the others: one after the other they would never end."""
+    (tmp_path / "a").write_text("x")
+    together = threading.Barrier(3, timeout=5)
+    really_read = read.run
+
+    def read_together(arguments: Any, room: Any) -> ToolOutput:
+        together.wait()
+        time.sleep(0.1 if arguments.get("offset") == 1 else 0)
+        return really_read(arguments, room)
+
+    monkeypatch.setattr("ralph.tools.read.run", read_together)
+    paths: list[dict[str, Any]] = [
+        {"file_path": "a", "offset": 1},
+        {"file_path": "missing"},
+        {"file_path": "a"},
+    ]
+    results = tools.box.run([ToolCall(str(index), "Read", path) for index, path in enumerate(paths)])
+    assert [output.is_error for output, _ in results] == [False, True, False]
+    assert results[0][1] >= 0.1 > results[1][1]
+
+
+def test_a_bug_in_a_tool_becomes_an_error_that_names_it(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_arguments: Any, _room: Any) -> ToolOutput:
+        raise ZeroDivisionError("by zero")
+
+    for name in ("Bash", "Read"):
+        monkeypatch.setattr(f"ralph.tools.{name.lower()}.run", broken)
+        assert tools.error(name) == f"{name} failed inside ralph: ZeroDivisionError: by zero"
+
+
+def test_importing_the_tools_loads_nothing_heavy() -> None:
+    script = "import sys, ralph.tools; print(*sys.modules)"
+    loaded = set(subprocess.check_output([sys.executable, "-c", script], text=True).split())
+    assert (
+        loaded & {"subprocess", "ctypes", "pathspec", "base64", "tempfile", "shutil", "difflib", "httpx"}
+        == set()
+    )

@@ -1,0 +1,108 @@
+"""A working directory that is gone ends the work in it, and is never made again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.values.ports import WorkingDirectoryGoneError
+from ralph.values.tool_calls import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CALLS = {
+    "Read": {"file_path": "a"},
+    "Write": {"file_path": "deep/a", "content": "x"},
+    "Edit": {"file_path": "a", "old_string": "x", "new_string": "y"},
+    "Bash": {"command": "touch here"},
+    "Glob": {"pattern": "*"},
+    "Grep": {"pattern": "x"},
+}
+
+
+def removed(work: Path) -> None:
+    shutil.rmtree(work)
+
+
+def moved(work: Path) -> None:
+    work.rename(work.parent / "moved")
+
+
+def replaced(work: Path) -> None:
+    shutil.rmtree(work)
+    work.mkdir()
+
+
+def swapped_for_a_file(work: Path) -> None:
+    shutil.rmtree(work)
+    work.touch()
+
+
+def led_elsewhere(work: Path) -> None:
+    moved(work)
+    (work.parent / "elsewhere").mkdir()
+    work.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("tool", CALLS)
+@pytest.mark.parametrize("goes", [removed, moved, replaced, swapped_for_a_file, led_elsewhere])
+def test_t8_a_working_directory_that_is_gone_is_told_by_every_tool_and_not_made_again(
+    make_tools: Callable[..., Any], tmp_path: Path, tool: str, goes: Callable[[Path], None]
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a").write_text("x")
+    tools = make_tools(cwd=work)
+    goes(work)
+    before = sorted(tmp_path.rglob("*"))
+    call = ToolCall("1", tool, CALLS[tool])
+    ways: list[Callable[[], object]] = [lambda: tools.box.run([call]), lambda: tools.box.plan(call)]
+    for way in ways[: 1 if tool in ("Read", "Glob", "Grep") else 2]:
+        with pytest.raises(WorkingDirectoryGoneError, match="is gone: it was removed, moved or replaced"):
+            way()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_t8_the_command_that_removed_it_has_its_own_result(
+    make_tools: Callable[..., Any], tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    tools = make_tools(cwd=work)
+    assert tools.ok("Bash", command='rm -rf "$PWD"; echo removed') == "removed"
+    with pytest.raises(WorkingDirectoryGoneError):
+        tools.box.run([ToolCall(str(number), "Glob", {"pattern": "*"}) for number in range(3)])
+
+
+def test_t8_a_directory_that_comes_back_is_worked_in_again(
+    make_tools: Callable[..., Any], tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    tools = make_tools(cwd=work)
+    moved(work)
+    (tmp_path / "moved").rename(work)
+    tools.ok("Write", file_path="a", content="x")
+
+
+def test_t8_one_that_is_gone_before_the_first_call_is_said_too(
+    make_tools: Callable[..., Any], tmp_path: Path
+) -> None:
+    with pytest.raises(WorkingDirectoryGoneError):
+        make_tools(cwd=tmp_path / "nowhere")
+
+
+def test_closing_the_toolbox_leaves_no_descriptor(make_tools: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    before = len([*Path("/dev/fd").iterdir()])
+    tools = make_tools(writable=(tmp_path / "other",))
+    tools.ok("Write", file_path="new/a", content="x")
+    tools.box.close()
+    assert len([*Path("/dev/fd").iterdir()]) == before
+    with pytest.raises(FileNotFoundError):
+        make_tools(writable=(tmp_path / "other", tmp_path / "nowhere"))
+    assert len([*Path("/dev/fd").iterdir()]) == before

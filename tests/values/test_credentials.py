@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.values.credentials import (
+    Credential,
+    Secret,
+    child_environment,
+    known_secrets,
+    looks_like_credential_name,
+    looks_like_credential_value,
+)
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r"
+PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nAAAABG5vbmUAAAAE\n-----END OPENSSH PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEYS", "apiKey", "x-api-key", "OPENAI_KEY", "APIKEY"),
+        *("GITHUB_TOKEN", "GH_TOKEN", "npm_config__authToken", "ACCESSTOKEN", "TOKEN", "API_TOKENS"),
+        *("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "AWS_SESSION_TOKEN", "CI_JOB_TOKEN"),
+        *("CLIENT_SECRET", "SECRETS", "MYSECRETVALUE", "VAULT_SECRET_ID", "AWS_SECRET_ACCESS_KEY"),
+        *(
+            "DB_PASSWORD",
+            "PGPASSWORD",
+            "PASSWORD_OLD",
+            "ROOT_PASSWD",
+            "SSH_PASSPHRASE",
+            "MYSQL_PWD",
+            "DB_PASS",
+        ),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "AWS_CREDS", "SSHPASS", "ERLANG_COOKIE"),
+        *("DEPLOY_PRIVATE_KEY", "AWS_ACCESS_KEY_ID", "TS_AUTHKEY", "AZURE_STORAGE_CONNECTION_STRING"),
+        *("AUTH", "NPM_AUTH", "DOCKER_AUTH_CONFIG", "Authorization", "Proxy-Authorization", "OAUTH_CODE"),
+        *("GITHUB_PAT", "SENTRY_DSN", "DATABASE_DSN", "SUPABASE_JWT", "Set-Cookie"),
+    ],
+)
+def test_credential_is_known_by_its_name(name: str) -> None:
+    assert looks_like_credential_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "_", "PATH", "HOME", "PWD", "OLDPWD", "KEY", "PASS", "LANG", "COMPASS", "PATCH", "PATTERN"),
+        *("KEYBOARD", "MONKEY", "MAPI_KEYBOARD", "TURKEY", "PUBLIC_KEY", "CACHE_KEY", "SSH_AGENT_PID"),
+        *(
+            "SSH_AUTH_SOCK",
+            "GPG_AGENT_INFO",
+            "XAUTHORITY",
+            "SSH_ASKPASS",
+            "GIT_ASKPASS",
+            "PASSWORD_STORE_DIR",
+        ),
+        *("TOKENIZERS_PARALLELISM", "MAX_OUTPUT_TOKENS", "TOKEN_LIMIT", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        *("ACTIONS_ID_TOKEN_REQUEST_URL", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "AUTHORS", "AUTH_TYPE"),
+        *("WWW-Authenticate", "request-id", "content-type", "Idempotency-Key", "DBUS_SESSION_BUS_ADDRESS"),
+        *("anthropic-ratelimit-tokens-remaining", "x-ratelimit-remaining-tokens", "anthropic-version"),
+    ],
+)
+def test_ordinary_variable_or_header_is_no_credential(name: str) -> None:
+    assert not looks_like_credential_name(name)
+
+
+SHAPES = [
+    "sk-ant-api03-abcdefgh",
+    "sk-proj-abcdefghijklmnop1234",
+    "ghp_" + "a1B2" * 9,
+    "gho_" + "a1B2" * 9,
+    "ghs_" + "a1B2" * 9,
+    "github_pat_" + "a1B2_" * 9,
+    "glpat-" + "a1B2-" * 4,
+    "xoxb-123456789012-abcdef",
+    "xoxp-123456789012-abcdef",
+    "AKIAIOSFODNN7EXAMPLE",
+    "ASIAIOSFODNN7EXAMPLE",
+    "npm_" + "a1B2" * 9,
+    "pypi-AgEIcHlwaS5vcmcCJ" + "a1B2" * 9,
+    "AIzaSy" + "a1B2" * 9,
+    "hf_" + "a1B2" * 9,
+    "sk_live_" + "a1B2" * 6,
+    "Bearer abcdefghijklmnop1234",
+    JWT,
+    PEM,
+    "postgres://app:hunter2@db:5432/x",
+    "https://:hunter2@example.com",
+]
+
+
+@pytest.mark.parametrize("value", SHAPES)
+@pytest.mark.parametrize("around", ["{}", 'key = "{}", rest', "x={}\n"])
+def test_credential_is_known_by_its_shape_wherever_it_stands(value: str, around: str) -> None:
+    assert looks_like_credential_value(around.format(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "",
+            "1",
+            "true",
+            "/usr/bin:/bin",
+            "sk-",
+            "sk-ant-",
+            "sk-learn-contrib-and-many-more-words",
+            "task-1234",
+        ),
+        *("disk-0123456789012345678901234567890", "ghp_short", "npm_config_registry", "pypi-mirror"),
+        *("AKIAIOSFODNN7EXAMPL", "AKIAIOSFODNN7EXAMPLEX", "xAKIAIOSFODNN7EXAMPLE"),  # 15, 17, a word before
+        *("eyJhbGciOiJIUzI1NiJ9", "-----BEGIN PUBLIC KEY-----", "-----BEGIN CERTIFICATE-----"),
+        *("https://example.com:8443/a@b", "https://user@example.com", "git@github.com:a/b.git", "a:b@c"),
+        *("Bearer authentication is required", "Basic understanding of everything"),
+    ],
+)
+def test_ordinary_value_has_no_credential_shape(value: str) -> None:
+    assert not looks_like_credential_value(value)
+
+
+@given(st.text())
+def test_any_text_can_be_asked_about(text: str) -> None:
+    assert looks_like_credential_name(text) in {True, False}
+    assert looks_like_credential_value(text) in {True, False}
+
+
+def test_child_gets_everything_but_credentials() -> None:
+    harmless = {"PATH": "/bin", "HOME": "/home/u", "SSH_AUTH_SOCK": "/run/agent", "EMPTY": "", "LANG": "C"}
+    hidden = {
+        "ANTHROPIC_API_KEY": "k",
+        "ANTHROPIC_BASE_URL": "http://localhost",
+        "anthropic_log": "debug",
+        "GITHUB_TOKEN": "t",
+        "DATABASE_URL": "postgres://u:pw@h/d",
+        "WRAPPED": "before the-known-secret after",
+    }
+    assert child_environment({**harmless, **hidden}, (), {"the-known-secret"}) == harmless
+
+
+def test_passed_variable_reaches_the_child_and_no_other_does() -> None:
+    environment = {
+        "GITHUB_TOKEN": "t",
+        "GITHUB_TOKEN_2": "t",
+        "ANTHROPIC_API_KEY": "k",
+        "DB_URL": "x://a:b@c",
+    }
+    assert child_environment(environment, ("GITHUB_TOKEN", "DB_URL", "ABSENT"), {"t"}) == {
+        "GITHUB_TOKEN": "t",
+        "DB_URL": "x://a:b@c",
+    }
+
+
+def test_a_name_that_is_withheld_stays_behind_however_short_its_value_is_unless_it_is_passed() -> None:
+    environment = {"GATEWAY": "k", "GATEWAY_2": "k", "OTHER": "k"}
+    assert child_environment(environment, ("GATEWAY_2",), (), {"GATEWAY", "GATEWAY_2"}) == {
+        "GATEWAY_2": "k",
+        "OTHER": "k",
+    }
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"A_TOKEN": "1234567"}, set()),  # seven characters
+        ({"A_TOKEN": "12345678"}, {"12345678"}),
+        ({"A_TOKEN": " 12345678\n"}, {"12345678"}),
+        ({"A_SECRET": "true"}, set()),
+        ({"PATH": "/usr/local/bin"}, set()),
+        ({"DATABASE_URL": "postgres://app:hunter2hunter2@db/x"}, {"hunter2hunter2"}),
+        ({"DATABASE_URL": "postgres://app:p%40ssword@db/x"}, {"p%40ssword", "p@ssword"}),
+        ({"DATABASE_URL": "postgres://app:p@ssword@db/x"}, {"p@ssword"}),
+        ({"NOTE": f"use {SHAPES[0]} here"}, {SHAPES[0]}),
+        ({"HEADER": "Bearer abcdefghijklmnop1234"}, {"Bearer abcdefghijklmnop1234", "abcdefghijklmnop1234"}),
+        ({"DEPLOY": PEM}, {PEM, "b3BlbnNzaC1rZXktdjEAAAAA", "AAAABG5vbmUAAAAE"}),
+    ],
+)
+def test_known_secrets_are_values_of_eight_characters_and_more(
+    environment: dict[str, str], expected: set[str]
+) -> None:
+    assert known_secrets(environment) == expected
+
+
+def test_known_secrets_take_what_settings_and_headers_add() -> None:
+    assert known_secrets({}, ["short", "long-enough", "http://u:long-password@h"]) == {
+        "long-enough",
+        "http://u:long-password@h",
+        "long-password",
+    }
+
+
+def test_credential_does_not_show_its_value() -> None:
+    credential = Credential("authorization", Secret("Bearer s3cret"), "ANTHROPIC_AUTH_TOKEN")
+    assert credential.secret == "s3cret"
+    assert "s3cret" not in repr(credential)
+    assert "ANTHROPIC_AUTH_TOKEN" in repr(credential)
+
+
+TOKEN = "canary-proxy-token"
+
+
+@pytest.mark.parametrize(
+    "name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY", "npm_config_proxy", "OPENAI_BASE_URL"]
+)
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        (f"http://{TOKEN}@proxy.test:3128", TOKEN),
+        (f"{TOKEN}@proxy.test:3128", TOKEN),
+        (f"http://{TOKEN}:@proxy.test", TOKEN),
+        (f"http://{TOKEN}:x@proxy.test/", TOKEN),
+        (f"http://me:{TOKEN}@proxy.test", TOKEN),
+        (f"me:{TOKEN}@proxy.test:3128", TOKEN),
+        (f"http://{TOKEN.replace('c', '%63', 1)}@proxy.test", TOKEN),
+        ("http://my%40token@proxy.test", "my@token"),
+    ],
+)
+def test_what_stands_before_the_host_of_an_endpoint_is_a_credential(name: str, url: str, secret: str) -> None:
+    secrets = known_secrets({name: url})
+    assert secret in secrets
+    assert child_environment({name: url, "OTHER": f"--proxy={url}"}, (), secrets) == {}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HTTPS_PROXY": "http://proxy.test:3128", "NO_PROXY": "localhost,.test"},
+        {"https_proxy": "proxy.test:3128"},
+        {"HTTPS_PROXY": "http://anne.smith@proxy.test", "USER": "anne.smith"},
+        {"DATABASE_URL": "postgres://postgres@localhost/test", "GIT_REMOTE": "https://anne.smith@git.test/x"},
+        {"S3_ENDPOINT": "https://storage.test/a@b"},
+    ],
+)
+def test_an_endpoint_without_a_credential_reaches_commands(environment: dict[str, str]) -> None:
+    secrets = known_secrets(environment)
+    assert (child_environment(environment, (), secrets), secrets) == (environment, frozenset())

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import base64
+import json
+import time
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from ralph.values.redaction import MARK, Redactor
+
+SECRET = 'pä"ss/w+o rd\\1?'
+# Few letters, so that secrets and texts meet; the mark's brackets, so that cuts can join to a new secret.
+LETTERS = "ab[]d"
+secret_lists = st.lists(st.text(LETTERS, min_size=1, max_size=8), min_size=1, max_size=4)
+
+
+@given(secret_lists, st.lists(st.text(LETTERS, max_size=5), max_size=8), st.data())
+@example(["ed]ab"], ["ed]ab", "ab"], None)
+@example(["d][r"], ["d][r", "d][r"], None)
+def test_no_known_secret_remains(secrets: list[str], pieces: list[str], data: st.DataObject | None) -> None:
+    if data is not None:
+        pieces = data.draw(st.permutations([*pieces, *secrets, *secrets]))
+    text = "".join(pieces)
+    redactor = Redactor(secrets)
+    redacted = redactor.redact(text)
+    for secret in secrets:
+        if secret not in MARK:
+            assert secret not in redacted
+
+
+@given(st.lists(st.text(min_size=8), max_size=4), st.text())
+def test_text_without_a_secret_is_unchanged(secrets: list[str], text: str) -> None:
+    redactor = Redactor(secrets)
+    assume(not any(form in text for form in redactor._forms))
+    assert redactor.redact(text) == text
+
+
+@given(st.lists(st.text(min_size=8), min_size=1, max_size=3), st.text(), st.text())
+def test_random_secret_does_not_remain_between_random_texts(
+    secrets: list[str], before: str, after: str
+) -> None:
+    redacted = Redactor(secrets).redact(before + secrets[0] + after)
+    assert not any(secret in redacted for secret in secrets if secret not in MARK)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        SECRET,
+        json.dumps(SECRET)[1:-1],
+        json.dumps(SECRET, ensure_ascii=False)[1:-1],
+        quote(SECRET, safe=""),
+        quote(SECRET, safe="").lower(),
+        quote(SECRET),
+        quote_plus(SECRET),
+        base64.b64encode(SECRET.encode()).decode(),
+        base64.b64encode(SECRET.encode()).decode().rstrip("="),
+        base64.urlsafe_b64encode(SECRET.encode()).decode(),
+    ],
+)
+def test_every_form_of_a_secret_is_cut(form: str) -> None:
+    redactor = Redactor([SECRET])
+    assert redactor.redact(f"a {form} b") == f"a {MARK} b"
+    assert redactor.longest_bytes >= len(form.encode())
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        json.dumps(json.dumps(SECRET)[1:-1])[1:-1],
+        json.dumps(SECRET)[1:-1].replace("/", "\\/"),
+        json.dumps(SECRET)[1:-1].replace("\\u00e4", "\\u00E4"),
+        quote(SECRET, safe="!'()*"),
+        quote(SECRET, safe=";,/?:@&=+$#!'()*"),
+        quote(SECRET, safe="/").lower().replace("%20", "+"),
+    ],
+)
+def test_forms_of_other_encoders_are_cut(form: str) -> None:
+    assert Redactor([SECRET]).redact(f"a {form} b") == f"a {MARK} b"
+
+
+def test_an_encoder_that_escapes_for_html_is_known() -> None:
+    assert Redactor(["a<secret>&more"]).redact(r"a\u003csecret\u003e\u0026more") == MARK
+
+
+LONG = "sk-ant-api03-" + "".join(chr(97 + 7 * number % 26) for number in range(95))
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\n    ", "\\n"])
+@pytest.mark.parametrize("width", [64, 76])
+@pytest.mark.parametrize("before", ["", "user:", "x" * 40])
+def test_base64_is_cut_wherever_its_lines_break(line_break: str, width: int, before: str) -> None:
+    encoded = base64.b64encode(f"{before}{LONG}".encode()).decode()
+    lines = [encoded[start : start + width] for start in range(0, len(encoded), width)]
+    redactor = Redactor([LONG])
+    left = redactor.redact(f"the key:\n{line_break.join(lines)}\nthat was it")
+    assert len(left.replace(MARK, "")) <= len("the key:\n\nthat was it") + 8 + 4 * len(before) // 3 + 10
+    assert redactor.longest_bytes >= len(line_break.join(lines)) - 4 * len(before) // 3 - 10
+
+
+@given(st.binary(max_size=9), st.binary(max_size=9))
+def test_base64_of_a_text_that_holds_a_secret_is_cut(before: bytes, after: bytes) -> None:
+    secret = "correct-horse-battery"
+    encoded = base64.b64encode(before + secret.encode() + after).decode()
+    left = Redactor([secret]).redact(encoded).replace(MARK, "")
+    assert len(left) <= 8 + 4 * (len(before) + len(after)) / 3
+
+
+def test_longest_secret_goes_first() -> None:
+    assert (
+        Redactor(["password", "password-and-more"]).redact("password-and-more, password") == f"{MARK}, {MARK}"
+    )
+
+
+def test_without_secrets_nothing_is_compiled_or_copied() -> None:
+    redactor, text = Redactor(), "x" * 10
+    assert redactor.redact(text) is text
+    assert redactor.longest_bytes == 0
+
+
+@pytest.mark.parametrize("secret", ["", "redacted", MARK])
+def test_empty_text_and_the_mark_are_no_secrets(secret: str) -> None:
+    assert Redactor([secret]).redact(f"was {MARK} and redacted") == f"was {MARK} and redacted"
+
+
+def test_secret_bytes_that_are_no_utf8_are_cut() -> None:
+    secret = b"p\xe4ssword1".decode("utf-8", "surrogateescape")
+    text = b"a p\xe4ssword1 b".decode("utf-8", "surrogateescape")
+    assert Redactor([secret]).redact(text) == "a [redacted] b"
+
+
+def test_without_a_hit_no_expression_is_compiled() -> None:
+    redactor = Redactor([SECRET, LONG])
+    redactor.redact("some text\nand more " * 100)
+    assert not {"_text_pattern", "_wrapped_pattern"} & set(vars(redactor))
+
+
+def test_long_text_and_many_secrets_take_no_noticeable_time() -> None:
+    redactor = Redactor([f"secret-number-{number:04}" for number in range(20)])
+    started_s = time.perf_counter()
+    redactor.redact("s" * 500_000)
+    assert time.perf_counter() - started_s < 2  # 0.1 s is usual
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["-eyJ", "-sk-", "://", "://a:", "-----BEGIN ", "bearer ", "-----BEGIN PRIVATE KEY-----"],
+)
+def test_looking_for_shapes_is_linear_on_hostile_bodies(hostile: str) -> None:
+    body = hostile * (200_000 // len(hostile))
+    started_s = time.perf_counter()
+    Redactor().redact_all(body)
+    assert time.perf_counter() - started_s < 2  # 0.05 s is usual; quadratic would be minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("invalid x-api-key: sk-ant-api03-abcdefgh.", f"invalid x-api-key: {MARK}."),
+        ('{"key":"ghp_abcdefghijklmnopqrstuvwxyz0123456789"}', f'{{"key":"{MARK}"}}'),
+        ("proxy http://me:hunter2@proxy:3128 failed", f"proxy http://me:{MARK}@proxy:3128 failed"),
+        ("the known-secret", f"the {MARK}"),
+        ("nothing to see at https://example.com/a", "nothing to see at https://example.com/a"),
+    ],
+)
+def test_redact_all_cuts_known_secrets_and_shapes(text: str, expected: str) -> None:
+    assert Redactor(["known-secret"]).redact_all(text) == expected
+
+
+def test_redact_leaves_shapes_alone() -> None:
+    assert Redactor(["known-secret"]).redact("sk-ant-api03-abcdefgh") == "sk-ant-api03-abcdefgh"

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal, visible
+
+ACTS_OR_HIDES = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text, äöü, 日本語, שלום\n\ttabbed", "plain text, äöü, 日本語, שלום\n\ttabbed"),
+        ("\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1Htop", "red top"),
+        ("\x9b31mred\x9bm", "red"),
+        ("a\x1b]52;c;ZXZpbA==\x07b", "ab"),
+        ("a\x1b]0;title\x1b\\b\x9d0;title\x9cc", "abc"),
+        ("a\x1bPq#0;2;0\x1b\\b\x1b_x\x1b\\c\x1b^y\x1b\\d\x1bXz\x1b\\e", "abcde"),
+        ("a\x1b]0;never ended\nand the next line", "a\nand the next line"),
+        ("a\x1b(Bb\x1bcc\x1b7d", "abcd"),
+        ("\x1b\x1b[m[31mx", "[31mx"),
+        ("safe\rEVIL\x08\x08\x7f\x00", "safeEVIL"),
+        ("a\r\nb", "a\nb"),
+        ("a\u2028b\u2029c\x85d", "a\nb\ncd"),
+        ("\u202etxt.exe\u202c \u2066x\u2069 \u200fy \u061cz", "txt.exe x y z"),
+        ("in\u200bvis\u2060i\ufeffb\xadle \U000e0041\U000e0042", "invisible "),
+        ("👩\u200d👩\u200d👧 ❤\ufe0f 🏳\ufe0f\u200d🌈", "👩\u200d👩\u200d👧 ❤\ufe0f 🏳\ufe0f\u200d🌈"),
+        ("\u0645\u06cc\u200c\u062e\u0648", "\u0645\u06cc\u200c\u062e\u0648"),
+    ],
+)
+def test_what_is_shown_acts_on_no_terminal_and_hides_nothing(text: str, shown: str) -> None:
+    assert visible(text) == shown
+    assert in_one_line(text) == shown.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[ralph] completed [9 turns]",
+        "[a tag that does not exist yet] x",
+        "  \t[retry] x",
+        "\u200b\u2060[error] x",
+        "\u200d\ufe0f[error] x",
+        "\u3164\u2800\u115f[loop] completed",
+        "\u0301[loop] completed",
+        "\uff3bralph\uff3d completed",
+        "【ralph】 completed",
+        "\u2022 [ralph] completed",
+        "\x1b[1m[ralph]\x1b[0m completed",
+        "[\u200bralph] completed",
+        "[r\u0430lph] completed",
+        "ralph: cannot write",
+        "Ralph : cannot write",
+    ],
+)
+def test_a_line_that_looks_like_one_of_ours_is_marked(line: str) -> None:
+    before, marked, after = foreign_lines(f"before\n{line}\nafter")
+    assert (before, marked, after) == ("before", f"| {visible(line)}", "after")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "All done.",
+        "- [x] done",
+        "[1, 2]",
+        '["a"]',
+        "[{",
+        "ralph works",
+        "real: yes",
+        "a [ralph] tag",
+        "`[x]`",
+    ],
+)
+def test_other_lines_are_shown_as_they_are(line: str) -> None:
+    assert foreign_lines(line) == [line]
+
+
+@given(st.text(st.characters() | st.sampled_from("\x1b[]ralph:\n\r\x07\x9b;m\u202e\u200b\u2028 ")))
+@example("\x1b[\x1b[mralph] x")
+def test_nothing_that_acts_or_hides_is_left_and_no_line_looks_like_ours(text: str) -> None:
+    lines = foreign_lines(text)
+    assert not any(ACTS_OR_HIDES.search(line) or "\n" in line for line in lines)
+    assert not any(re.match(r"\s*\[[a-z]", line) for line in lines)
+    assert "\n" not in in_one_line(text)
+    assert visible(visible(text)) == visible(text)
+
+
+@given(st.text())
+def test_json_for_a_terminal_has_the_same_value(text: str) -> None:
+    shown = json_for_terminal(json.dumps({"text": text}, ensure_ascii=False))
+    assert json.loads(shown) == {"text": text}
+    assert not ACTS_OR_HIDES.search(shown)

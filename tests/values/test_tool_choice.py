@@ -1,0 +1,59 @@
+"""Which tools are left of three lists, and which names can stand in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.values.tool_choice import TOOL_NAMES, check_tool_name, enabled_tools, lacking
+
+READERS = ("Read", "Glob", "Grep")
+
+# --tools, --allowed-tools, --disallowed-tools, what is left.
+ROWS = [
+    (None, None, (), TOOL_NAMES),
+    ((), None, (), ()),
+    (("Bash",), None, (), ("Bash",)),
+    (None, (), (), READERS),
+    (None, ("Bash",), (), ("Read", "Bash", "Glob", "Grep")),
+    (None, ("WebFetch",), (), READERS),
+    (None, None, ("Bash", "TodoWrite"), ("Read", "Write", "Edit", "Glob", "Grep")),
+    (None, ("Bash",), ("Bash", "Read"), ("Glob", "Grep")),
+    (("Bash", "Write"), ("Bash",), (), ("Bash",)),
+    (TOOL_NAMES, ("Write",), ("Grep",), ("Read", "Write", "Glob")),
+]
+
+
+@pytest.mark.parametrize(("exact", "allowed", "disallowed", "left"), ROWS)
+def test_what_is_left_is_what_every_list_leaves(exact, allowed, disallowed, left) -> None:
+    assert enabled_tools(exact, allowed, disallowed) == left
+
+
+ELSEWHERE = [
+    *("WebFetch", "WebSearch", "TodoWrite", "Task", "TaskCreate", "NotebookEdit", "MultiEdit", "BashOutput"),
+    *("KillShell", "Agent", "mcp__calc__add", "mcp__*", "mcp__a-b__*", "WebFetch(domain:example.com)"),
+]
+
+
+@pytest.mark.parametrize("name", [*TOOL_NAMES, *ELSEWHERE])
+def test_a_tool_of_claude_code_is_known_and_lacking(name) -> None:
+    check_tool_name(name)
+    assert (name in lacking([name])) is (name in ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("bash", "no tool is called 'bash': did you mean Bash?"),
+        ("webfetch", "no tool is called 'webfetch': did you mean WebFetch?"),
+        ("Writ", "no tool is called 'Writ': did you mean Write?"),
+        ("Launch", "no tool is called 'Launch'"),
+        ("Bash(git *)", "'Bash(git *)': patterns are not supported yet"),
+        ("Read(./x)", "'Read(./x)': patterns are not supported yet"),
+        ("*", "'*': patterns are not supported yet"),
+        ("mcp__x(", "'mcp__x(': patterns are not supported yet"),
+    ],
+)
+def test_any_other_name_is_refused_with_what_may_be_meant(name, says) -> None:
+    with pytest.raises(ValueError, match="must hold exact names of tools") as refused:
+        check_tool_name(name)
+    assert str(refused.value).endswith(says)

@@ -1,0 +1,70 @@
+"""Tokens and money: what is added, what is priced, and what is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.values.models import MODELS, facts_of, max_tokens_for
+from ralph.values.usage import RunUsage, TokenUsage, cost_usd, tokens_of
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("tokens", "usd"),
+    [
+        (TokenUsage(input=MILLION), 4),
+        (TokenUsage(output=MILLION), 20),
+        (TokenUsage(cache_write=MILLION), 5),
+        (TokenUsage(cache_write=MILLION, cache_write_1h=MILLION), 8),
+        (TokenUsage(cache_read=MILLION), 0.20),
+        (TokenUsage(MILLION, MILLION, MILLION, 0, MILLION), 29.20),
+    ],
+)
+def test_each_kind_of_token_has_its_price(tokens: TokenUsage, usd: float) -> None:
+    assert cost_usd(facts_of("claude-opus-5-5"), tokens) == pytest.approx(usd)
+
+
+@pytest.mark.parametrize(("prompt", "usd"), [(100_000, 0.01), (100_001, 0.0500005)])
+def test_a_long_prompt_prices_the_whole_request(prompt: int, usd: float) -> None:
+    assert cost_usd(facts_of("claude-haiku-5-5"), TokenUsage(input=prompt)) == pytest.approx(usd)
+
+
+def test_an_unknown_price_is_none_and_stays_none_in_the_sum() -> None:
+    assert cost_usd(facts_of("qwen3"), TokenUsage(input=1)) is None
+    assert cost_usd(facts_of("claude-fable-5-2"), TokenUsage(input=1)) is None
+    mixed = (
+        RunUsage()
+        .plus("claude-opus-5-5", TokenUsage(input=1), facts_of("claude-opus-5-5"))
+        .plus("qwen3", TokenUsage(input=2), facts_of("qwen3"))
+    )
+    assert mixed.cost_usd is None
+    assert mixed.tokens.input == 3
+
+
+def test_an_empty_run_costs_nothing() -> None:
+    assert RunUsage().cost_usd == 0
+
+
+@pytest.mark.parametrize("value", [None, "7", -1, True, 1.5, {}])
+def test_a_senseless_count_is_zero(value: object) -> None:
+    assert tokens_of({"input_tokens": value, "output_tokens": 3}) == TokenUsage(output=3)
+
+
+def test_dated_ids_are_known_and_strangers_are_not() -> None:
+    assert facts_of("claude-opus-4-5-20251101") is MODELS["claude-opus-4-5"]
+    assert facts_of("claude-opus-4-5-2025110") is None
+    assert facts_of("opus") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "wish", "limit"),
+    [
+        ("claude-haiku-4-5", 64_000, 64_000),
+        ("claude-haiku-4-5", 64_001, 64_000),
+        ("claude-opus-5-5", None, 32_000),
+        ("qwen3", 1_000_000, 1_000_000),
+    ],
+)
+def test_max_tokens_is_the_wish_up_to_the_models_maximum(model: str, wish: int | None, limit: int) -> None:
+    assert max_tokens_for(model, wish) == limit
