@@ -240,12 +240,12 @@ class PreparedRun:
         has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
         entry = delivery_entry(Delivery.FAILED if has_failed else delivery, ended)
         # Lost in a power cut, nobody knows whether it was delivered: that is the truth, and costs no sync.
-        self.session.journal.append(entry, sync=has_failed)
+        self._run.log.record(entry, sync=has_failed)
 
     def note(self, entry: Entry) -> None:
         """Something that belongs to the story: of the task at work, else of the next one. Raises JournalError."""
         if self._is_working:
-            self.session.journal.append(entry, sync=False)
+            self._run.log.record(entry, sync=False)
         else:
             self._early_notes.append(entry)
 
