@@ -13,6 +13,7 @@ from ralph.machine.ripgrep import (
     REINSTALL,
     Ripgrep,
     RipgrepError,
+    ripgrep_path,
 )
 from ralph.machine.starting import patiently
 
@@ -65,14 +66,25 @@ class Listing:
         try:
             return Ripgrep(command, cwd=None, environment={}, is_over=self._is_over)
         except RipgrepError as error:
-            raise CheckoutError(
-                f"{error}, and without it the files of a directory outside of git are not known; "
-                f"{REINSTALL}, or run git init here"
-            ) from None
+            raise _cannot_list(error) from None
 
     def _is_over(self) -> bool:
         self._look_up()
         return self._follows_rules and self._clock.now_s() >= self._heard_at_s + SILENCE_S
+
+
+def refuse_without_ripgrep() -> None:
+    """Before a loop begins. Raises CheckoutError, with what to do."""
+    try:
+        ripgrep_path()
+    except RipgrepError as error:
+        raise _cannot_list(error) from None
+
+
+def _cannot_list(error: RipgrepError) -> CheckoutError:
+    return CheckoutError(
+        f"{error}, and without it the files of a directory outside of git are not known; {REINSTALL}, or run git init here"
+    )
 
 
 def _unlisted(complaints: list[bytes]) -> Iterator[tuple[str, OSError]]:
