@@ -32,7 +32,7 @@ class ToolSettings(Struct, frozen=True):
     cwd: Path
     """Absolute. Relative paths start here, and every command does."""
     environment: Mapping[str, str]
-    """What commands see, already without credentials. On its PATH `rg` and `bash` are found, but not in the work."""
+    """What commands see, already without credentials. On its PATH `bash` is found, but not in the work."""
     bash_timeout_s: float = 120
     bash_max_timeout_s: float = 600
     """A longer wish is clamped to this."""

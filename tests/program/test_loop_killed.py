@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from dataclasses import replace
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.program.conftest import (

@@ -1,6 +1,6 @@
 """The machine: interpreter, system, programs, which protections it gives, and whether it has room for a run.
 
-No program of the machine's is started.
+No program of the machine's is started, but ralph's own ripgrep.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.machine.own_process import is_memory_private
 from ralph.machine.own_programs import lies_in, own_program
 from ralph.machine.repository import repository_top
+from ralph.machine.ripgrep import REINSTALL, RipgrepError, ripgrep_path, ripgrep_version
 from ralph.machine.starting import patiently, start_thread
 from ralph.tools.files.beneath import open_by_kernel
 from ralph.values.finding import Finding, ok, short, warn
@@ -32,7 +33,6 @@ _DESCRIPTORS = 16
 _PROGRAMS = (
     ("bash", "commands are run by /bin/sh", "install bash: models write commands for it"),
     ("git", "the agent cannot commit, and cannot look at what changed", "install git"),
-    ("rg", "Glob and Grep search by themselves, slower", "install ripgrep (optional)"),
 )
 
 
@@ -47,6 +47,7 @@ def look_at_machine(
     for program, without, advice in _PROGRAMS:
         path = own_program(program, search_path, work)
         yield ok(program, path) if path else warn(program, f"not found: {without}", advice)
+    yield _ripgrep()
     yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
     yield _memory()
     yield _confinement()
@@ -80,6 +81,13 @@ def _system() -> Finding:
         f"{name}: ralph is tested on Linux, and what a killed ralph leaves running is ended there only",
         "run it in a Linux container where that matters",
     )
+
+
+def _ripgrep() -> Finding:
+    try:
+        return ok("rg", f"ripgrep {ripgrep_version()} ({ripgrep_path()})")
+    except RipgrepError as error:
+        return warn("rg", f"{error}: Glob and Grep do not work", REINSTALL)
 
 
 def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Iterator[Finding]:
