@@ -19,7 +19,6 @@ from ralph.retry.backoff import STANDARD_SCHEDULE_S, GiveUp, RetryPolicy, Wait
 from ralph.values.classify import (
     ErrorClass,
     FailureKind,
-    classify_error,
     failure_kind,
     is_bad_key,
     is_shortage,
@@ -62,11 +61,11 @@ class Failure(Struct, frozen=True):
     """No target would fare better, and none is to blame."""
 
 
-def failure_of(error: AgentError) -> Failure:
+def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
     kind = failure_kind(error)
     return Failure(
         kind,
-        classify_error(error) is ErrorClass.TRANSIENT,
+        error_class is ErrorClass.TRANSIENT,
         error.retry_after if isinstance(error, HttpError) else None,
         kind in _OF_THE_KEY or is_bad_key(error),
         is_shortage(error),

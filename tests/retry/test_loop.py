@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ralph.conversation.messages import Conversation, user_message
 from ralph.retry.backoff import RetryPolicy, Wait, off, patient, standard
-from ralph.retry.chain import TurnRequests
-from ralph.retry.loop import CallSite, send_with_retry
+from ralph.retry.call_site import CallSite, TurnRequests
+from ralph.retry.loop import send_with_retry
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient

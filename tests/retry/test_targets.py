@@ -24,7 +24,7 @@ from ralph.retry.targets import (
     begin,
     failure_of,
 )
-from ralph.values.classify import PERMANENT_KINDS, FailureKind
+from ralph.values.classify import PERMANENT_KINDS, FailureKind, classify_error
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def test_what_follows_a_failure(failure, alone, two_keys, two_targets, two_of_tw
     ],
 )
 def test_what_an_error_means_for_choosing(error, failure) -> None:
-    assert failure_of(error) == failure
+    assert failure_of(error, classify_error(error)) == failure
 
 
 # --- Rounds and their waits
