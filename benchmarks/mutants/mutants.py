@@ -105,15 +105,15 @@ MUTANTS = (
     Mutant(
         "no-cap-on-a-wish",
         "standard caps retry-after at 60 s",
-        "return Wait(min(wish_s, STANDARD_WISH_CAP_S), from_server=True)",
-        "return Wait(wish_s, from_server=True)",
+        "return Wait(min(requested_s, LONGEST_STANDARD_WAIT_S), from_server=True)",
+        "return Wait(requested_s, from_server=True)",
         RETRY,
     ),
     Mutant(
         "patient-takes-a-shorter-wish",
         "patient: only a longer retry-after wins over the schedule",
-        "        if wish_s is not None and wish_s > scheduled_s:\n            wait = Wait(wish_s, from_server=True)\n        refused",
-        "        if wish_s is not None:\n            wait = Wait(wish_s, from_server=True)\n        refused",
+        "        if requested_s is not None and requested_s > scheduled_s:\n            wait = Wait(requested_s, from_server=True)\n        refused",
+        "        if requested_s is not None:\n            wait = Wait(requested_s, from_server=True)\n        refused",
         RETRY,
     ),
     Mutant(

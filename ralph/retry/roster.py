@@ -118,9 +118,9 @@ class Roster:
         """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
         facts, window = self.target.facts, self.window
         most = (most_tokens, facts.max_output if facts is not None else None)
-        wish = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
+        longest = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
         # Some servers refuse a prompt whose answer would not fit, however short it becomes.
-        return wish if window is None else min(wish, max(SHORTEST_ANSWER, window - prompt_tokens))
+        return longest if window is None else min(longest, max(SHORTEST_ANSWER, window - prompt_tokens))
 
     @property
     def window(self) -> int | None:
@@ -153,7 +153,7 @@ class Roster:
         self.targets[index] = replace(self.target, description=description, is_described=True)
 
     def find(self, name: str | None) -> Target:
-        """Whom a wish means; None: the one that was first at the start. Raises ValueError for one that cannot be had."""
+        """The target of that name; None: the one that was first at the start. Raises ValueError for one that cannot be had."""
         if name is None:
             return self.targets[0]
         for target in self.targets:

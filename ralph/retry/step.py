@@ -265,4 +265,4 @@ def _telling(failures: Sequence[FailedAttempt]) -> FailedAttempt:
     passing = [one for one in failures if one.failure.is_transient]
     later = [one for one in failures if outcome_of(one.error) is Outcome.API_UNAVAILABLE]
     hopeful = passing or later or failures[-1:]
-    return min(reversed(hopeful), key=lambda one: one.failure.wish_s or 0.0)
+    return min(reversed(hopeful), key=lambda one: one.failure.requested_s or 0.0)

@@ -53,7 +53,7 @@ class Failure(Struct, frozen=True):
 
     kind: FailureKind
     is_transient: bool
-    wish_s: float | None = None
+    requested_s: float | None = None
     """Seconds that the server asks to be left alone."""
     is_of_key: bool = False
     """Another key of the same target may fare better."""
@@ -201,16 +201,16 @@ def round_wait(
     `others_s`: how long those still cool down that were left alone in this round.
     """
     failed, rested_s = tuple(failures), tuple(others_s)
-    wishes = [failure.wish_s for failure in failed if failure.is_transient]
-    named = [wish_s for wish_s in wishes if wish_s is not None]
+    requests_s = [failure.requested_s for failure in failed if failure.is_transient]
+    named = [requested_s for requested_s in requests_s if requested_s is not None]
     # What matters is when the first of them can be asked again; where one named nothing, the schedule knows.
-    soonest_s = min((*named, *rested_s)) if named and len(named) == len(wishes) else None
+    soonest_s = min((*named, *rested_s)) if named and len(named) == len(requests_s) else None
     decision = policy.next_wait(retry, soonest_s, slept_s)
     if isinstance(decision, Wait) and soonest_s not in named:
         decision = Wait(decision.seconds)
     if not rules.is_rotation or any(failure.kind is not FailureKind.RATE_LIMIT for failure in failed):
         return decision
-    waits = _waits_of_rate_limits(policy, retry, wishes, rested_s, rules)
+    waits = _waits_of_rate_limits(policy, retry, requests_s, rested_s, rules)
     judged = [policy.objection(retry, wait.seconds, slept_s) or wait for wait in waits]
     limited = next((wait for wait in judged if isinstance(wait, Wait)), judged[-1])
     if not policy.outlasts_outages:
@@ -223,7 +223,7 @@ def round_wait(
 def _waits_of_rate_limits(
     policy: RetryPolicy,
     retry: int,
-    wishes: Iterable[float | None],
+    requests_s: Iterable[float | None],
     rested_s: Sequence[float],
     rules: Rules,
 ) -> list[Wait]:
@@ -231,7 +231,9 @@ def _waits_of_rate_limits(
 
     `round_robin` asks all of them then, and waits for the last; unless that is so long that the run would end.
     """
-    cooldowns_s = [(_cooldown_s(wish_s, policy, retry), wish_s is not None) for wish_s in wishes]
+    cooldowns_s = [
+        (_cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
+    ]
     cooldowns_s += [(left_s, False) for left_s in rested_s]
     waits = [_round_wait(*min(cooldowns_s), policy)]
     if rules.strategy == "round_robin":
@@ -264,18 +266,18 @@ def _with_damage(
         state = replace(state, chain=replace(chain, barred=chain.barred.union(hit)))
     if rules.strategy != "fallback":
         return state
-    end_s = now_s + _cooldown_s(failure.wish_s, policy, chain.retries + 1)
+    end_s = now_s + _cooldown_s(failure.requested_s, policy, chain.retries + 1)
     # What another key was told for itself still holds; the one that was asked has just heard anew.
     cooled = {route: max(end_s, state.releases_s.get(route, end_s)) for route in hit}
     return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})
 
 
-def _cooldown_s(wish_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
+def _cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
     """What the server asks for; else the policy's wait before the next retry, after the last one that one's, and
     without any the standard's first.
     """
-    if wish_s is not None:
-        return wish_s
+    if requested_s is not None:
+        return requested_s
     for retry in (next_retry, next_retry - 1):
         wait = policy.next_wait(retry, None, 0.0) if retry else None
         if isinstance(wait, Wait):

@@ -211,8 +211,8 @@ def test_requests_and_waits_are_exactly_what_the_pure_policy_says(
     for error in errors:
         if classify_error(error) is ErrorClass.PERMANENT:
             break
-        wish_s = error.retry_after if isinstance(error, HttpError) else None
-        decision = policy.next_wait(len(expected) + 1, wish_s, sum(expected))
+        requested_s = error.retry_after if isinstance(error, HttpError) else None
+        decision = policy.next_wait(len(expected) + 1, requested_s, sum(expected))
         if not isinstance(decision, Wait):
             break
         expected.append(decision.seconds)
