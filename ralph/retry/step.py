@@ -91,7 +91,7 @@ class Moment(Struct, frozen=True):
 def begin_chain(
     choice: TargetsState,
     rules: Rules,
-    targets: Sequence[Target],
+    targets: tuple[Target, ...],
     *,
     turn: int,
     attempts: int,
@@ -102,7 +102,7 @@ def begin_chain(
     Where the preferred target is not the one that is asked, and nobody has said so yet, an event does.
     """
     choice = begin(choice, rules, now_s)
-    state = RetryState(choice, rules, tuple(targets), turn, attempts)
+    state = RetryState(choice, rules, targets, turn, attempts)
     if choice.route.target in {rules.first, choice.announced}:
         return state, ()
     state = replace(state, choice=replace(choice, is_away=True))

@@ -187,6 +187,38 @@ def after_answer(
     return replace(state, is_away=True, announced=serving), "succeeded"
 
 
+def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsState, Rules]:
+    """That target comes first from now on. It is asked for by name: whatever it was left out for is forgotten."""
+    rules = replace(rules, first=first)
+    skipped = state.skipped.difference(rules.keys_of(first))
+    return replace(state, route=Route(first), skipped=skipped, is_away=False, announced=None), rules
+
+
+def forgiven(state: TargetsState) -> TargetsState:
+    """A new task: whoever was left out for the last one may be asked again."""
+    return replace(state, skipped=frozenset())
+
+
+def resumed(
+    state: TargetsState, rules: Rules, ends_s: Mapping[int, float], serving: int | None
+) -> TargetsState:
+    """As an earlier run left it: which targets cool down until when, on the run's clock, and which answered last."""
+    releases_s = {route: end_s for target, end_s in ends_s.items() for route in rules.keys_of(target)}
+    route = state.route if serving is None else Route(serving)
+    return replace(state, releases_s=releases_s, route=route, is_away=route.target != rules.first)
+
+
+def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
+    """When each target that cools down with all its keys is free again, on the run's clock."""
+    found = {}
+    for target in range(len(rules.key_counts)):
+        routes = rules.keys_of(target)
+        ends_s = [state.releases_s[route] for route in routes if route in state.releases_s]
+        if len(ends_s) == len(routes):
+            found[target] = min(ends_s)
+    return found
+
+
 def round_wait(
     policy: RetryPolicy,
     retry: int,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from ralph.agent.task import Run
 from ralph.conversation.messages import Conversation, user_message
@@ -76,7 +75,7 @@ def target(name: str, keys: int = 1, price: Price | None = None) -> Target:
 
 def asking(*key_counts: int) -> RetryState:
     """The first request of a chain is at work."""
-    targets = [target(name, keys) for name, keys in zip("abc", key_counts, strict=False)]
+    targets = tuple(target(name, keys) for name, keys in zip("abc", key_counts, strict=False))
     state, events = begin_chain(TargetsState(), Rules(key_counts), targets, turn=1, attempts=0, now_s=0.0)
     assert events == ()
     return asked(state, 1_000)
@@ -243,8 +242,7 @@ def test_the_longest_answer_is_that_of_the_first_request_whatever_the_roster_has
 
     class Learning(ScriptedClient):
         def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
-            roster.meter = roster.meter.counted(target.model, 10, 10)
-            roster.targets[0] = replace(target, context_window=5_000)
+            roster.learn_window(5_000, 10, conversation)
             return super().send_message(target, key, body)
 
     client = Learning([DOWN, HELLO, HELLO])
