@@ -2,7 +2,7 @@
 line and an exit code. What a command does lives elsewhere.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: typer would evaluate each annotation's text again, twice.
 
 import os
 import sys

@@ -3,7 +3,7 @@
 Refuses options of `ralph run` that choose a session or a result: both are the loop's.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: typer would evaluate each annotation's text again, twice.
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -202,7 +202,7 @@ def _refuse_all_but(allowed: tuple[str, ...], context: typer.Context, to_run: Fo
         raise UsageError(f"{says}: leave out {', '.join(spellings)}")
 
 
-def _limits(max_iterations: int | None, max_budget_usd: float | None, max_time: str | None) -> LoopLimits:
+def _limits(max_iterations: int | None, max_budget_usd: float | None, max_time: str | None) -> "LoopLimits":
     from ralph.loop.values import LoopLimits  # noqa: PLC0415 - not needed for --help
 
     check_settings({"limits.max_budget_usd": max_budget_usd})  # by the rule for a run
@@ -244,7 +244,7 @@ def _refuse_what_is_the_loops(to_run: ForRun) -> None:
 
 
 def _check_values(
-    flags: Mapping[str, object], values: Mapping[str, Any], directory: str | None
+    flags: "Mapping[str, object]", values: "Mapping[str, Any]", directory: str | None
 ) -> tuple[str, ...]:
     """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent.
 

@@ -39,10 +39,10 @@ CUSTOM_ONLY = ("retry.max_retries", "retry.base_delay_s", "retry.max_delay_s")
 
 # A repository may say these nowhere, at any depth, and is told where they can stand. `sandbox*`, which goes with them,
 # does not exist yet: such a file is told why it may not, and not that it is unknown.
-_AT_ANY_DEPTH: dict[str, tuple[str | None, ...]] = {
-    "base_url": ("ANTHROPIC_BASE_URL", "--base-url"),
-    "ca_file": ("SSL_CERT_FILE",),
-    "pass_env": ("--pass-env",),
+_AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
+    "base_url": BY_NAME["model.base_url"].places[::-1],
+    "ca_file": BY_NAME["model.ca_file"].places[::-1],
+    "pass_env": BY_NAME["tools.pass_env"].places[::-1],
     "headers": ("ANTHROPIC_CUSTOM_HEADERS",),
     "api_key_env": ("ANTHROPIC_API_KEY",),
     "price": (),
@@ -56,11 +56,7 @@ def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:
-        places: tuple[str | None, ...] = (known.variable, known.spelling)
-    elif key in _AT_ANY_DEPTH:
-        places = _AT_ANY_DEPTH[key]
-    elif whole_name == TARGETS or key.startswith("sandbox"):
-        places = ()
-    else:
-        return None
-    return tuple(place for place in places if place)
+        return known.places[::-1]
+    if key in _AT_ANY_DEPTH:
+        return _AT_ANY_DEPTH[key]
+    return () if whole_name == TARGETS or key.startswith("sandbox") else None

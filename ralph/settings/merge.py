@@ -423,7 +423,7 @@ def _targets(
     entries: tuple[TargetEntry, ...] = given[TARGETS].value
     first = flags.get("model.name")
     if first is not None:  # as it was typed: a target may be called what is an alias elsewhere
-        with _explained("--model", from_flag=True):
+        with _explained(BY_NAME["model.name"].spelling, from_flag=True):
             entries = with_first(entries, str(first).strip())
     if fallbacks:
         with _explained(BY_NAME[_FALLBACK].spelling, from_flag=True):
