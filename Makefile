@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test check format bench soak nemesis
+.PHONY: demo test check format settings-table bench soak nemesis
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -15,6 +15,10 @@ check:
 format:
 	.venv-dev/bin/ruff format .
 	.venv-dev/bin/ruff check --fix .
+
+# The table of keys in docs/settings.md, to be pasted there after a setting was added.
+settings-table:
+	@.venv-dev/bin/python -c "from ralph.settings.reference import reference_lines; print(*reference_lines(), sep='\n')"
 
 # Thousands of broken turns of the real program: about four minutes. SOAK="--seed 7", SOAK="--cuts", ...
 soak:

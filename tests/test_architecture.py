@@ -309,6 +309,7 @@ def test_help_is_answered_without_what_the_commands_do() -> None:
             "ralph.loop.command",
             "ralph.sessions.command",
             "ralph.cli.doctor",
+            "ralph.settings.tables",
             "ralph.output.narration",
         }
         & loaded

@@ -2,7 +2,7 @@
 line and an exit code. What a command does lives elsewhere.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: typer would evaluate each annotation's text again, twice.
 
 import os
 import sys
@@ -15,12 +15,12 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ralph.cli import options as opt
-from ralph.cli.lists import ListingCommand, prompt_not_in_list
+from ralph.cli.lists import prompt_not_in_list
 from ralph.cli.loop import INIT, LOOP_EPILOG, init, loop
-from ralph.cli.passed_on_command import SharingCommand
+from ralph.cli.loop_command import LoopCommand
 from ralph.cli.sessions import sessions
+from ralph.cli.setting_options import SettingCommand, list_flags, setting_flags
 from ralph.cli.values import (
-    TOOL_FLAGS,
     CannotError,
     absolute,
     check_partial_messages,
@@ -29,7 +29,6 @@ from ralph.cli.values import (
     report_wish,
     run_directories,
     session_options,
-    setting_flags,
     text_or_file,
     uuid_text,
     writable_file,
@@ -153,22 +152,13 @@ def _root(
         raise typer.Exit
 
 
-@app.command(cls=ListingCommand, short_help="Do one task, from a prompt to an outcome (the default).")
+@app.command(cls=SettingCommand, short_help="Do one task, from a prompt to an outcome (the default).")
 def run(
     context: typer.Context,
     prompt: opt.Prompt = None,
     *,
     prompt_file: opt.PromptFile = None,
     print_: opt.PrintOption = False,
-    model: opt.Model = None,
-    fallback_model: opt.FallbackModel = None,
-    base_url: opt.BaseUrl = None,
-    effort: opt.EffortOption = None,
-    max_tokens: opt.MaxTokens = None,
-    retry: opt.RetryOption = None,
-    max_turns: opt.MaxTurns = None,
-    max_budget_usd: opt.MaxBudget = None,
-    max_time: opt.MaxTime = None,
     input_format: opt.InputFormatOption = opt.InputFormat.TEXT,
     output_format: opt.OutputFormatOption = opt.OutputFormat.TEXT,
     include_partial_messages: opt.IncludePartialMessages = False,
@@ -182,10 +172,6 @@ def run(
     append_system_prompt_file: opt.AppendSystemPromptFile = None,
     json_schema: opt.JsonSchema = None,
     require_report: opt.RequireReport = False,
-    tools: opt.Tools = None,
-    allowed_tools: opt.AllowedTools = None,
-    disallowed_tools: opt.DisallowedTools = None,
-    pass_env: opt.PassEnv = None,
     directory: opt.Directory = None,
     add_dir: opt.AddDir = None,
     config: opt.Config = None,
@@ -220,25 +206,11 @@ def run(
     takes_messages = input_format is opt.InputFormat.STREAM_JSON
     if takes_messages and output_format is not opt.OutputFormat.STREAM_JSON:
         raise typer.BadParameter("stream-json needs --output-format stream-json", param_hint="--input-format")
-    flags = setting_flags(
-        model=model,
-        fallback_model=fallback_model,
-        base_url=base_url,
-        effort=effort,
-        max_tokens=max_tokens,
-        retry=retry,
-        max_turns=max_turns,
-        max_budget_usd=max_budget_usd,
-        max_time=max_time,
-        tools=tools,
-        allowed_tools=allowed_tools,
-        disallowed_tools=disallowed_tools,
-        pass_env=pass_env,
-    )
+    flags = setting_flags(context)
     has_prompt = (prompt, prompt_file, resume) != (None, None, None) or continue_ or takes_messages
     with prompt_not_in_list(context, has_prompt=has_prompt):
         writable = directories("--add-dir", add_dir)
-        check_settings({name: flags[name] for name in TOOL_FLAGS})
+        check_settings({name: flags[name] for name in list_flags()})
     return run_command(
         RunOptions(
             prompt=prompt,
@@ -279,29 +251,17 @@ def run(
 
 app.command(
     "loop",
-    cls=SharingCommand,
+    cls=LoopCommand,
     short_help="The outer loop: fresh runs until a check passes.",
     epilog=LOOP_EPILOG,
 )(loop)
 app.command(INIT, hidden=True)(init)
 
 
-@app.command(cls=ListingCommand, short_help="What is set, where that comes from, and what works.")
+@app.command(cls=SettingCommand, short_help="What is set, where that comes from, and what works.")
 def doctor(
+    context: typer.Context,
     *,
-    model: opt.Model = None,
-    fallback_model: opt.FallbackModel = None,
-    base_url: opt.BaseUrl = None,
-    effort: opt.EffortOption = None,
-    max_tokens: opt.MaxTokens = None,
-    retry: opt.RetryOption = None,
-    max_turns: opt.MaxTurns = None,
-    max_budget_usd: opt.MaxBudget = None,
-    max_time: opt.MaxTime = None,
-    tools: opt.Tools = None,
-    allowed_tools: opt.AllowedTools = None,
-    disallowed_tools: opt.DisallowedTools = None,
-    pass_env: opt.PassEnv = None,
     config: opt.Config = None,
     directory: opt.Directory = None,
     session_dir: opt.SessionDir = None,
@@ -316,21 +276,7 @@ def doctor(
     from ralph.cli.doctor import DoctorOptions, doctor_command  # noqa: PLC0415 - not needed for --help
 
     named = absolute(session_dir)
-    flags = setting_flags(
-        model=model,
-        fallback_model=fallback_model,
-        base_url=base_url,
-        effort=effort,
-        max_tokens=max_tokens,
-        retry=retry,
-        max_turns=max_turns,
-        max_budget_usd=max_budget_usd,
-        max_time=max_time,
-        tools=tools,
-        allowed_tools=allowed_tools,
-        disallowed_tools=disallowed_tools,
-        pass_env=pass_env,
-    )
+    flags = setting_flags(context)
     return doctor_command(
         DoctorOptions(
             settings=flags,

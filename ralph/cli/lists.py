@@ -1,4 +1,4 @@
-"""A typer command whose list options take several words, and what to say where a prompt was taken for one of them."""
+"""Options that take several words, for typer, and what to say where a prompt was taken for one of them."""
 
 from __future__ import annotations
 
@@ -8,38 +8,31 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from typer import BadParameter
-from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from typer._click import Context, Parameter
 
 _KEY = "ralph.last_list"
-_LISTS = ("tools", "allowed_tools", "disallowed_tools", "add_dir")
-"""By the names of parameters. Claude Code's other lists do not exist here, and ralph's own take a word each."""
 
 
-class ListingCommand(TyperCommand):
-    """Leaves `last_list` in its context."""
+def spread(
+    words: Sequence[str], parameters: Iterable[Parameter], lists: Collection[str]
+) -> tuple[list[str], str | None]:
+    """Each word of a list under its option, and the list that reaches to the end of the line, if one does.
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        words, last = spread(args, self.get_params(ctx))
-        ctx.meta[_KEY] = last
-        return super().parse_args(ctx, words)
-
-
-def spread(words: Sequence[str], parameters: Iterable[Parameter]) -> tuple[list[str], str | None]:
-    """Each word of a list under its option, and the list that reaches to the end of the line, if one does."""
+    `lists`: names of parameters.
+    """
     from ralph.cli.list_options import EmptyListError, spread_lists  # noqa: PLC0415 - not needed for --help
 
     known = list(parameters)
-    lists = {spelling for one in known if one.name in _LISTS for spelling in one.opts}
+    of_lists = {spelling for one in known if one.name in lists for spelling in one.opts}
     try:
-        found = spread_lists(words, spellings(known), lists)
+        found = spread_lists(words, spellings(known), of_lists)
     except EmptyListError as error:
         raise TyperException(f'{error} needs a word at least; {error} "" is an empty list') from None
     return list(found.words), found.last_list

@@ -3,7 +3,7 @@
 Refuses options of `ralph run` that choose a session or a result: both are the loop's.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: typer would evaluate each annotation's text again, twice.
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,8 @@ import typer
 
 from ralph.cli import options as opt
 from ralph.cli.lists import prompt_not_in_list
-from ralph.cli.passed_on_command import PassedOn, given, passed_on
+from ralph.cli.loop_command import REFUSED, ForRun, LoopCommand, for_run
+from ralph.cli.setting_options import names, setting_flags
 from ralph.cli.values import (
     CannotError,
     absolute,
@@ -19,10 +20,8 @@ from ralph.cli.values import (
     check_settings,
     directories,
     duration,
-    names,
     permission_mode,
     report_wish,
-    setting_flags,
     text_or_file,
     whole,
     working_directory,
@@ -50,15 +49,6 @@ Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without 
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
-# By the names of `run`'s parameters.
-_REFUSED = {
-    "resume": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
-    "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
-    "session_id": "each iteration has a session and an id of its own",
-    "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
-    "settings_fd": "the loop hands its settings on itself",
-    "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
-}
 _WHAT_NEXT = """
 Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
   ralph loop -f PROMPT_plan.md --max-iterations 3
@@ -150,14 +140,13 @@ def loop(
     What an iteration leaves in the directory (code, commits, a plan file) is what the next one begins with. Done is
     what --until says and progress what git sees, never what the model says; an API that is down is waited for.
 
-    Every option of `ralph run` may be given too and goes to each iteration (--model, --max-turns, -q ...), except
-    those that choose a session. `ralph loop init` writes prompts to begin with.
+    The options of `ralph run` go to each iteration. `ralph loop init` writes prompts to begin with.
     """
     from ralph.loop.command import loop_command  # noqa: PLC0415 - the same
     from ralph.loop.options import LoopOptions, PromptWish  # noqa: PLC0415 - the same
     from ralph.loop.values import LoopPlan  # noqa: PLC0415 - not needed for --help
 
-    to_run = passed_on(context)
+    to_run = for_run(context)
     if status:
         _refuse_all_but(_STATUS_TAKES, context, to_run, "--status shows the loop of a directory (--cd)")
         from ralph.loop.status import loop_status  # noqa: PLC0415 - not needed for a loop
@@ -175,7 +164,7 @@ def loop(
         return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
     _refuse_what_is_the_loops(to_run)
     with prompt_not_in_list(context, has_prompt=prompt is not None or prompt_file is not None):
-        added_directories = _check_values(to_run.values, directory)
+        added_directories = _check_values(setting_flags(context), to_run.values, directory)
     check_timeout_s = _check_timeout_s(until, until_timeout, at_least_once=at_least_once)
     if plan_file is not None and not plan_file.strip():
         raise typer.BadParameter("is empty", param_hint="--plan-file")
@@ -190,7 +179,7 @@ def loop(
         config_file=absolute(to_run.values["config"]),
         metrics_file=absolute(to_run.values["metrics_file"]),
         added_directories=added_directories,
-        pass_env=names(to_run.values["pass_env"]) or (),
+        pass_env=names(to_run.values["pass_env"] or []),
         is_quiet=to_run.values["quiet"],
         session_directory=absolute(to_run.values["session_dir"]),
         until=until,
@@ -204,14 +193,16 @@ def loop(
     return loop_command(LoopOptions(plan, prompt_wish=PromptWish(prompt, absolute(prompt_file))))
 
 
-def _refuse_all_but(allowed: tuple[str, ...], context: typer.Context, to_run: PassedOn, says: str) -> None:
-    spellings = [spelling for name, spelling in given(context).items() if name not in allowed]
+def _refuse_all_but(allowed: tuple[str, ...], context: typer.Context, to_run: ForRun, says: str) -> None:
+    assert isinstance(context.command, LoopCommand)  # noqa: S101 - `cli/app.py` says so
+    own = context.command.given(context)
+    spellings = [spelling for name, spelling in own.items() if name not in allowed]
     spellings += to_run.given.values()
     if spellings:
         raise UsageError(f"{says}: leave out {', '.join(spellings)}")
 
 
-def _limits(max_iterations: int | None, max_budget_usd: float | None, max_time: str | None) -> LoopLimits:
+def _limits(max_iterations: int | None, max_budget_usd: float | None, max_time: str | None) -> "LoopLimits":
     from ralph.loop.values import LoopLimits  # noqa: PLC0415 - not needed for --help
 
     check_settings({"limits.max_budget_usd": max_budget_usd})  # by the rule for a run
@@ -244,37 +235,23 @@ def _refuse_command_word(prompt: str) -> None:
         raise UsageError(instead)
 
 
-def _refuse_what_is_the_loops(to_run: PassedOn) -> None:
+def _refuse_what_is_the_loops(to_run: ForRun) -> None:
     for name, spelling in to_run.given.items():
-        if name in _REFUSED:
-            raise UsageError(f"{spelling} is not for a loop: {_REFUSED[name]}")
+        if name in REFUSED:
+            raise UsageError(f"{spelling} is not for a loop: {REFUSED[name]}")
     if to_run.values["input_format"] == opt.InputFormat.STREAM_JSON:
         raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
 
 
-def _check_values(values: Mapping[str, Any], directory: str | None) -> tuple[str, ...]:
+def _check_values(
+    flags: "Mapping[str, object]", values: "Mapping[str, Any]", directory: str | None
+) -> tuple[str, ...]:
     """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent.
 
-    `directory`: that of `--cd`. Each iteration reads its files again, and a pipe can be read once.
+    `flags`: of settings. `directory`: that of `--cd`. Each iteration reads its files again, and a pipe can be read once.
     Gives the directories that an iteration may write to besides the working directory.
     """
-    check_settings(
-        setting_flags(
-            model=values["model"],
-            fallback_model=values["fallback_model"],
-            base_url=values["base_url"],
-            effort=values["effort"],
-            max_tokens=values["max_tokens"],
-            retry=values["retry"],
-            max_turns=values["max_turns"],
-            max_budget_usd=None,
-            max_time=None,
-            tools=values["tools"],
-            allowed_tools=values["allowed_tools"],
-            disallowed_tools=values["disallowed_tools"],
-            pass_env=values["pass_env"],
-        )
-    )
+    check_settings(flags)
     check_partial_messages(is_asked=values["include_partial_messages"], output_format=values["output_format"])
     for name in ("system", "append_system"):
         text, file = values[f"{name}_prompt"], values[f"{name}_prompt_file"]

@@ -1,4 +1,4 @@
-"""The options of `ralph run`: spelling, help and type of each. What they do is `cli.run`'s and further in."""
+"""The options of `ralph run` that are no settings: spelling, help and type of each. The others stand in the table of settings."""
 
 import enum
 from typing import Annotated
@@ -17,20 +17,6 @@ class InputFormat(enum.StrEnum):
     STREAM_JSON = "stream-json"
 
 
-class Effort(enum.StrEnum):
-    LOW = "low"
-    MEDIUM = "medium"
-    HIGH = "high"
-    XHIGH = "xhigh"
-    MAX = "max"
-
-
-class Retry(enum.StrEnum):
-    STANDARD = "standard"
-    PATIENT = "patient"
-    OFF = "off"
-
-
 class DemoScenario(enum.StrEnum):
     FIX = "fix"
     FALLBACK = "fallback"
@@ -47,52 +33,6 @@ PromptFile = Annotated[
 ]
 PrintOption = Annotated[
     bool, typer.Option("--print", "-p", help="Accepted: ralph always prints the result and exits.")
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="NAME",
-        help="Model id, or opus, sonnet, haiku; where [[targets]] are set, the one to ask first. "
-        "Default: sonnet.",
-    ),
-]
-FallbackModel = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fallback-model",
-        metavar="NAMES",
-        help="Ask these while the model is overloaded or out of reach, in this order (commas; names of "
-        "[[targets]] where they are set).",
-    ),
-]
-BaseUrl = Annotated[
-    str | None,
-    typer.Option("--base-url", metavar="URL", help="Any server that speaks the Messages API."),
-]
-EffortOption = Annotated[Effort | None, typer.Option("--effort", help="How hard the model thinks.")]
-MaxTokens = Annotated[
-    int | None, typer.Option("--max-tokens", metavar="N", help="Longest single answer. Default: 32000.")
-]
-RetryOption = Annotated[
-    Retry | None,
-    typer.Option("--retry", help="After API failures: standard (4 retries, 30 s), patient (8 hours), off."),
-]
-MaxTime = Annotated[
-    str | None,
-    typer.Option("--max-time", metavar="TIME", help="End the run after 90s, 30m, 1h30m (exit 124)."),
-]
-MaxTurns = Annotated[
-    int | None,
-    typer.Option(
-        "--max-turns", metavar="N", help="End after N turns; the last one is for a closing answer (exit 3)."
-    ),
-]
-MaxBudget = Annotated[
-    float | None,
-    typer.Option(
-        "--max-budget-usd", metavar="USD", help="Never spend more; looked at before each request (exit 3)."
-    ),
 ]
 JsonSchema = Annotated[
     str | None,
@@ -144,34 +84,6 @@ AppendSystemPrompt = Annotated[
 ]
 AppendSystemPromptFile = Annotated[
     str | None, typer.Option("--append-system-prompt-file", metavar="PATH", help="The same, from a file.")
-]
-Tools = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tools",
-        metavar="NAMES...",
-        help='Exactly these of Read, Write, Edit, Bash, Glob, Grep; "" for none, default for all. This list and the '
-        "next ones take all words up to the next option, or a,b: put the prompt before them.",
-    ),
-]
-AllowedTools = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allowed-tools",
-        "--allowedTools",
-        metavar="NAMES...",
-        help="Only these, and the read-only ones: Read, Glob, Grep.",
-    ),
-]
-DisallowedTools = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--disallowed-tools", "--disallowedTools", metavar="NAMES...", help="Take these tools away."
-    ),
-]
-PassEnv = Annotated[
-    list[str] | None,
-    typer.Option("--pass-env", metavar="NAME", help="Let tools see this variable though it looks secret."),
 ]
 Directory = Annotated[str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")]
 AddDir = Annotated[

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ralph.values.permission_mode import PermissionMode
 
 
-TOOL_FLAGS = ("tools.exact", "tools.allowed", "tools.disallowed")
-"""Settings whose flags are lists."""
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
 """Larger than any context window."""
 
@@ -31,13 +29,6 @@ class CannotError(Exception):
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
         self.outcome = outcome
-
-
-def names(values: list[str] | None) -> tuple[str, ...] | None:
-    """Names separated by commas or spaces, in one value or several; None when the option was not given."""
-    from ralph.settings.checks import split_names  # noqa: PLC0415 - not needed for --help
-
-    return tuple(name for value in values for name in split_names(value)) if values else None
 
 
 def uuid_text(text: str | None) -> str | None:
@@ -218,42 +209,8 @@ def session_options(
     return SessionOptions(session_id, goes_on, resume, forks, Path(directory) if directory else None, is_kept)
 
 
-def setting_flags(
-    *,
-    model: str | None,
-    fallback_model: list[str] | None,
-    base_url: str | None,
-    effort: str | None,
-    max_tokens: int | None,
-    retry: str | None,
-    max_turns: int | None,
-    max_budget_usd: float | None,
-    max_time: str | None,
-    tools: list[str] | None,
-    allowed_tools: list[str] | None,
-    disallowed_tools: list[str] | None,
-    pass_env: list[str] | None,
-) -> dict[str, object]:
-    """Options under the names of their settings; None: not given."""
-    return {
-        "model.name": model,
-        "model.fallback": ",".join(fallback_model) if fallback_model else None,
-        "model.base_url": base_url,
-        "model.effort": str(effort) if effort else None,
-        "model.max_tokens": max_tokens,
-        "retry.policy": str(retry) if retry else None,
-        "limits.max_turns": max_turns,
-        "limits.max_budget_usd": max_budget_usd,
-        "limits.max_time_s": max_time,
-        "tools.exact": names(tools),
-        "tools.allowed": names(allowed_tools),
-        "tools.disallowed": names(disallowed_tools),
-        "tools.pass_env": names(pass_env),
-    }
-
-
 def check_settings(flags: Mapping[str, object]) -> None:
-    """What the run says of them when it reads its settings, said now. `flags` as `setting_flags` gives them."""
+    """What the run says of them when it reads its settings, said now. `flags`: by the settings' names; None: not given."""
     from ralph.settings.keys import BY_NAME  # noqa: PLC0415 - not needed for --help
 
     for name, value in flags.items():
@@ -262,4 +219,4 @@ def check_settings(flags: Mapping[str, object]) -> None:
         try:
             BY_NAME[name].check(value)
         except ValueError as error:
-            raise UsageError(f"{BY_NAME[name].flag} {error}") from None
+            raise UsageError(f"{BY_NAME[name].spelling} {error}") from None

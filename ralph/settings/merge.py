@@ -29,15 +29,12 @@ from ralph.settings.keys import (
     ALLOWED,
     BY_NAME,
     CUSTOM_ONLY,
-    EXACT_TOOLS,
-    FALLBACK,
     KEYS,
-    TABLES,
     TARGETS,
-    Key,
     other_places,
 )
 from ralph.settings.tables import (
+    TABLES,
     ClockSettings,
     ModelSettings,
     Remark,
@@ -68,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ralph.conversation.target import Target
+    from ralph.settings.rows import Key
     from ralph.settings.targets import TargetEntry
 
 __all__ = [
@@ -87,7 +85,8 @@ __all__ = [
 ]
 
 
-_TOOL_LISTS = (EXACT_TOOLS.name, "tools.allowed", "tools.disallowed")
+_FALLBACK = "model.fallback"
+_TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
 class SettingsError(Exception):
@@ -150,7 +149,6 @@ def load_settings(
     all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
     settings = Settings(
         **tables,
-        exact_tools=given[EXACT_TOOLS.name].value if EXACT_TOOLS.name in given else None,
         targets=_targets(tables["model"], flags, given, access, environment, first_model=first),
         aliases=access.aliases,
         credential=access.credential,
@@ -175,7 +173,9 @@ def load_settings(
 
 
 def _table(table: str, given: _Layer) -> Any:
-    return TABLES[table](**{key: _given_or_default(given, f"{table}.{key}").value for key in ALLOWED[table]})
+    return TABLES[table](
+        **{key: _given_or_default(given, f"{table}.{key}").value for key in TABLES[table].__struct_fields__}
+    )
 
 
 def _given_or_default(given: _Layer, name: str) -> _Given:
@@ -277,7 +277,7 @@ def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
         if isinstance(raw, (list, tuple)):
             raw = [part for one in raw for part in split_names(one)]  # noqa: PLW2901 - the same, in pieces
         layer[name] = _checked(
-            key, raw, f"flag {key.flag}", says=str(key.flag), directory=cwd, from_flag=True
+            key, raw, f"flag {key.spelling}", says=key.spelling, directory=cwd, from_flag=True
         )
     return layer
 
@@ -416,17 +416,17 @@ def _targets(
     *,
     first_model: NamedModel,
 ) -> tuple[Target, ...]:
-    fallbacks = given[FALLBACK.name].value if FALLBACK.name in given else ()
+    fallbacks = given[_FALLBACK].value if _FALLBACK in given else ()
     if TARGETS not in given:
-        with _explained(str(FALLBACK.flag), from_flag=True):
+        with _explained(BY_NAME[_FALLBACK].spelling, from_flag=True):
             return implicit_targets(model, first_model, fallbacks, access)
     entries: tuple[TargetEntry, ...] = given[TARGETS].value
     first = flags.get("model.name")
     if first is not None:  # as it was typed: a target may be called what is an alias elsewhere
-        with _explained("--model", from_flag=True):
+        with _explained(BY_NAME["model.name"].spelling, from_flag=True):
             entries = with_first(entries, str(first).strip())
     if fallbacks:
-        with _explained(str(FALLBACK.flag), from_flag=True):
+        with _explained(BY_NAME[_FALLBACK].spelling, from_flag=True):
             entries = with_fallbacks(entries, fallbacks)
     if flags.get("model.max_tokens") is not None:  # typed just now, it is meant for whoever is asked
         entries = tuple(replace(entry, max_tokens=None) for entry in entries)

@@ -1,17 +1,22 @@
-"""The settings as values: one Struct for each table, and all of them together.
+"""The table of settings: one field for each, with its type, its default and its row, and all of them together.
 
-Refuses to know where a value came from or what it may be: `ralph/settings/merge.py` reads them.
+A new setting is one such field; flags, variables, keys of files, doctor's listing and docs/settings.md come of it.
+Refuses to know where a value came from: `ralph/settings/merge.py` reads them.
 """
+# No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
-from __future__ import annotations
-
+from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct, field
 
 from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
+from ralph.settings import checks as must_be
+from ralph.settings import tightening as may
+from ralph.settings.rows import Flag, Key, Takes
 from ralph.values.credentials import NO_HEADERS, Secret, secret_header_values
 from ralph.values.endpoint import DEFAULT_BASE_URL
 from ralph.values.limits import LimitSettings
@@ -19,9 +24,6 @@ from ralph.values.models import ALIASES, DEFAULT_MAX_TOKENS, USUAL_MODEL
 from ralph.values.tool_choice import enabled_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from ralph.conversation.target import Target
     from ralph.values.credentials import Credential, Headers
     from ralph.values.models import NamedModel
@@ -33,71 +35,313 @@ REVERTS = ("cooldown-expiry", "never")
 
 
 class ModelSettings(Struct, frozen=True):
-    name: str = USUAL_MODEL
+    name: Annotated[
+        str,
+        Key(
+            must_be.text,
+            "an id, or a [short name](models.md)",
+            Flag(
+                "--model",
+                "Model id, or opus, sonnet, haiku; where [[targets]] are set, the one to ask first. Default: sonnet.",
+                "NAME",
+            ),
+            "ANTHROPIC_MODEL",
+            in_repository=may.ANY,
+        ),
+    ] = USUAL_MODEL
     """The model's id; aliases are resolved, unless there are targets, which it does not choose."""
-    max_tokens: int = DEFAULT_MAX_TOKENS
+    fallback: Annotated[
+        tuple[str, ...],
+        Key(
+            must_be.comma_separated,
+            "models or targets to ask while the first is overloaded; what stands in a file for good is a target",
+            Flag(
+                "--fallback-model",
+                "Ask these while the model is overloaded or out of reach, in this order (commas; names of [[targets]] "
+                "where they are set).",
+                "NAMES",
+                Takes.JOINED,
+            ),
+            is_in_files=False,
+        ),
+    ] = ()
+    """As they were typed; empty: none is."""
+    max_tokens: Annotated[
+        int,
+        Key(
+            must_be.whole(1),
+            "largest answer, 1 or more; lowered to the model's maximum",
+            Flag("--max-tokens", "Longest single answer. Default: 32000.", "N", Takes.WHOLE_NUMBER),
+            in_repository=may.ANY,
+        ),
+    ] = DEFAULT_MAX_TOKENS
     """Largest answer in tokens, >= 1; `models.max_tokens_for` lowers it to what the model is known for."""
-    effort: str | None = None
+    effort: Annotated[
+        str | None,
+        Key(
+            must_be.one_of(*EFFORTS),
+            "`low`, `medium`, `high`, `xhigh`, `max`; none: the API's choice",
+            Flag("--effort", "How hard the model thinks.", choices=EFFORTS),
+            in_repository=may.ANY,
+        ),
+    ] = None
     """One of `EFFORTS`; None: the API's own choice."""
-    base_url: str = DEFAULT_BASE_URL
+    base_url: Annotated[
+        str,
+        Key(
+            must_be.base_url,
+            "a closing `/`, `/v1` or `/v1/messages` does not matter; no user, password, query",
+            Flag("--base-url", "Any server that speaks the Messages API.", "URL"),
+            "ANTHROPIC_BASE_URL",
+        ),
+    ] = DEFAULT_BASE_URL
     """As `values/endpoint.normal_base_url` makes it."""
-    ca_file: Path | None = None
+    ca_file: Annotated[
+        Path | None,
+        Key(
+            must_be.path,
+            "PEM file of certificate authorities, in a file relative to that file",
+            variable="SSL_CERT_FILE",
+        ),
+    ] = None
     """PEM file of trusted certificate authorities, absolute; None: the usual ones. Not checked to exist."""
 
 
 class RetrySettings(Struct, frozen=True):
-    policy: str = "standard"
+    policy: Annotated[
+        str,
+        Key(
+            must_be.one_of(*RETRY_POLICIES),
+            "`standard`, `patient`, `off`, `custom`",
+            Flag(
+                "--retry",
+                "After API failures: standard (4 retries, 30 s), patient (8 hours), off.",
+                choices=("standard", "patient", "off"),
+            ),
+            in_repository=may.FEWER_RETRIES,
+        ),
+    ] = "standard"
     """One of `RETRY_POLICIES`. The three numbers count for "custom" only."""
-    strategy: str = "fallback"
+    strategy: Annotated[
+        str,
+        Key(
+            must_be.one_of(*STRATEGIES),
+            "with several targets: `fallback` (the first that is not cooling down) or `round_robin`",
+        ),
+    ] = "fallback"
     """One of `STRATEGIES`: which of several targets is asked."""
-    revert: str = "cooldown-expiry"
+    revert: Annotated[
+        str,
+        Key(must_be.one_of(*REVERTS), "back to an earlier target when its cooldown ends, or `never`"),
+    ] = "cooldown-expiry"
     """One of `REVERTS`: when "fallback" goes back to an earlier target."""
-    enabled: bool = True
+    enabled: Annotated[bool, Key(must_be.boolean, "`false`: nothing is retried")] = True
     """False: nothing is retried, whatever the policy."""
-    max_retries: int = 4
+    max_retries: Annotated[int, Key(must_be.whole(0), "custom only; 0: none")] = 4
     """Retries after the first call; 0: none."""
-    base_delay_s: float = 2
+    base_delay_s: Annotated[float, Key(must_be.seconds, "custom only; doubled for each further retry")] = 2
     """Seconds before the first retry, doubled for each further one; 0: retry at once."""
-    max_delay_s: float = 300
+    max_delay_s: Annotated[float, Key(must_be.seconds_or_none, "custom only; 0 or less: no maximum")] = 300
     """A wait over so many seconds ends the chain; 0 or less: no maximum."""
 
 
 class ClockSettings(ClockLimits, frozen=True):
-    heartbeat_s: float = 30.0
+    heartbeat_s: Annotated[
+        float, Key(must_be.seconds, "without anything to show until a heartbeat", in_repository=may.SMALLER)
+    ] = 30.0
     """Seconds without anything to show until a heartbeat says what is awaited; 0: no heartbeats."""
-    input_s: float = 60.0
+    input_s: Annotated[
+        float,
+        Key(
+            must_be.seconds,
+            "a pipe on standard input or named by `-f`, until its first byte; then to its end; 0: no limit",
+            in_repository=may.SMALLER,
+        ),
+    ] = 60.0
     """Seconds until a pipe on standard input has given its first byte; 0: it is waited for without a limit."""
 
 
 class SessionSettings(Struct, frozen=True):
-    keep_days: int = 30
+    keep_days: Annotated[
+        int,
+        Key(
+            must_be.whole(0),
+            "journals that nothing was written to for so long are removed; 0: none is ([sessions](sessions.md))",
+        ),
+    ] = 30
     """Journals that nothing was written to for so many days are removed; 0: none is."""
-    keep_mb: int = 1000
+    keep_mb: Annotated[
+        int,
+        Key(must_be.whole(0), "megabytes of journals beyond which the oldest are removed; 0: none is"),
+    ] = 1000
     """Megabytes of journals beyond which the oldest are removed; 0: none is."""
 
 
 class ToolsSettings(Struct, frozen=True):
-    allowed: tuple[str, ...] | None = None
+    exact: Annotated[
+        tuple[str, ...] | None,
+        Key(
+            must_be.exact_tools,
+            "these tools and no others; it is about one run",
+            Flag(
+                "--tools",
+                'Exactly these of Read, Write, Edit, Bash, Glob, Grep; "" for none, default for all. This list and the '
+                "next ones take all words up to the next option, or a,b: put the prompt before them.",
+                "NAMES...",
+                Takes.WORDS,
+            ),
+            is_in_files=False,
+        ),
+    ] = None
+    """These and no others; None: not given."""
+    allowed: Annotated[
+        tuple[str, ...] | None,
+        Key(
+            must_be.tool_names,
+            "these and the read-only ones (`Read`, `Glob`, `Grep`); none given: all",
+            Flag(
+                "--allowed-tools",
+                "Only these, and the read-only ones: Read, Glob, Grep.",
+                "NAMES...",
+                Takes.WORDS,
+                other_spellings=("--allowedTools",),
+            ),
+            in_repository=may.NARROWS,
+        ),
+    ] = None
     """Names that `tool_choice` knows: these and the read-only ones. None: all."""
-    disallowed: tuple[str, ...] = ()
+    disallowed: Annotated[
+        tuple[str, ...],
+        Key(
+            must_be.tool_names,
+            "tools that are taken away",
+            Flag(
+                "--disallowed-tools",
+                "Take these tools away.",
+                "NAMES...",
+                Takes.WORDS,
+                other_spellings=("--disallowedTools",),
+            ),
+            in_repository=may.ADDS,
+        ),
+    ] = ()
     """Names that are taken away; empty: none is."""
-    bash_timeout_s: float = 120
+    bash_timeout_s: Annotated[
+        float,
+        Key(
+            must_be.positive_seconds,
+            "for a command when the model names no time; more than 0",
+            variable="BASH_DEFAULT_TIMEOUT_MS",
+            read=must_be.milliseconds,
+        ),
+    ] = 120
     """Seconds a command gets when the model names no time; > 0, at most `bash_max_timeout_s`."""
-    bash_max_timeout_s: float = 600
+    bash_max_timeout_s: Annotated[
+        float,
+        Key(
+            must_be.positive_seconds,
+            "for a command at most; a longer wish of the model is clamped",
+            variable="BASH_MAX_TIMEOUT_MS",
+            read=must_be.milliseconds,
+        ),
+    ] = 600
     """Seconds a command gets at most; a longer wish of the model is clamped. > 0."""
-    max_output_bytes: int = 30_000
+    max_output_bytes: Annotated[
+        int,
+        Key(
+            must_be.whole(1),
+            "of a tool's output that reach the model; 1 or more",
+            variable="BASH_MAX_OUTPUT_LENGTH",
+            read=must_be.number,
+        ),
+    ] = 30_000
     """Bytes of a tool's output that reach the model; >= 1."""
-    pass_env: tuple[str, ...] = ()
+    pass_env: Annotated[
+        tuple[str, ...],
+        Key(
+            must_be.variable_names,
+            "variables that tools see although they look like credentials",
+            Flag("--pass-env", "Let tools see this variable though it looks secret.", "NAME", Takes.NAMES),
+        ),
+    ] = ()
     """Variables that tools see although they look like credentials; empty: none."""
 
 
 class LoopSettings(Struct, frozen=True):
     """Of `ralph loop`; the defaults are those of `--retry patient`."""
 
-    outage_waits_s: tuple[float, ...] = PATIENT_SCHEDULE_S
+    outage_waits_s: Annotated[
+        tuple[float, ...],
+        Key(
+            must_be.list_of_seconds,
+            "`ralph loop` waits so long after the first, second, ... exit 75 in a row; the last is repeated "
+            "([loop](loop.md))",
+        ),
+    ] = PATIENT_SCHEDULE_S
     """Seconds to wait after the first, second, ... iteration in a row that ended with exit 75, the last repeated."""
-    outage_budget_s: float = PATIENT_BUDGET_S
+    outage_budget_s: Annotated[
+        float,
+        Key(must_be.positive_seconds, "such waits in a row together; then the loop ends with 75"),
+    ] = PATIENT_BUDGET_S
     """Seconds that such waits in a row may take together; > 0."""
+
+
+TABLES: dict[str, type[Struct]] = {
+    "model": ModelSettings,
+    "retry": RetrySettings,
+    "limits": LimitSettings,
+    "clocks": ClockSettings,
+    "sessions": SessionSettings,
+    "tools": ToolsSettings,
+    "loop": LoopSettings,
+}
+
+OF_OTHER_ROOMS = {
+    "limits.max_turns": Key(
+        must_be.whole(1),
+        "turns that one task may take (exit 3); the last one is for a closing answer",
+        Flag(
+            "--max-turns",
+            "End after N turns; the last one is for a closing answer (exit 3).",
+            "N",
+            Takes.WHOLE_NUMBER,
+        ),
+        in_repository=may.SMALLER,
+    ),
+    "limits.max_budget_usd": Key(
+        must_be.positive_dollars,
+        "dollars that the process may spend (exit 3); looked at before each request, at its worst case",
+        Flag(
+            "--max-budget-usd",
+            "Never spend more; looked at before each request (exit 3).",
+            "USD",
+            Takes.NUMBER,
+        ),
+        in_repository=may.SMALLER,
+    ),
+    "limits.max_time_s": Key(
+        must_be.duration,
+        'the run ends after so long (exit 124); also as text: `"30m"`, `"1h30m"`',
+        Flag("--max-time", "End the run after 90s, 30m, 1h30m (exit 124).", "TIME"),
+        in_repository=may.SMALLER,
+    ),
+    "clocks.connect_s": Key(
+        must_be.seconds,
+        "name lookup, TCP and TLS; here and in the next five 0 is off",
+        in_repository=may.SMALLER,
+    ),
+    "clocks.first_byte_s": Key(
+        must_be.seconds, "from the open connection to the answer's first byte", in_repository=may.SMALLER
+    ),
+    "clocks.bytes_idle_s": Key(must_be.seconds, "without a byte; pings count", in_repository=may.SMALLER),
+    "clocks.progress_idle_s": Key(
+        must_be.seconds,
+        "without an event that says something; pings do not count",
+        in_repository=may.SMALLER,
+    ),
+    "clocks.response_s": Key(must_be.seconds, "one answer from beginning to end", in_repository=may.SMALLER),
+}
+"""Rows of the fields of `LimitSettings` and `ClockLimits`, whose rooms know nothing of settings."""
 
 
 class Remark(Struct, frozen=True):
@@ -114,15 +358,13 @@ class Settings(Struct, frozen=True):
     sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()
     loop: LoopSettings = LoopSettings()
-    exact_tools: tuple[str, ...] | None = None
-    """`--tools`: these and no others; None: not given."""
-    targets: tuple[Target, ...] = ()
+    targets: "tuple[Target, ...]" = ()
     """Who is asked, the first first; `load_settings` gives at least one."""
-    aliases: Mapping[str, NamedModel] = field(default_factory=lambda: ALIASES)
+    aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)
     """What short names of models stand for at the endpoint of the environment."""
-    credential: Credential | None = None
+    credential: "Credential | None" = None
     """Of the environment. None: requests carry no key (a local server)."""
-    custom_headers: Headers = NO_HEADERS
+    custom_headers: "Headers" = NO_HEADERS
     """Sent with every request."""
     key_variables: frozenset[str] = frozenset()
     """Named by any `api_key_env`: tools do not see them, however short what they hold is."""
@@ -137,7 +379,7 @@ class Settings(Struct, frozen=True):
     @property
     def enabled_tools(self) -> tuple[str, ...]:
         """What of ralph's tools a run may have."""
-        return enabled_tools(self.exact_tools, self.tools.allowed, self.tools.disallowed)
+        return enabled_tools(self.tools.exact, self.tools.allowed, self.tools.disallowed)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,13 +20,10 @@ from typer.main import get_command
 import ralph.loop.command
 import ralph.loop.status
 from ralph.cli.app import app, run_cli
-from ralph.cli.lists import spellings
-from ralph.cli.passed_on import UnknownOptionError, split_arguments
+from ralph.cli.loop_command import REFUSED as NOT_FOR_A_LOOP
+from ralph.cli.loop_command import LoopCommand
 from ralph.loop.options import LoopOptions, PromptWish
 from ralph.loop.values import LoopLimits, LoopPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @pytest.fixture
@@ -140,6 +138,7 @@ REFUSED = {
     "driven": (["--input-format", "stream-json"], "--input-format stream-json is not for a loop"),
     "unknown option": (["--max-iteration", "3"], "No such option: --max-iteration (Possible options: --max-iter"),
     "unknown short option": (["-qz"], "No such option: -z"),
+    "near an option of run": (["--modle", "x"], "No such option: --modle (Possible options: --model"),
     "option of run without its value": (["--model"], "--model"),
     "unknown effort": (["--effort", "huge"], "'huge'"),
     "no number of turns": (["--max-turns", "many"], "'many'"),
@@ -234,33 +233,23 @@ def test_a_working_directory_that_is_gone_is_exit_74(asked, capfd, tmp_path, mon
     monkeypatch.chdir(tmp_path)
 
 
-# --- Who reads what, against one parser that knows all of it
+# --- Who gets what of one command line
 
 
-def _parameters() -> tuple[list[Any], list[Any]]:
-    """Of `loop`, help included, and the options of `run`."""
+def _commands() -> tuple[LoopCommand, TyperCommand, Any]:
+    """`loop`, `run`, and a context of `loop`."""
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     loop, run = group.commands["loop"], group.commands["run"]
-    options = [parameter for parameter in run.params if parameter.param_type_name == "option"]
-    return loop.get_params(_context(loop)), options
+    assert isinstance(loop, LoopCommand)
+    assert isinstance(run, TyperCommand)
+    above = group.context_class(group, help_option_names=["-h", "--help"])
+    return loop, run, loop.context_class(loop, parent=above)
 
 
-def _context(command: Any) -> Any:
-    return command.context_class(command, help_option_names=["-h", "--help"])
-
-
-def _parsed(parameters: list[Any], words: Iterable[str]) -> tuple[dict[str, Any], list[str]] | None:
-    """Values by name, and what is left; None: typer's parser refuses it."""
-    command = TyperCommand("any", params=parameters, add_help_option=False)
-    try:
-        values, left, _ = command.make_parser(_context(command)).parse_args(list(words))
-    except TyperException:
-        return None
-    return {name: value for name, value in values.items() if value is not None}, left
-
-
-OF_LOOP, OF_RUN = _parameters()
+LOOP, RUN, CONTEXT = _commands()
+OF_LOOP = [one for one in LOOP.get_params(CONTEXT) if one not in RUN.get_params(CONTEXT)]
+OF_RUN = [one for one in LOOP.get_params(CONTEXT) if one in RUN.get_params(CONTEXT)]
 SPELLINGS = sorted(
     {spelling for parameter in (*OF_LOOP, *OF_RUN) for spelling in parameter.opts if spelling[0] == "-"}
 )
@@ -275,20 +264,18 @@ WORDS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(WORDS, max_size=6))
-def test_both_parsers_together_read_what_one_that_knows_all_would_read(words) -> None:
-    whole = _parsed([*OF_RUN, *OF_LOOP], words)  # of two with one name, the later is asked
+def test_run_reads_out_of_what_it_is_handed_what_the_loop_read_for_it(words) -> None:
     try:
-        split = split_arguments(words, spellings(OF_LOOP), spellings(OF_RUN))
-    except UnknownOptionError:
-        assert whole is None
+        values, _, _ = LOOP.make_parser(CONTEXT).parse_args([*words])
+    except TyperException:
         return
-    own, of_run = _parsed(OF_LOOP, split.own), _parsed(OF_RUN, split.passed_on)
-    if own is None or of_run is None:
-        assert whole is None
-        return
-    assert of_run[1] == []
-    assert not own[0].keys() & of_run[0].keys()
-    assert ({**own[0], **of_run[0]}, own[1]) == whole
+    handed_on = LOOP.typed_for_run(CONTEXT, words)
+    of_run, left, _ = RUN.make_parser(CONTEXT).parse_args([*handed_on])
+    names = {parameter.name for parameter in OF_RUN}
+    assert {name: value for name, value in of_run.items() if value is not None} == {
+        name: value for name, value in values.items() if name in names
+    }
+    assert left == []
 
 
 # --- As users start it
@@ -300,7 +287,7 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
     text = " ".join(ran.stdout.split())
     for taught in (
         "by a fresh `ralph run`",
-        "Every option of `ralph run` may be given too",
+        "The options of `ralph run` go to each iteration",
         "`ralph loop init` writes prompts",
         "ralph loop -f PROMPT_build.md --until 'make test'",
         "3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n",
@@ -309,9 +296,12 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
     ):
         assert taught in text
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
+    own, _, of_run = ran.stdout.partition("\nOptions of `ralph run`, for each iteration:\n")
     for parameter in OF_LOOP:
-        assert max(parameter.opts, key=len) in ran.stdout
-    assert "--allowed-tools" not in ran.stdout
+        assert max(parameter.opts, key=len) in own
+    for parameter in OF_RUN:
+        is_shown = parameter.name not in NOT_FOR_A_LOOP and not getattr(parameter, "hidden", False)
+        assert bool(re.search(rf"^  .*{max(parameter.opts, key=len)}\b", of_run, re.MULTILINE)) == is_shown
 
 
 def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:

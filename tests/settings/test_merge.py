@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,10 @@ from msgspec.structs import astuple, replace
 
 from ralph.settings.checks import MAX_SECONDS
 from ralph.settings.files import MAX_BYTES, user_settings_path
-from ralph.settings.merge import KEYS, TABLES, SettingsError, load_settings
-from ralph.settings.tables import Settings
+from ralph.settings.keys import ALL_KEYS, KEYS
+from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.reference import reference_lines
+from ralph.settings.tables import TABLES, Settings
 from tests.settings_world import KEY, World
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ def test_without_anything_given_all_is_default(world: World) -> None:
         *("standard", "fallback", "cooldown-expiry"),
         *(True, 4, 2, 300),
     )
-    assert astuple(settings.tools) == (None, (), 120, 600, 30_000, ())
+    assert astuple(settings.tools) == (None, None, (), 120, 600, 30_000, ())
     assert settings.origins == dict.fromkeys([*(key.name for key in KEYS), "tools", "targets"], "default")
     assert settings.warnings == ()
 
@@ -414,7 +415,7 @@ def test_every_other_key_is_refused_from_the_working_directory_with_where_it_may
     for key in others:
         message = str(world.error(local=f"{key.name} = 1"))
         assert message.startswith(f"{world.local_file}: {key.name!r} does not count in the working directory")
-        assert all(place in message for place in (key.flag, key.variable, str(world.user_file)) if place)
+        assert all(place in message for place in (*key.places, str(world.user_file)))
 
 
 # --- Retry and command timeouts
@@ -467,7 +468,7 @@ def test_variables_feed_their_settings(world: World) -> None:
     )
     assert settings.model.base_url == "http://localhost:9"
     assert settings.model.ca_file == world.cwd / "ca.pem"
-    assert astuple(settings.tools)[2:5] == (1.5, 2, 9)
+    assert astuple(settings.tools)[3:6] == (1.5, 2, 9)
     assert settings.origins["model.ca_file"] == "SSL_CERT_FILE"
 
 
@@ -586,7 +587,8 @@ def test_settings_show_no_secret(world: World) -> None:
 
 def test_table_of_keys_is_the_settings_that_there_are() -> None:
     fields = [f"{table}.{field}" for table, kind in TABLES.items() for field in kind.__struct_fields__]
-    assert [key.name for key in KEYS] == fields
+    assert [key.name for key in ALL_KEYS] == fields
+    assert [key.name for key in ALL_KEYS if not key.is_in_files] == ["model.fallback", "tools.exact"]
 
 
 def test_every_default_passes_its_own_check() -> None:
@@ -595,28 +597,9 @@ def test_every_default_passes_its_own_check() -> None:
             assert key.check(key.default) == key.default
 
 
-def shown_default(default: object) -> str:
-    if isinstance(default, tuple) and default:
-        return f"[{', '.join(map(shown_default, default))}]"
-    if default is None or default == ():
-        return "none"
-    return (
-        str(default).lower()
-        if isinstance(default, bool)
-        else f"{default:g}"
-        if isinstance(default, float)
-        else str(default)
-    )
-
-
-@pytest.mark.parametrize("key", KEYS, ids=[key.name for key in KEYS])
-def test_documentation_has_every_key_with_its_default_and_sources(key: Any) -> None:
+def test_documentation_has_every_key_with_its_default_and_sources() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
-    row = re.search(rf"^\| `{re.escape(key.name)}` \|([^|]*)\|([^|]*)\|([^|]*)\|.*$", page, re.MULTILINE)
-    assert row is not None
-    assert row[1].strip("` ") == shown_default(key.default)
-    assert re.findall(r"`([^`]+)`", row[2]) == [place for place in (key.flag, key.variable) if place]
-    assert row[3].strip() == (key.in_repository.says if key.in_repository else "no")
+    assert "\n".join(("", *reference_lines(), "")) in page, "paste what `make settings-table` prints"
 
 
 def test_reading_settings_without_files_loads_no_heavy_module() -> None:
