@@ -44,7 +44,7 @@ class _Metric(NamedTuple):
     about: str
 
 
-# Names and labels are a promise: people's alerts hang on them (docs/metrics.md).
+# Names and labels are a promise: people's alerts hang on them (docs/telemetry.md).
 METRICS = (
     _Metric(
         "ralph_requests_total",
