@@ -53,7 +53,7 @@ _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUE
 
 
 class Asking:
-    """Of one task."""
+    """The requests of one task."""
 
     def __init__(self, site: CallSite, transcript: Transcript) -> None:
         self._site = site

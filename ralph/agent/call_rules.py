@@ -57,7 +57,7 @@ class CallRules:
         self.has_report = False
         """Some call of the answer was a report."""
         self._malformed: list[ToolCall] = []
-        """Of the answer."""
+        """The calls of the answer that could not run as written."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
         """What the permission mode did not let run, in the whole task."""

@@ -69,7 +69,7 @@ class Closing:
         return self._final_notice(reason)
 
     def final_notice(self) -> str | None:
-        """The same again. None: this is no final turn."""
+        """The notice of the final turn once more; None outside a final turn."""
         reason = self.finishing.reason
         return None if reason is None else self._final_notice(reason)
 

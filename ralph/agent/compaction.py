@@ -94,9 +94,8 @@ def cut_context(
     instructions: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The same without a model's help, the last thing that is tried: of the tasks only the newest is sure to be in it.
-
-    `earlier_summary`: of the context that is cut, which may have had one.
+    """The fresh context without a summary, the last attempt. Of the tasks only the newest is sure to be in
+    it. `earlier_summary`: the one in the context that is cut, if there was one.
     """
     known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
     return _opened(_task_blocks(tasks, most_task_tokens), instructions, known, changed_files)
@@ -141,7 +140,7 @@ class Attempt(NamedTuple):
     way: Literal["whole", "digest", "cut"]
     """A summary of the whole context; of its last steps; or no summary, and the last steps themselves."""
     share: float = 1.0
-    """Of the window, for the digest or the steps."""
+    """The part of the window that the digest or the steps may fill."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
         """`estimate`: of the old context. A server whose window is less than is believed has refused that."""

@@ -27,7 +27,7 @@ class ForcedEnd(NamedTuple):
 
 
 class Finishing:
-    """Of one task."""
+    """The turns and limits of one task."""
 
     def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
         self.max_turns = max_turns

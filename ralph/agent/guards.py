@@ -203,7 +203,7 @@ def _collapsed(value: Any) -> Any:
 
 
 def _is_equal(steps: Sequence[_Step]) -> bool:
-    """The same call each time, and nothing new in what came of it as far as that is known."""
+    """Whether each step is the same call and, as far as is known, no result brought anything new."""
     results = [step.result for step in steps if step.result is not None]
     if len({step.key for step in steps}) > 1 or len({result.standing for result in results}) > 1:
         return False

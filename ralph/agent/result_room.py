@@ -74,7 +74,7 @@ def output_size(output: ToolOutput) -> int:
 
 
 def sent_bytes(text: str) -> int:
-    """Of a text inside a request, without the quotes; of texts joined, the sum of theirs."""
+    """The bytes of a text inside a request, quotes apart; joined texts take the sum of their sizes."""
     return len(to_json(text)) - 2
 
 

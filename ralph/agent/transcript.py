@@ -122,7 +122,7 @@ class Transcript:
         return answer
 
     def take_results(self, results: Iterable[ToolResult], changed_files: Iterable[str]) -> None:
-        """Of all calls of the last answer, in order; each has a record of its own by now."""
+        """Adds the results of all calls of the last answer, in order; each already has its own record."""
         self.changed_files.update(dict.fromkeys(changed_files))
         message = user_message(result.as_block() for result in results)
         self.conversation = self.conversation.plus(message)

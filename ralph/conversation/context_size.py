@@ -97,7 +97,7 @@ class ContextMeter(Struct, frozen=True):
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        """The same, but what has not been counted yet is believed to be much as what was."""
+        """An estimate in which uncounted messages are taken to resemble the counted ones."""
         if model in self.counts:
             return self.at_most(model, size_now)
         if self._newest is not None:

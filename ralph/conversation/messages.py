@@ -58,7 +58,7 @@ class Message(Struct, frozen=True, dict=True, weakref=True):
     content: tuple[Block, ...]
     body: bytes
     author: Author | None = None
-    """Of an assistant message; None: not known."""
+    """The model that wrote an assistant message; None: not known."""
 
     @cached_property
     def size(self) -> int:
@@ -96,7 +96,7 @@ class RequestShape(Struct, frozen=True):
 
     @property
     def author(self) -> Author:
-        """Of what is answered to it."""
+        """The author of answers to this request."""
         return Author(self.model, self.endpoint)
 
     @property
@@ -209,11 +209,11 @@ class Conversation(Struct, frozen=True):
         )
 
     def under(self, shape: RequestShape) -> Conversation:
-        """The same messages behind another head."""
+        """A conversation with these messages and another head."""
         return replace(self, head=shape.head() + _OPENS_MESSAGES, marks_cache=is_claude(shape.model))
 
     def emptied(self) -> Conversation:
-        """The same head before any message."""
+        """A conversation with this head and no messages."""
         return Conversation(self.head, self.marks_cache)
 
     def is_under(self, shape: RequestShape) -> bool:

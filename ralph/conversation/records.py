@@ -97,7 +97,7 @@ def user_entry(message: Message, *, amends: bool = False, task: int = 0) -> Entr
 
 
 def users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Of what begins a task, the words of the user: what ralph tells a model that goes on is no task."""
+    """The user's own words in a task's opening message, without ralph's notices."""
     return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
 
 

@@ -60,15 +60,15 @@ class Session(Struct, frozen=True):
     cwd: str
     created_at: str
     shape: RequestShape
-    """Of the target that answered last: its model, and the head of its requests."""
+    """The model and the head of requests of the target that answered last."""
     conversation: Conversation
     """All committed messages, under that head; `conversation/reading.py` tells what of them that model is sent."""
     answer: Answer | None = None
     """The last message, where the model has it and nothing has followed it yet."""
     results: Mapping[str, ToolResult] = field(default_factory=dict)
-    """Of that answer's calls, those that have one."""
+    """The results that calls of that answer already have."""
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
-    """Of that answer's calls, those that were about to run."""
+    """The calls of that answer that were about to run."""
     turn_state: TurnState = field(default_factory=TurnState)
     """What answers before that one, or before the next one, left behind."""
     ended: Mapping[str, Any] | None = None
@@ -84,7 +84,7 @@ class Session(Struct, frozen=True):
     shapes: Mapping[str, RequestShape] = field(default_factory=dict)
     """What each target was sent, by name, in the last run that asked it."""
     cooling: Mapping[str, str] = field(default_factory=dict)
-    """Of the last run: whose cooldown ends when, RFC 3339."""
+    """When the cooldown of each target ends, as the last run recorded it (RFC 3339)."""
     queued: tuple[Block, ...] = ()
     """What the user said while calls were pending, and the model has not been told yet."""
     writable: tuple[str, ...] = ()
@@ -379,9 +379,8 @@ def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
 
 
 def _opening_of(fields: Mapping[str, Any], old: Sequence[Block]) -> tuple[Block, ...]:
-    """Of a `user` record, what begins a task. `old`: the message whose place it takes.
-
-    Formats before 3 do not tell: it is what is new, and neither a result nor in the middle of an answer.
+    """The part of a `user` record that begins a task. `old`: the message that it replaces. Formats before 3
+    do not mark it: there it is new content that is no result and not in the middle of an answer.
     """
     content: list[Block] = fields["content"]
     if "task" in fields:

@@ -35,7 +35,7 @@ class LoopOutage:
     def __init__(self, store: LoopStore, *, has_git: bool) -> None:
         self.ended_runs = 0
         self.waited_s = 0.0
-        """Of waits that were waited to their end."""
+        """Seconds of completed waits."""
         self._store = store
         self._has_git = has_git
         self._servers: list[MockApi] = []

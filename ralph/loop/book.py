@@ -37,7 +37,7 @@ class LoopBook:
         self._record.save(self.state)
 
     def save_current(self, **changes: object) -> None:
-        """Of the iteration under way. Raises OSError."""
+        """Saves the record of the iteration under way. Raises OSError."""
         self.save(current=replace(self.current, **changes))
 
     def note(self, text: str) -> None:

@@ -74,7 +74,9 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _rest_of_wait_s(self) -> float:
-        """Of one that was broken off. No more than it was then, whatever the wall clock has done since."""
+        """Seconds that remain of an interrupted wait: never more than remained then, whatever the wall clock
+        has done since.
+        """
         state = self._book.state
         if state.current is None or state.current.waits_until is None:
             return 0.0
@@ -166,7 +168,7 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
 
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
-    """Of the current session, where it ended while nobody looked: the loop was killed in the moment after."""
+    """The end of the current session that nobody read, because the loop was killed just after it."""
     seen = world.iterations.seen(book.current.session_id)
     ended = seen.ended if seen is not None else None
     return ended if ended is not None and is_counted(ended.outcome) else None

@@ -50,7 +50,7 @@ class Patience:
         self._is_over = True
 
     def left_s(self) -> float:
-        """Of the loop's time."""
+        """Seconds that remain of the loop's time."""
         limit_s = self._book.state.plan.limits.max_time_s
         return math.inf if limit_s is None else limit_s - self._book.elapsed_s()
 

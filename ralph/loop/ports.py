@@ -148,7 +148,7 @@ class LoopWorld(Struct, frozen=True):
     read_prompt: Callable[[], str]
     """The user's prompt as it stands now. Raises OSError."""
     own_limits: LimitSettings
-    """Of each iteration, by the settings."""
+    """The limits that the settings give each iteration."""
     schedule: LoopSettings
     late_input: Callable[[], str | None]
     """Why nothing may be begun: data came on standard input after it had been left alone. None: none came."""

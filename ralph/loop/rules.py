@@ -66,9 +66,8 @@ def is_counted(outcome: Outcome) -> bool:
 
 
 def reserve_s(state: LoopState) -> float:
-    """Of the loop's time, what is kept back for the check after an iteration: as long as the last one took.
-
-    Never more than half of what is left.
+    """Seconds of the loop's time to keep for the check after an iteration: as long as the last check took, at
+    most half of the remaining time.
     """
     return 0.0 if state.last_check is None else state.last_check.duration_s
 

@@ -21,7 +21,7 @@ FORMAT = 1
 MOST_FILES_KEPT = 20
 """Names of changed files in a record; their number is kept as well."""
 MOST_DIGESTS_KEPT = 1000
-"""Of a snapshot."""
+"""The most file digests that one snapshot keeps."""
 
 
 class Phase(enum.Enum):
@@ -70,21 +70,21 @@ class CurrentIteration(Struct, frozen=True):
     started_at: str
     """ISO 8601, UTC."""
     elapsed_s: float
-    """Of the loop, when it began."""
+    """The loop's elapsed time when the iteration began."""
     head: str
     digest: str
-    """Of the checkout, when it began."""
+    """The digest of the checkout when the iteration began."""
     files: tuple[FileDigest, ...] | None = None
-    """Likewise; None: they were too many."""
+    """The files when the iteration began; None: they were too many."""
     branch: str | None = None
-    """Likewise; None: on no branch, or no git."""
+    """The branch when the iteration began; None: on no branch, or no git."""
     phase: Phase = Phase.WORKING
     outages: int = 0
     """Ends by exit 75 in a row."""
     slept_s: float = 0.0
     """What they were waited for."""
     kills: int = 0
-    """Of it, by somebody else, in a row."""
+    """How many times in a row something else killed the iteration."""
     waits_until: str | None = None
     """ISO 8601, UTC; None: nothing is waited for."""
     turns: int = 0
@@ -92,11 +92,13 @@ class CurrentIteration(Struct, frozen=True):
     """So far."""
     earlier_turns: int = 0
     earlier_cost_usd: float | None = 0.0
-    """Likewise of a session that was given up for this one."""
+    """The cost of a session that was given up for this one."""
     commits: int = 0
     """Counted when it was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
-    """Of settings and hooks of git's, by name, when it began; None: there is no git, or they were too many."""
+    """Digests of git's settings and hooks when the iteration began, by name; None: there is no git, or they
+    were too many.
+    """
 
 
 class LoopState(Struct, frozen=True):
@@ -104,10 +106,10 @@ class LoopState(Struct, frozen=True):
     started_at: str
     """ISO 8601, UTC."""
     pid: int
-    """Of the process that works, or worked, on it."""
+    """The process that works, or worked, on the loop."""
     updated_at: str = ""
     elapsed_s: float = 0.0
-    """Of all processes that worked on it, until `updated_at`."""
+    """Seconds that all processes worked on the loop, until `updated_at`."""
     iterations: tuple[IterationRecord, ...] = ()
     idle: int = 0
     """Iterations in a row without progress."""

@@ -76,7 +76,9 @@ class Snapshot(Struct, frozen=True):
     """A checkout at one moment. Two with the same digest show no progress between them."""
 
     digest: str
-    """Of all that progress looks at: git HEAD, index, working tree and the plan file; outside git the files."""
+    """The digest of everything that counts as progress: git HEAD, index, working tree and the plan file;
+    outside git the files.
+    """
     head: str = ""
     """The commit's id; empty: there is none yet, or no git."""
     files: Mapping[str, str] | None = field(default_factory=dict)
@@ -147,7 +149,7 @@ class IterationOrder(Struct, frozen=True):
     budget_usd: float | None = None
     """What it may spend; None: the loop sets no limit."""
     time_s: float | None = None
-    """Likewise: seconds it may take."""
+    """Seconds it may take; None: the loop sets no limit."""
     waiting_for: str = "the iteration"
 
 
@@ -158,15 +160,15 @@ class IterationResult(Struct, frozen=True):
     """0-255; 128 + n when signal n killed it."""
     outcome: Outcome
     turns: int = 0
-    """Of the whole session, earlier processes included."""
+    """Turns of the whole session, earlier processes included."""
     cost_usd: float | None = 0.0
-    """Likewise. None: not known."""
+    """Cost of the whole session; None: not known."""
     last_words: str = ""
     """Its last answer or report; empty: it said nothing."""
     reason: str = ""
     """Why it ended, in a sentence; empty: nothing to say."""
     limit: str | None = None
-    """Of LIMIT_REACHED by turns or money: `max_turns` or `max_budget_usd`."""
+    """The limit behind LIMIT_REACHED: `max_turns` or `max_budget_usd`."""
     retry_after_s: float | None = None
     duration_s: float = 0.0
     stopped_by: int | None = None

@@ -99,7 +99,7 @@ class Narration:
         return isinstance(event, _WORDS) and not self._tells_words
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
-        """Of a stop by somebody else's will the outcome tells."""
+        """Lines for an attempt; one that somebody stopped has none, as the outcome says it."""
         if event.error is not None and event.kind != "interrupted":
             yield from self._rest_of_text()
             who = f"{event.target}: " if self._names_targets else ""

@@ -57,7 +57,7 @@ class Spool:
         """Writes left out because the reader was too far behind."""
         self._has_thread = False
         self._rest = memoryview(b"")
-        """Of a write that the main thread has begun."""
+        """The unwritten rest of a write that the main thread has begun."""
         self._start_thread()
 
     def write(self, data: bytes, *, must_arrive: bool = False) -> None:

@@ -112,7 +112,7 @@ def error_name(kind: str) -> str:
 
 
 def system_fields(event: ev.Event) -> dict[str, Any] | None:
-    """Of events that are no part of the conversation; None for those that are."""
+    """The fields of an event that is no part of the conversation; None for the others."""
     if (plain := _PLAIN.get(type(event))) is not None:
         subtype, names = plain
         return {"subtype": subtype, **{key: getattr(event, name) for key, name in names.items()}}

@@ -100,7 +100,7 @@ class Writer:
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
-        """Of the end of the run only the result is written here; its last lines come with `tell_end`."""
+        """Writes the event. At the end of a run it writes only the result; `tell_end` writes the last lines."""
         if self._is_closing:
             return  # a heartbeat of the last wait: the result stays the last word
         if isinstance(event, RunEnded):
@@ -148,7 +148,7 @@ class Writer:
 
     @property
     def delivery(self) -> Delivery:
-        """Of what was written to standard output so far."""
+        """How far everything written to standard output so far has been delivered."""
         if self._stdout.failure is not None:
             return Delivery.FAILED
         if self._stdout.has_lost_reader:

@@ -284,7 +284,7 @@ class RunCommand:
             self._writer.tell(Notice(f"the session does not tell what became of the result: {error}"))
 
     def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
-        """The same end, whose result could not be delivered, and how to get at it."""
+        """That end with the failed delivery of its result, and how to get at the result."""
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_way_back(failed) if self._prepared is not None else failed
 

@@ -44,7 +44,7 @@ class RunOptions(Struct, frozen=True):
     report: ReportWish | None = None
     """None: an old session's, where it has one."""
     is_iteration: bool = False
-    """Of an outer loop, which has limits of its own and goes on by itself."""
+    """True for an iteration of an outer loop, which has its own limits and resumes by itself."""
     metrics_file: str | None = None
     exports_traces: bool = False
     output: OutputOptions = field(default_factory=OutputOptions)

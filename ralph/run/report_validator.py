@@ -48,7 +48,7 @@ def answer() -> None:
 
 
 def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
-    """Of `{"payload": ...}` alone: the rest has sentences of its own."""
+    """A check of `{"payload": ...}` alone: the other fields have sentences of their own."""
     from jsonschema import validators  # noqa: PLC0415 - costs 100 ms
     from referencing import Registry  # noqa: PLC0415 - comes with it
 

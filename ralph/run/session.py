@@ -69,7 +69,7 @@ class OpenSession(Struct, frozen=True):
     old: Session | None = None
     notices: tuple[str, ...] = ()
     total: SessionTotal = field(default_factory=SessionTotal)
-    """Of its earlier runs."""
+    """Totals of the session's earlier runs."""
 
     def forget(self) -> None:
         """A new one in which nothing was said: `--continue` means the one before. An old one stays."""

@@ -124,7 +124,7 @@ class Steering:
         self._acknowledge = acknowledge
         self._emit = emit
         self._missing_guard: str | None = None
-        """Of `initialize`, for as long as the process lives."""
+        """The guard that `initialize` asked for and did not get, for as long as the process lives."""
         self._missing_mode: str | None = None
         """Until a mode is set that can be kept."""
         self._queue: deque[tuple[UserMessage, int]] = deque()
@@ -134,7 +134,7 @@ class Steering:
         self._has_stopped = False
         self._turn = 0
         self._retry: RetryScheduled | None = None
-        """Of the chain that is open."""
+        """The pending retry of the open chain."""
         self._retry_waits_until_s: float | None = None
 
     @property

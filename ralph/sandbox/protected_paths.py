@@ -125,7 +125,7 @@ class PlaceFacts(Struct, frozen=True):
     code: tuple[str, ...] = ()
     """The parts of the prefixes that programs are loaded from, where a whole prefix (/usr) would be too much."""
     git_directories: tuple[str, ...] = ()
-    """Of the checkouts that the roots lie in, common ones too."""
+    """The git directories of the checkouts around the roots, common ones included."""
 
 
 class ProtectedPaths(Struct, frozen=True):

@@ -41,7 +41,7 @@ class RunHistory(Struct, frozen=True, dict=True):
     number: int
     """Counts from 1."""
     fields: Mapping[str, Any]
-    """Of its `run` record."""
+    """The fields of its `run` record."""
     records: tuple[Record, ...]
     """What it wrote, its `run` record apart."""
     is_copied: bool = False
@@ -118,7 +118,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def open_calls(self) -> Sequence[Block] | None:
-        """Of the last answer, the calls that have no result here; None: something has followed that answer."""
+        """The calls of the last answer that have no result here; None: something followed that answer."""
         calls: dict[str, Block] | None = None
         for record in self.records:
             match record.kind:

@@ -32,7 +32,7 @@ class SessionLook(Struct, frozen=True):
     written_at_s: float
     """On the wall clock."""
     outcome: str
-    """Of the last run, or one of the words of `sessions/history.py`."""
+    """The outcome of the last run, or one of the words of `sessions/history.py`."""
     history: SessionHistory = field(default_factory=SessionHistory)
     records: tuple[Record, ...] = ()
     problem: str | None = None

@@ -30,9 +30,8 @@ _OUR_JOURNAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.es
 
 
 def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:
-    """Of the store that `own` is in, that one excepted. Never raises; what is left over is the next run's.
-
-    0 days or megabytes: no such limit.
+    """Removes old journals from the store of `own`, never `own` itself. Never raises; the next run takes what
+    is left over. 0 days or megabytes: no such limit.
     """
     if not keep_days and not keep_mb:
         return

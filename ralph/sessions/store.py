@@ -99,7 +99,7 @@ class SessionStore:
         return max(self.of(cwd), key=written_at, default=None)
 
     def last_to_go_on(self, cwd: Path) -> Path | None:
-        """The same, of those that have a message; where none has, the last one says what is wrong."""
+        """The newest journal of the directory that has a message; if none has, the newest says what is wrong."""
         newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
         return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
 

@@ -212,7 +212,7 @@ def is_bad_key(error: AgentError) -> bool:
 
 
 def _status_of(error: AgentError) -> int | None:
-    """Of the answer, or the one that an error inside a stream stands for."""
+    """The answer's status, or the one that an error inside a stream stands for."""
     match error:
         case HttpError():
             return error.status

@@ -173,7 +173,7 @@ def looks_like_credential_value(value: str) -> bool:
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Of the headers that look like a credential, by name or value."""
+    """The values of headers that look like a credential, by name or value."""
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):
             yield from filter(None, (value, value.rpartition(" ")[2]))  # `Bearer x`: x alone is secret too

@@ -85,7 +85,7 @@ class AttemptEnded(Struct, frozen=True):
     facts: ModelFacts | None = None
     """What is known of the target's model, its price above all."""
     status: int | None = None
-    """Of an HTTP answer that was an error."""
+    """The HTTP status of an error answer."""
     kind: str | None = None
     """A `FailureKind`, or "interrupted"; None: it was answered."""
     error: str | None = None
@@ -323,7 +323,7 @@ class RunEnded(Struct, frozen=True):
     denied: tuple[ToolCall, ...] = ()
     """Calls that the permission mode did not let run."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
-    """Of all runs of the session, this one included."""
+    """Totals of all runs of the session, this one included."""
 
 
 Event = (

@@ -75,5 +75,5 @@ class Budget:
 
 
 def _dearest_input(price: Price) -> float:
-    """Of those that a request of ours can be billed at: it never asks for the 1-hour cache."""
+    """The highest price that input of our requests can be billed at: they never ask for the 1-hour cache."""
     return max(price.input, price.cache_write, price.cache_read)

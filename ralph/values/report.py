@@ -41,7 +41,9 @@ class Report(Struct, frozen=True):
     """None: there is no schema for it, or a failure came without."""
     source: str
     details: Mapping[str, object] = field(default_factory=dict)
-    """Of a synthetic one: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason`, `last_error`."""
+    """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`,
+    `last_stop_reason`, `last_error`.
+    """
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:

@@ -48,7 +48,7 @@ class ModelUsage(Struct, frozen=True):
     tokens: TokenUsage
     cost_usd: float | None
     facts: ModelFacts | None = None
-    """Of the target that counted last."""
+    """Facts of the model that the last counting target asked."""
 
 
 class RunUsage(Struct, frozen=True):

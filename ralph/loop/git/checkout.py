@@ -80,7 +80,9 @@ class GitCheckout:
 
     @cached_property
     def git_directory(self) -> Path:
-        """Of this working tree: a linked one has its own. Raises CheckoutError and Interrupted."""
+        """The git directory of this working tree; a linked one has its own. Raises CheckoutError and
+        Interrupted.
+        """
         answer = self.git().read("rev-parse", "--absolute-git-dir")
         return Path(os.fsdecode(answer.removesuffix(b"\n")))
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 MOST_READ_BYTES = 64 * 1024 * 1024
-"""Of a bigger file size and time count, not the content."""
+"""A bigger file is compared by size and time, not by content."""
 MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
-"""Of all files in one look: that takes seconds, and a night has many looks."""
+"""The limit for all files of one look: reading that much takes seconds, and a night has many looks."""
 ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024

@@ -173,7 +173,9 @@ class Git:
         self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
 
     def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
-        """Of a call that changes nothing and may fail. Raises CheckoutError, where it does not end, and Interrupted."""
+        """The answer of a call that changes nothing and may fail. Raises Interrupted, and CheckoutError for a
+        call that does not end.
+        """
         return self._call(arguments, self._environment | {"GIT_OPTIONAL_LOCKS": "0"}, given)
 
     def _call(
@@ -218,7 +220,7 @@ def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
 
 
 def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
-    """Of any call of ours about the checkout `top`. `base`: without credentials."""
+    """The environment of ralph's git calls about the checkout `top`. `base` holds no credentials."""
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
     search_path = trusted_directories(ours.get("PATH", os.defpath), top)
     return environment_for_commands(ours) | {

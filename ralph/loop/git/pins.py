@@ -49,7 +49,7 @@ _REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
 _OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
 
 _SHORT = 8
-"""Of a digest that tells of a change, and from which no password can be found out."""
+"""Digits of a digest: enough to notice a change, too few to find out a password."""
 
 
 class BrokenPinsError(ValueError):
@@ -149,7 +149,7 @@ def _plain(settings: Iterable[Setting]) -> Iterator[PinnedSetting]:
 
 
 def changed_names(before: Pins, now: Pins) -> list[str]:
-    """Of settings that say something else, once each, sorted."""
+    """The names of changed settings, once each, sorted."""
     then, today = Counter(before.settings), Counter(now.settings)
     return sorted({setting.name for setting in (then - today) + (today - then)})
 

@@ -31,7 +31,7 @@ _REMOTE_REFS = "refs/remotes/"
 class PushTarget(Struct, frozen=True):
     remote: str
     branch: str
-    """Of this checkout, without `refs/heads/`."""
+    """The branch of this checkout, without `refs/heads/`."""
     remote_branch: str
 
     @property
@@ -73,7 +73,7 @@ def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
 
 
 class Push:
-    """Of what is checked out, by settings that were pinned."""
+    """A push of the current branch by pinned settings."""
 
     def __init__(
         self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
@@ -147,7 +147,9 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """Of a repository on this machine; another one in its place has another. None: nothing is there."""
+    """The identity of a repository on this machine; another one in its place has another identity. None:
+    there is none.
+    """
     try:
         status = (top / path).stat()
     except OSError:

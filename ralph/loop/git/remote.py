@@ -174,7 +174,7 @@ class RemoteGit:
 
 
 def local_path(url: str) -> str | None:
-    """Of a remote on this machine, as git tells it from others; None: it is elsewhere."""
+    """The path of a remote on this machine, recognised as git does it; None: the remote is elsewhere."""
     if url.lower().startswith("file://"):
         path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
         return path[2:] if path.startswith("///") else path  # a host is a part of the path

@@ -36,7 +36,7 @@ class Delivery(SpanProcessor):
         self.taken = 0
         """Spans that were handed over."""
         self.delivered = 0
-        """Of those, how many the endpoint has confirmed."""
+        """How many of those the endpoint has confirmed."""
         self._endpoint = endpoint
         self._session = _Session()
         self._exporter = OTLPSpanExporter(endpoint=endpoint, session=self._session)

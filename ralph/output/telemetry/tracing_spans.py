@@ -33,7 +33,9 @@ LONGEST_NAME = 128
 
 
 def tracer_for(delivery: Delivery, version: str) -> Tracer:
-    """Of a provider of our own: the process-wide one stays as it is, and nothing hooks into the exit."""
+    """A tracer of a provider of our own: the process-wide one stays as it is, and nothing hooks into the
+    exit.
+    """
     named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
     resource = Resource.create({"service.name": named, "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -68,7 +70,7 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self.session_id = session_id
-        """Of the runs that begin from here on."""
+        """The session of the runs that begin from here on."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell
