@@ -59,7 +59,7 @@ class Asking:
         self._site = site
         self._transcript = transcript
         self._notices: list[str] = []
-        """What the model is told and has not accepted yet, each once."""
+        """Notices that no accepted answer has followed yet, each once."""
         self._sent = transcript.conversation
         self._steps = CompactionSteps()
         self.fresh_contexts = 0
@@ -164,7 +164,7 @@ class Asking:
         )
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
-        """What the model says when it is asked for a summary; None: there is too little room to ask it."""
+        """The model's answer to a request for a summary; None: there is too little room for that request."""
         transcript = self._transcript
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":

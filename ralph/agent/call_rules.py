@@ -1,4 +1,4 @@
-"""What a tool call must stand before it is run, and what is learned from what came of it.
+"""The checks of a tool call before it runs, and what its result teaches the guards.
 
 It decides what may run, never how. One of them lives as long as the run of a task.
 """
@@ -60,7 +60,7 @@ class CallRules:
         """The calls of the answer that could not run as written."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """What the permission mode did not let run, in the whole task."""
+        """The calls that the permission mode did not let run, in the whole task."""
 
     def begin_answer(self, turn: int) -> None:
         self.turn = turn
@@ -129,7 +129,9 @@ class CallRules:
         return output
 
     def saw(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """What came of a call that ran. `change`: None of a file tool: there was nothing that it could change."""
+        """Takes the result of a call that ran. `change`: None for a file tool means that it could not change
+        anything.
+        """
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
         self._guards.after(call, output, change=change)

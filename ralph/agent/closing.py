@@ -42,8 +42,9 @@ class Closing:
         """Takes the final report; None: none is required."""
         self.last_stop_reason: str | None = None
         self._last_words: str | None = None
-        """What the model said last that is no part of an answer: text that was dropped as it was no report, or that
-        stood beside calls which the final turn refused."""
+        """The model's last text outside an answer: dropped because it was no report, or written beside calls
+        that the final turn refused.
+        """
         self._is_text_dropped = False
         """The model's last text was dropped, which the next request says."""
 
@@ -63,7 +64,7 @@ class Closing:
         return self.finishing.is_final
 
     def enter_final_turn(self, reason: str) -> str:
-        """What the model is told. `reason`: one of `finishing.FORCES`."""
+        """The notice that opens the final turn. `reason`: one of `finishing.FORCES`."""
         self.finishing.reason = reason
         self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
         return self._final_notice(reason)
@@ -92,9 +93,8 @@ class Closing:
         return self.desk is not None and self.desk.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """What the model says beside calls that are refused may be the closing answer that was asked for.
-
-        It stays in the conversation: a report there is kept until the final turn gives up, or other words follow.
+        """Keeps text beside refused calls, which may be the closing answer. It stays in the conversation: a
+        report in it is kept until the final turn gives up, or other text follows.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -193,7 +193,7 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """What nobody has foreseen: a bug, unless the machine lacks something."""
+    """The end by an exception that nobody foresaw: a bug, unless the machine lacks something."""
     shortage = shortage_of(error)
     if shortage is not None:
         return Ending(Outcome.API_UNAVAILABLE, error=told_with_advice(shortage))

@@ -64,9 +64,8 @@ class Finishing:
         return TurnsCollapsed(turn, reason, old, new)
 
     def forced_end(self, reason: str | None = None) -> ForcedEnd:
-        """As what the run ends, where its final turn gave no report, or its turns are used up.
-
-        `reason`: what forces it, one of `FORCES`, where that is something else than the turns and no final turn began.
+        """The end of a run whose final turn gave no report, or whose turns are used up. `reason`: one of
+        `FORCES`, where something other than turns forces the end and no final turn began.
         """
         reason = self.reason or reason
         if reason == "context":

@@ -59,7 +59,7 @@ class Refusal(Struct, frozen=True):
     refusals: int
     """1-based, with this one."""
     message: str
-    """What the model gets as the call's error result."""
+    """The error result that the model gets for the call."""
 
     @property
     def is_last(self) -> bool:
@@ -99,8 +99,8 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """What came of a call. One that `before` was not asked about counts too (an earlier process ran it); of a
-        refused one nothing is taken.
+        """Takes the result of a call. A call that `before` was not asked about counts too (an earlier process
+        ran it); a refused one does not.
 
         `change`: what it was to do to its file. None with a success: unknown, taken for a change.
         """

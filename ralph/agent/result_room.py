@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A context over its threshold is compacted before the next request; results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""What a text keeps in any case: a model that is shown nothing of a result would only call again."""
+"""The least that is kept of a text: a model that sees nothing of a result would only call again."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65

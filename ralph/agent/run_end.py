@@ -117,7 +117,9 @@ class Ending(Struct, frozen=True):
 
     @property
     def _words(self) -> str | None:
-        """What stands for the answer. A report that ralph had to write is followed by what the model did say."""
+        """The text that stands for the answer. A report that ralph had to write is followed by the model's
+        own words.
+        """
         if self.report is None:
             return self.result
         if self.report.source != "synthetic" or self.result is None:

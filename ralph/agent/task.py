@@ -115,7 +115,7 @@ class Run:
         self._begin_task()
 
     def _begin_task(self) -> None:
-        """What is counted and allowed for each task anew."""
+        """Resets everything that is counted and allowed per task."""
         self._tally = Tally()
         self._roster.forgive()
         self._target_log = TargetLog(self._roster)
@@ -236,7 +236,7 @@ class Run:
         transcript.take_task(blocks, *opening)
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
-        """What an earlier process was told, and did not live to tell."""
+        """The report that an earlier process received and did not live to deliver."""
         session = self._session
         if prompt is not None or session is None or session.report is None or self._transcript.answer:
             return None
@@ -247,7 +247,7 @@ class Run:
         return bool(messages) and bool(messages[-1].tool_result_ids)
 
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
-        """What the limits say to another turn. The end, where they allow none."""
+        """Begins a turn, or gives the end where the limits allow none."""
         finishing, turn = self._closing.finishing, self._turn
         time_left_s = self._waiter.time_left_s()
         if time_left_s <= 0:
@@ -301,7 +301,7 @@ class Run:
             state = following
 
     def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
-        """What comes after an answer that is part of the conversation."""
+        """The step after an answer that became part of the conversation."""
         match step:
             case RunTools():
                 if step.notice is not None:
@@ -322,7 +322,7 @@ class Run:
     def _dropped(
         self, step: MakeRoom | AskAgain | GiveUp, state: TurnState, answer: Answer, *, is_committed: bool
     ) -> Ending | TurnState | None:
-        """What comes after an answer that is no use."""
+        """The step after an answer that is no use."""
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)
             if ending is not None:

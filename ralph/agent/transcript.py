@@ -50,7 +50,7 @@ class Transcript:
         self.answer = session.answer if session else None
         """The last message, where the model has it and nothing has followed it yet."""
         self.queued: tuple[Block, ...] = session.queued if session else ()
-        """What the user said while calls were pending, and the model has not been told yet."""
+        """Messages that the user sent while calls were pending, and the model has not received yet."""
         self.tasks: list[tuple[Block, ...]] = list(session.tasks) if session else []
         """Every prompt of the user's, word for word."""
         self.changed_files: dict[str, None] = dict.fromkeys(session.changed_files if session else ())
@@ -98,7 +98,7 @@ class Transcript:
         self._events.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
-        """What the model is sent while it is not known yet whether an answer to them will be accepted."""
+        """The conversation with notices, before it is known whether an answer to them will be accepted."""
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, author: Author, notices: Sequence[str] = ()) -> Answer:
@@ -148,7 +148,7 @@ class Transcript:
             self._events.emit(UserMessageCommitted(message.content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
-        """What a fresh context would be."""
+        """The conversation that a fresh context would have."""
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Connecting(Struct, frozen=True):
-    """What all connections share. `redact` cleans every text that leaves them inside an error."""
+    """The parts that all connections share. `redact` cleans every text that leaves them inside an error."""
 
     ca_file: str | None
     limits: ClockLimits

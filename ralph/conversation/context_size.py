@@ -44,7 +44,7 @@ def is_over(estimate: int, window: int | None) -> bool:
 
 
 class SizeCount(Struct, frozen=True):
-    """What one server said of one request."""
+    """A server's count of one request."""
 
     counted: int
     """Tokens; since the answer, also what the answer holds beyond its bytes."""
@@ -60,7 +60,7 @@ class SizeCount(Struct, frozen=True):
 
 
 class ContextMeter(Struct, frozen=True):
-    """What was counted last, by model. Immutable; sizes are those of what the model itself is sent."""
+    """The last counts, by model. Immutable; each size is that of the messages as the model receives them."""
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
     """In the order of counting, the newest last."""
@@ -91,7 +91,7 @@ class ContextMeter(Struct, frozen=True):
         return next(reversed(list(self.counts.values())), None)
 
     def at_most(self, model: str, size_now: int) -> int:
-        """What money depends on: only this model's own count makes it less than the bytes say."""
+        """An upper estimate, for money: only this model's own count makes it less than the bytes say."""
         own = self.counts.get(model)
         # Less than was counted is another context, of which nothing is known but its bytes.
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now

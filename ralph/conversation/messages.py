@@ -85,7 +85,7 @@ class RequestShape(Struct, frozen=True):
     system: str
     tools: tuple[ToolDefinition, ...]
     max_tokens: int | None = None
-    """None: the default, or the model's maximum where that is less."""
+    """The longest answer; None: the default, or the model's maximum if that is less."""
     effort: str | None = None
     thinking: str | None = None
     """The type of thinking to ask for; "none": do not speak of it; None: what the model is known to need."""

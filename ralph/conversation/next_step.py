@@ -1,6 +1,7 @@
-"""What an answer means for the run: go on, and how, or end, and as what. Pure: state in, state out.
+"""The consequence of an answer: continue, and how, or end, and with which outcome. Pure: state in, state out.
 
-The table is section 2.6 of the Messages API reference, from the point of view of somebody who runs unattended.
+The table is section 2.6 of the Messages API reference, from the point of view of somebody who runs
+unattended.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
 
 
 class TurnState(Struct, frozen=True):
-    """What earlier answers of the same turn left behind."""
+    """The state that earlier answers of one turn left behind."""
 
     said: str = ""
     """Text of answers that were cut or paused; the next answer goes on from it."""
@@ -104,7 +105,7 @@ class GiveUp(Struct, frozen=True):
 class End(Struct, frozen=True):
     outcome: Outcome
     result: str | None
-    """What the model said last; None when that is nothing."""
+    """The model's last words; None: there are none."""
     error: str | None = None
     notice: str | None = None
 

@@ -1,4 +1,4 @@
-"""What ralph says to the model, word for word. `docs/turns.md` shows when; a test compares."""
+"""The sentences that ralph adds for the model, word for word. `docs/turns.md` shows when; a test compares."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def target_entry(target: str, shape: RequestShape | None, cooling: Mapping[str, 
 
 
 def queued_entry(content: Iterable[Block]) -> Entry:
-    """What the user said while calls were pending: it follows their results."""
+    """The entry of a message that the user sent while calls were pending: it follows their results."""
     return "queued", {"content": list(content)}
 
 
@@ -166,7 +166,9 @@ def ended_entry(ended: RunEnded) -> Entry:
 
 
 def delivery_entry(delivery: Delivery, ended: RunEnded) -> Entry:
-    """What became of the last result. `ended`: as the process ended, which may be by the delivery itself."""
+    """The entry of a result's delivery. `ended`: how the process ended, which the delivery itself may have
+    decided.
+    """
     fields: dict[str, Any] = {"state": delivery.value}
     if delivery is Delivery.FAILED:
         fields |= {"exit_code": ended.exit_code, "errors": list(ended.errors)}

@@ -70,7 +70,7 @@ class Session(Struct, frozen=True):
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
     """The calls of that answer that were about to run."""
     turn_state: TurnState = field(default_factory=TurnState)
-    """What answers before that one, or before the next one, left behind."""
+    """The state left by answers before that one, or before the next one."""
     ended: Mapping[str, Any] | None = None
     """How the last run ended, and nothing has followed; None: it was killed, or is still running."""
     is_delivered: bool = True
@@ -82,13 +82,13 @@ class Session(Struct, frozen=True):
     first: str = ""
     """The name of the last run's first target."""
     shapes: Mapping[str, RequestShape] = field(default_factory=dict)
-    """What each target was sent, by name, in the last run that asked it."""
+    """The head that each target was sent, by name, in the last run that asked it."""
     cooling: Mapping[str, str] = field(default_factory=dict)
     """When the cooldown of each target ends, as the last run recorded it (RFC 3339)."""
     queued: tuple[Block, ...] = ()
-    """What the user said while calls were pending, and the model has not been told yet."""
+    """Messages that the user sent while calls were pending, and the model has not received yet."""
     writable: tuple[str, ...] = ()
-    """What file tools might change in the last run, besides the working directory."""
+    """Directories besides the working directory in which the last run's file tools could write."""
     tasks: tuple[tuple[Block, ...], ...] = ()
     """Every prompt of the user's, in order."""
     changed_files: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Session(Struct, frozen=True):
     summary: str = ""
     """The model's, of what came before this context."""
     meter: ContextMeter = field(default_factory=ContextMeter)
-    """What servers have counted in this context."""
+    """The counts of servers in this context."""
     answered: frozenset[str] = frozenset()
     """Base URLs of the endpoints that have answered, with an error at least."""
     seen: Mapping[str, str] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class _Replay:
         self._first = ""
         self._shapes: dict[str, RequestShape] = {}
         self._reading: Reading | None = None
-        """What of the conversation is sent to the target that is asked."""
+        """The part of the conversation that the present target is sent."""
         self._cooling: Mapping[str, str] = {}
         self._queued: tuple[Block, ...] = ()
         self._writable: tuple[str, ...] = ()

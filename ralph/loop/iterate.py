@@ -100,7 +100,7 @@ class OuterLoop:
         return end_after(self.state, iteration.granted, result.limit, has_stop_file=has_stop_file)
 
     def _finish(self, before: Snapshot, result: IterationResult) -> None:
-        """What it came to is saved, checked and recorded."""
+        """Saves, checks and records the iteration's work."""
         self._book.save_current(phase=Phase.SAVING)
         after = self._world.checkout.snapshot()
         changes = self._world.checkout.changes(before, after)
@@ -139,7 +139,7 @@ class OuterLoop:
         self._world.people.iteration_ended(self.state)
 
     def _commit(self, outcome: Outcome) -> bool:
-        """What it left uncommitted. False: there was nothing to commit, or it could not be."""
+        """Commits the iteration's uncommitted work. False: there was nothing to commit, or the commit failed."""
         if not self.state.plan.commits:
             return False
         current = self._book.current
@@ -190,7 +190,7 @@ class OuterLoop:
         return end_at_first_look(self.state, result)
 
     def _run_check(self) -> CheckResult | None:
-        """None: there is no check."""
+        """The result of the check; None: there is no check."""
         if self._world.check is None:
             return None
         if self.state.current is not None:
@@ -214,7 +214,7 @@ class OuterLoop:
             self._world.people.warn(f"the end is not recorded: {_reason(error)}")
 
     def _save_cut_off(self, end: LoopEnd) -> None:
-        """What an iteration that goes on later has done so far: nobody may come back to this machine."""
+        """Commits and pushes the work of an interrupted iteration: nobody may come back to this machine."""
         current, plan = self.state.current, self.state.plan
         if current is None or not (plan.commits or plan.pushes):
             return

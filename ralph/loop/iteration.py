@@ -33,11 +33,11 @@ class Iteration:
         self._world = world
         self._patience = patience
         self._prompt: str | None = None
-        """None: its session is resumed."""
+        """The prompt of a fresh session; None: the session is resumed."""
         self.before = Snapshot("")
         """The checkout as it was when the iteration began."""
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
-        """What its last process might use."""
+        """The share that its last process could use."""
 
     def begin(self) -> None:
         """Recorded before its process starts. Raises CheckoutError, OSError and `Interrupted`."""
@@ -103,9 +103,8 @@ class Iteration:
             self._take_up_again(wait)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
-        """What follows from one setback more, and how many of its kind there were in a row.
-
-        A kill does not make an outage shorter: both in turn must come to an end.
+        """The consequence of one more setback, and how many of its kind came in a row. A kill does not
+        shorten an outage: a mix of both must end too.
         """
         current, schedule, left_s = self._book.current, self._world.schedule, self._patience.left_s()
         if setback is Setback.KILL:
@@ -131,7 +130,7 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _with_earlier(self, result: IterationResult) -> IterationResult:
-        """What the iteration took, and not its last session alone."""
+        """The result with the turns and cost of the whole iteration, not only of its last session."""
         current = self._book.current
         cost = None
         if result.cost_usd is not None and current.earlier_cost_usd is not None:

@@ -139,7 +139,7 @@ class LoopWorld(Struct, frozen=True):
     checkout: Checkout
     iterations: Iterations
     check: Check | None
-    """None: no `--until`."""
+    """The check of `--until`; None: there is none."""
     stop_file: StopFile
     record: LoopRecord
     people: LoopVoice

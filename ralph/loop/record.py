@@ -68,7 +68,7 @@ class FileRecord:
         write_private(self.folder, PINS_FILE, text.encode())
 
     def pins(self) -> str | None:
-        """None: the loop has none. Raises RecordError."""
+        """The pinned settings; None: the loop has none. Raises RecordError."""
         path = self.folder / PINS_FILE
         try:
             return read_regular_file(path, _MOST_BYTES).decode()

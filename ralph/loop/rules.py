@@ -110,7 +110,7 @@ def _least(one: float | None, other: float | None) -> float | None:
 
 
 def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
-    """None: the loop goes on after it."""
+    """The end of the loop that this result brings; None: the next iteration begins."""
     if result.stopped_by is not None:
         return LoopEnd(
             Outcome.INTERRUPTED,

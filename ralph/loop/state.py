@@ -135,7 +135,7 @@ class LoopState(Struct, frozen=True):
 
     @property
     def spent_usd(self) -> float | None:
-        """None: the cost of one iteration is not known."""
+        """The cost of all iterations; None: the cost of one is not known."""
         costs = [record.cost_usd for record in self.iterations]
         costs += [self.current.cost_usd] if self.current is not None else []
         known = [cost for cost in costs if cost is not None]
@@ -168,7 +168,7 @@ def begun(
 
 
 def snapshot_before(current: CurrentIteration) -> Snapshot:
-    """As far as it was kept."""
+    """The snapshot before an iteration, as far as it was kept."""
     files, guarded = _by_path(current.files), _by_path(current.guarded)
     return Snapshot(current.digest, current.head, files, current.branch, guarded)
 
@@ -189,7 +189,7 @@ def state_text(state: LoopState) -> str:
 
 
 def state_fields(state: LoopState) -> dict[str, Any]:
-    """As JSON has it."""
+    """The state as JSON fields."""
     fields: dict[str, Any] = to_builtins(state)
     return fields
 

@@ -103,7 +103,7 @@ class CheckResult(Struct, frozen=True):
     """What one run of the `--until` command came to."""
 
     exit_code: int | None
-    """None: it was stopped at its time limit, or could not be started."""
+    """The exit code of the check; None: it was stopped at its time limit, or could not be started."""
     tail: str = ""
     """The end of its output, at most 4 KB, as readable text without known credentials."""
     problem: str | None = None
@@ -178,7 +178,9 @@ class IterationResult(Struct, frozen=True):
 
     @property
     def has_to_wait_for(self) -> Setback | None:
-        """None: it came to an end of its own, or was stopped by who runs the loop."""
+        """The setback that the loop has to wait for; None: the run ended by itself, or was stopped by whoever
+        runs the loop.
+        """
         if self.stopped_by is not None:
             return None
         return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
@@ -189,7 +191,7 @@ class SessionSeen(Struct, frozen=True):
 
     turns: int
     cost_usd: float | None
-    """None: not known."""
+    """The cost as far as the journal has it; None: not known."""
     ended: IterationResult | None = None
     """How its last run ended; None: it was killed, or is at it."""
     written_at: datetime | None = None

@@ -227,7 +227,7 @@ def way_on(state: LoopState, end: LoopEnd) -> str | None:
 
 
 def continue_command(state: LoopState) -> str:
-    """As it can be typed where the loop was started."""
+    """The command that continues the loop, as it can be typed where the loop was started."""
     plan = state.plan
     where = "" if plan.directory == plan.launch_directory else f" --cd {shell_word(plan.directory)}"
     return f"ralph loop --continue{where}"

@@ -38,9 +38,9 @@ class Fill(Struct, frozen=True):
 
 class Pause(Struct, frozen=True):
     duration_s: float | None
-    """None: for ever."""
+    """Seconds of the pause; None: for ever."""
     ping_interval_s: float | None
-    """None: silence."""
+    """Seconds between pings; None: silence."""
     ping: bytes = b""
 
 

@@ -37,7 +37,7 @@ class RecordedRequest(Struct, frozen=True):
     body_bytes: int
     """Size of the body, also when the body itself is no longer kept."""
     body: bytes | None
-    """None: not kept, see `keep_bodies`."""
+    """The body of the request; None: not kept, see `keep_bodies`."""
 
     def json(self) -> Any:
         """The body, parsed. Raises ValueError when it is no JSON or is not kept."""

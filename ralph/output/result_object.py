@@ -90,7 +90,7 @@ def _rounded(cost_usd: float | None) -> float | None:
 
 
 def usage_object(tokens: TokenUsage) -> dict[str, Any]:
-    """As the API writes it. ralph asks for no server tool, so there is nothing of them to count."""
+    """Usage in the form of the API. ralph uses no server tools, so their counts are 0."""
     return {
         "input_tokens": tokens.input,
         "cache_creation_input_tokens": tokens.cache_write,

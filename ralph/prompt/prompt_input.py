@@ -43,7 +43,7 @@ class InputWait(NamedTuple):
 
 class PromptFound(NamedTuple):
     text: str | None
-    """None: none was given, and none was required."""
+    """The prompt's text; None: none was given, and none was required."""
     notices: tuple[str, ...] = ()
     """For people: where it came from."""
     silent: SilentPipe | None = None

@@ -24,7 +24,7 @@ def prompt_text(data: bytes) -> str:
 
 
 def argument_text(argument: str) -> str:
-    """As `prompt_text`, of an argument: there bytes that are no UTF-8 stand as lone surrogates."""
+    """`prompt_text` of an argument, in which bytes that are no UTF-8 stand as lone surrogates."""
     return prompt_text(argument.encode("utf-8", "surrogateescape"))
 
 

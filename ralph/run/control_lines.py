@@ -55,7 +55,7 @@ class Ignored(Struct, frozen=True):
 class Malformed(Struct, frozen=True):
     reason: str
     request_id: str | None = None
-    """None: the line has none, or one that cannot be given back."""
+    """The id of the request; None: the line has none, or one that cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """What it asked for where it was meant as a control request, `subtype` included: it may have been a guard."""
 

@@ -42,7 +42,7 @@ class RunOptions(Struct, frozen=True):
     append_system_prompt: str | None = None
     permission_mode: PermissionMode | None = None
     report: ReportWish | None = None
-    """None: an old session's, where it has one."""
+    """The report to require; None: the one that the old session required, if any."""
     is_iteration: bool = False
     """True for an iteration of an outer loop, which has its own limits and resumes by itself."""
     metrics_file: str | None = None

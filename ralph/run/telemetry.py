@@ -35,9 +35,8 @@ class Telemetry:
     def open_metrics(
         self, path: str | None, directories: Sequence[str], *, tell: Callable[[Event], None]
     ) -> None:
-        """None: there are none. Raises CannotOpenError, in one line, for a file that cannot be written.
-
-        `directories`: where ralph was called and where it works.
+        """Opens the metrics file; `path` None: there is none. Raises CannotOpenError, in one line, for a file
+        that cannot be written. `directories`: where ralph was called and where it works.
         """
         if path is None:
             return

@@ -136,14 +136,14 @@ class ProtectedPaths(Struct, frozen=True):
     names: tuple[ProtectedName, ...] = PROTECTED_NAMES
 
     def why_not_read(self, path: str) -> Protection | None:
-        """None: it may be."""
+        """The rule that protects a path from reading; None: it may be read."""
         for place in self.paths:
             if not place.may_be_read and is_within(path, place.path):
                 return Protection(place.path, place.predicate, place.advice)
         return None
 
     def why_not_written(self, path: str) -> Protection | None:
-        """None: it may be, as far as this table goes."""
+        """The rule that protects a path from writing; None: this table allows it."""
         for place in self.paths:
             if is_within(path, place.path):
                 return Protection(place.path, place.predicate, place.advice)

@@ -96,7 +96,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def cost_usd(self) -> float | None:
-        """None: not known. Without an end: what the attempts cost, whatever became of them."""
+        """The cost of the run; None: not known. Without an end: the cost of its attempts, whatever became of
+        them.
+        """
         if self.ended is not None:
             cost: float | None = self.ended["cost_usd"]
             return cost

@@ -119,7 +119,7 @@ class SessionStore:
         return sorted(path for path in self.all() if path.stem.startswith(prefix.lower()))
 
     def short_name(self, session_id: str) -> str:
-        """As much of the id as tells it from the others."""
+        """The shortest beginning of the id that is unique in the store."""
         short = session_id[:SHORT_ID_CHARS]
         return short if len(self.starting_with(short)) <= 1 else session_id
 

@@ -39,7 +39,7 @@ class OtherBlock(Struct, frozen=True):
 class Called(Struct, frozen=True):
     call: ToolCall
     result: ToolResult | None = None
-    """None: the run was over before there was one."""
+    """The result of the call; None: the run was over before there was one."""
     was_started: bool = True
 
 
@@ -87,7 +87,7 @@ def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: boo
 
 
 def _calls(record: Record) -> Iterator[ToolCall]:
-    """As the model wrote them, also those that nothing could be made of."""
+    """The calls as the model wrote them, including unusable ones."""
     malformed = record.fields["malformed"]
     for block in calls_of(record):
         raw = malformed.get(block["id"])

@@ -229,7 +229,9 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
 
 
 def _header_list_values(value: str) -> Iterator[str]:
-    """As the variable has them, as they are sent, and without the name of a scheme before them."""
+    """Values in a list of headers: as written in the variable, as sent, and without the name of a scheme in
+    front.
+    """
     for pair in value.split(","):
         sent = pair.partition("=")[2].strip()
         for form in (sent, _unquoted(sent)):

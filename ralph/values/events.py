@@ -233,7 +233,7 @@ class TurnsCollapsed(Struct, frozen=True):
     turn: int
     reason: str
     old_max_turns: int | None
-    """None: there was no limit."""
+    """The previous limit of turns; None: there was no limit."""
     new_max_turns: int
 
 
@@ -281,7 +281,7 @@ class Notice(Struct, frozen=True):
 class SessionTotal(Struct, frozen=True):
     turns: int = 0
     cost_usd: float | None = 0.0
-    """None: not known of every run."""
+    """The cost of all runs; None: one of them is not known."""
 
     def plus(self, ended: RunEnded) -> SessionTotal:
         known = (self.cost_usd, ended.usage.cost_usd)

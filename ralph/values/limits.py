@@ -40,7 +40,7 @@ class Budget:
 
     def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
-        """None: no limit."""
+        """The budget in US dollars; None: no limit."""
         self.spent_usd = spent_usd
         """By what the servers have counted so far."""
 

@@ -52,7 +52,7 @@ class ModelFacts(Struct, frozen=True):
     max_output: int | None
     """Largest `max_tokens` the API accepts; None: not known."""
     price: Price | None
-    """None: not known."""
+    """The price of the model; None: not known."""
     needs_adaptive: bool = False
     """Thinking is off unless the request says `adaptive`."""
     takes_effort: bool = True

@@ -132,7 +132,9 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 
 def _json_forms(secret: str) -> Iterator[str]:
-    """As the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and once more inside of JSON."""
+    """The secret as the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and once more
+    inside of JSON.
+    """
     for is_ascii in (True, False):
         form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]
         yield form

@@ -38,7 +38,7 @@ class Report(Struct, frozen=True):
     status: str
     summary: str
     payload: Any
-    """None: there is no schema for it, or a failure came without."""
+    """The report's payload; None: there is no schema for it, or a failure came without one."""
     source: str
     details: Mapping[str, object] = field(default_factory=dict)
     """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`,

@@ -88,7 +88,9 @@ class GitCheckout:
 
     @cached_property
     def _common_directory(self) -> Path:
-        """What all working trees share, hooks among it. Raises CheckoutError and Interrupted."""
+        """The git directory that all working trees share, with the hooks. Raises CheckoutError and
+        Interrupted.
+        """
         answer = self.git().read("rev-parse", "--git-common-dir")
         return self.top / os.fsdecode(answer.removesuffix(b"\n"))
 
@@ -227,7 +229,7 @@ class GitCheckout:
             )
 
     def uncommitted(self, status: GitStatus) -> list[str]:
-        """What the next commit would take."""
+        """The files that the next commit would take."""
         return [entry.path for entry in counted(status.entries, self._own) if not entry.is_nested]
 
     def _is_anything_staged(self, git: Git, head: str) -> bool:

@@ -71,7 +71,7 @@ class FileDigests:
             return f"unreadable: {of_unread(status)}"
 
     def of_target(self, path: str) -> str:
-        """What a link leads to counts as well."""
+        """The digest of a link's target, which counts as well."""
         return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114
 
     def _of_content(self, path: str) -> str:

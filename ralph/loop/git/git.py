@@ -63,7 +63,7 @@ _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
 class GitSeams(Struct, frozen=True):
-    """What every call needs of the process."""
+    """The parts of the process that every call needs."""
 
     environment: Mapping[str, str]
     """Without credentials."""
@@ -209,7 +209,7 @@ class _Output:
 
 
 def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
-    """What to do stands in it where that is known."""
+    """The error of a failed call, with advice where there is any."""
     complaint = answer.complaint()
     if "dubious ownership" in complaint:
         return CheckoutError(

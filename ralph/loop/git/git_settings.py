@@ -69,7 +69,7 @@ class GitSettings(Struct, frozen=True):
     values: dict[str, str]
     """The last value of each, whoever set it. For what is no program."""
     arguments: tuple[str, ...]
-    """What goes before the command of every call."""
+    """The arguments that precede the command of every call."""
     left_out: tuple[str, ...] = ()
     """Names of the repository's settings that our calls do not follow though a push or a commit may miss them."""
     dropped_filters: frozenset[str] = frozenset()

@@ -42,7 +42,7 @@ class CheckoutLock:
         which is named, or its file cannot be used.
         """
         self.notice: str | None = None
-        """What people should know; None: nothing."""
+        """A notice for people; None: nothing to say."""
         self.path, self.descriptor = _opened(checkout, place)
         """For `pass_fds` of a process that shall hold it too."""
         try:

@@ -30,7 +30,7 @@ class Seen(Struct, frozen=True):
 
     head: str
     branch: str | None = None
-    """None: detached."""
+    """The current branch; None: HEAD is detached."""
     lines: list[str] = field(default_factory=list)
     """All that differs where progress is made, the files apart."""
     files: dict[str, str] = field(default_factory=dict)

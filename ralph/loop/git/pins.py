@@ -1,11 +1,13 @@
-"""What a push follows of a repository's configuration: what stood there when the loop began, and no program in it.
+"""The part of a repository's configuration that a push follows: as it was when the loop began, and no program
+in it.
 
-An agent can write `.git/config`, and one line there sends the work, or the user's token, elsewhere. So the settings that
-say where a push goes and how are taken once, by an allow list: what is not on it does not exist for a push. Those of the
-user's and the system's files and of the environment count as they are now. Pure: it runs nothing and reads no file.
+An agent can write `.git/config`, and one line there sends the work, or the user's token, elsewhere. So the
+settings that say where a push goes and how are taken once, by an allow list: what is not on it does not exist
+for a push. Those of the user's and the system's files and of the environment count as they are now. Pure: it
+runs nothing and reads no file.
 
-The record of the pins holds no credential. What may have one is kept as a digest, and is known again for as long as the
-repository still says it.
+The record of the pins holds no credential. What may have one is kept as a digest, and is known again for as
+long as the repository still says it.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ class RemoteSettings(Struct, frozen=True):
 
 
 def pins_of(settings: GitSettings) -> Pins:
-    """As the repository's configuration stands now."""
+    """The pins that follow from the repository's present configuration."""
     return Pins(
         tuple(
             PinnedSetting(setting.name, setting.value)

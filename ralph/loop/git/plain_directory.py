@@ -88,7 +88,7 @@ class PlainDirectory:
         seen = _Seen()
 
         def note(path: str, error: OSError) -> None:
-            """What cannot be listed is told by what it is; the loop's own directory must be listed."""
+            """Notes an entry that cannot be listed by its error; the loop's own directory must be listed."""
             name = path.removeprefix("./")
             if error.errno == errno.EFBIG:
                 self._warn_once(f"{name}: {error.strerror}")

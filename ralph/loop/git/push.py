@@ -40,7 +40,7 @@ class PushTarget(Struct, frozen=True):
 
 
 class WritablePlaces(Struct, frozen=True):
-    """What an agent may write to, and which remotes were there before it could."""
+    """The places that an agent may write to, and the remotes that existed before it could."""
 
     directories: Sequence[Path]
     known: frozenset[str]
@@ -128,7 +128,7 @@ class Push:
         return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
 
     def _note_what_the_remote_has(self) -> None:
-        """As a push from the checkout itself would."""
+        """Updates the remote-tracking branch, as a push from the checkout itself would."""
         fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
         for ref in tracking_refs(fetched, self.target.remote_ref):
             self._git.change("update-ref", ref, self._head)
@@ -158,7 +158,7 @@ def identity_of(top: Path, path: str) -> str | None:
 
 
 def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
-    """What an agent has made is no remote: programs that it names there would run as the user."""
+    """Refuses a remote that the agent made: programs that it names there would run as the user."""
     path = local_path(url)
     if path is None or identity_of(top, path) in {None, *places.known}:
         return

@@ -52,7 +52,7 @@ _IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
 
 
 class Source(Struct, frozen=True):
-    """What of a checkout a push reads."""
+    """The parts of a checkout that a push reads."""
 
     ref: str
     """The branch, with `refs/heads/`."""
@@ -190,7 +190,9 @@ def _by_environment(settings: RemoteSettings) -> dict[str, str]:
 
 
 def _make_repository(place: Path, source: Source) -> None:
-    """As little as git takes for one: gitrepository-layout(5). Its one branch is what is pushed."""
+    """Writes the smallest repository that git accepts (gitrepository-layout(5)). Its one branch is the one to
+    push.
+    """
     (place / "refs").mkdir()
     (place / "HEAD").write_text("ref: refs/heads/none\n")
     if source.head:

@@ -38,7 +38,7 @@ class GitStatus(Struct, frozen=True):
     head: str
     """The commit's id; empty: there is none yet."""
     branch: str | None
-    """None: detached."""
+    """The current branch; None: HEAD is detached."""
     entries: tuple[StatusEntry, ...]
 
 

@@ -30,7 +30,7 @@ class NoResultError(Exception):
 
 
 def outcome_of(exit_code: int) -> Outcome | None:
-    """None: `ralph run` has no such code."""
+    """The outcome of an exit code; None: `ralph run` has no such code."""
     if exit_code - 128 in signal.valid_signals():
         return Outcome.INTERRUPTED
     return _BY_EXIT_CODE.get(exit_code)
