@@ -67,7 +67,7 @@ class Iterations(Protocol):
         ...
 
     def seen(self, session_id: str) -> SessionSeen | None:
-        """What became of a session that this process did not follow; None: it was never begun."""
+        """The session of an iteration that this process did not follow; None: it was never begun."""
         ...
 
 
@@ -94,7 +94,7 @@ class LoopRecord(Protocol):
 
 
 class LoopVoice(Protocol):
-    """What people see of the loop, as it happens."""
+    """Tells people what the loop does, as it happens."""
 
     def checked_first(self, result: CheckResult) -> None:
         """The check was run before any iteration."""
@@ -134,7 +134,7 @@ class LoopVoice(Protocol):
 
 
 class LoopWorld(Struct, frozen=True):
-    """What a loop works with."""
+    """Everything that a loop works with."""
 
     checkout: Checkout
     iterations: Iterations

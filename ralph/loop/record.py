@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "loop.json"
 PINS_FILE = "git.json"
-"""What `GitCheckout.pins_text` said when the loop began."""
+"""The text of `GitCheckout.pins_text` when the loop began."""
 # A record of thousands of iterations has a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
 _PRIVATE = 0o600

@@ -1,6 +1,5 @@
-"""What the outer loop does next: when it ends, what an iteration may use, how long an outage is waited for.
-
-Pure. It goes by exit codes, snapshots and the check's exit code; what anybody says decides nothing.
+"""The rules of the outer loop: when it ends, what an iteration may use, how long it waits in an outage. Pure.
+It looks at exit codes, snapshots and the check's exit code; no text decides anything.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ ENDS_THE_LOOP = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""What another iteration would meet again, and what a person asked for."""
+"""Outcomes that the next iteration would meet again, or that a person asked for."""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
 
 class Share(Struct, frozen=True):
-    """What one `ralph run` process may use. None: no limit."""
+    """The limits of one `ralph run` process. None: no limit."""
 
     budget_usd: float | None
     time_s: float | None
@@ -86,7 +85,7 @@ def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
 
 
 def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
-    """What is left of the loop's limits, and no more than `own`, an iteration's limits by the settings."""
+    """The rest of the loop's limits, but no more than `own`, an iteration's limits by the settings."""
     limits = state.plan.limits
     left_usd = None if limits.max_budget_usd is None else limits.max_budget_usd - (state.spent_usd or 0.0)
     left_s = None

@@ -82,7 +82,7 @@ class CurrentIteration(Struct, frozen=True):
     outages: int = 0
     """Ends by exit 75 in a row."""
     slept_s: float = 0.0
-    """What they were waited for."""
+    """Seconds of waiting for these setbacks."""
     kills: int = 0
     """How many times in a row something else killed the iteration."""
     waits_until: str | None = None
@@ -120,7 +120,7 @@ class LoopState(Struct, frozen=True):
     ended: LoopEnd | None = None
     format: int = FORMAT
     notes: tuple[str, ...] = ()
-    """What people must know in the end: a commit that could not be made."""
+    """Notes to repeat at the end, such as a commit that could not be made."""
     push_problem: str | None = None
     """Why the last push failed; None: it did not."""
     unpushed: int = 0

@@ -1,4 +1,4 @@
-"""What the outer loop deals in: its plan, what an iteration, a check and a checkout came to. Values alone."""
+"""Values of the outer loop: its plan, and the results of an iteration, a check and a look at the checkout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoopLimits(Struct, frozen=True):
 
 
 class LoopPlan(Struct, frozen=True):
-    """What the command line asked for. Recorded, so that `--continue` needs nothing said again."""
+    """The loop as the command line asked for it. It is recorded, so that `--continue` needs no options."""
 
     directory: str
     """Where the work is. Absolute."""
@@ -100,7 +100,7 @@ class Changes(Struct, frozen=True):
 
 
 class CheckResult(Struct, frozen=True):
-    """What one run of the `--until` command came to."""
+    """The result of one run of the `--until` command."""
 
     exit_code: int | None
     """The exit code of the check; None: it was stopped at its time limit, or could not be started."""
@@ -116,7 +116,7 @@ class CheckResult(Struct, frozen=True):
 
     @property
     def why_not_run(self) -> str | None:
-        """What the shell says by the exit code where it could not run the command; None: it ran."""
+        """The shell's reason, by its exit code, for not running the command; None: it ran."""
         return None if self.exit_code is None else _CANNOT_RUN.get(self.exit_code)
 
     @property
@@ -147,7 +147,7 @@ class IterationOrder(Struct, frozen=True):
     prompt: str | None
     """The whole prompt; None: the session of that id is resumed."""
     budget_usd: float | None = None
-    """What it may spend; None: the loop sets no limit."""
+    """The dollars that it may spend; None: the loop sets no limit."""
     time_s: float | None = None
     """Seconds it may take; None: the loop sets no limit."""
     waiting_for: str = "the iteration"
@@ -187,7 +187,7 @@ class IterationResult(Struct, frozen=True):
 
 
 class SessionSeen(Struct, frozen=True):
-    """What the journal of an iteration's session tells of it."""
+    """An iteration as its session's journal shows it."""
 
     turns: int
     cost_usd: float | None

@@ -127,7 +127,7 @@ def branch_line(state: LoopState, before: str | None, after: str | None) -> str:
 
 
 def git_line(state: LoopState, names: Sequence[str]) -> str:
-    """What stands in `.git` may run at the next command of git's, whoever types it."""
+    """A line that names changed git settings and hooks: the next git command may run them, whoever types it."""
     current = state.current
     assert current is not None  # noqa: S101 - it changed them
     shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
@@ -294,6 +294,6 @@ def _number(number: int, state: LoopState) -> str:
 
 
 def _cell(text: str) -> str:
-    """What a model or a program said must not end its cell, its row or its table."""
+    """The text of a model or a program, made safe for a cell: it cannot end the cell, the row or the table."""
     shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

@@ -28,7 +28,7 @@ Body = str | bytes | Mapping[str, Any] | Sequence[Any]
 
 
 class Fault(Struct, frozen=True):
-    """What goes wrong. The defaults break nothing; events are counted from 1, so `message_start` is event 1."""
+    """One fault. The defaults break nothing; events are counted from 1, so `message_start` is event 1."""
 
     status: int | None = None
     """HTTP status of an answer without a turn. With `body` or `huge_body_bytes` alone: 200."""

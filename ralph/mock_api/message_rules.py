@@ -1,4 +1,4 @@
-"""What the API asks of `messages`: roles, content, and every tool call with its result. Pure."""
+"""The API's rules for `messages`: roles, content, and every tool call with its result. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a scenario is made of: answers as values. Refuses what cannot be played; how it breaks is `fault`'s."""
+"""The parts of a scenario: answers as values. Refuses those that cannot be played; `fault` says how they
+break.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +76,11 @@ class Turn(Struct, frozen=True):
 
 
 STAND_IN = Turn(content="Hello from the mock API.")
-"""What a fault breaks when its step has no turn of its own."""
+"""The answer that a fault breaks when its step has no turn of its own."""
 
 
 class Step(Struct, frozen=True):
-    """What one request is answered with: a turn, a fault, or a turn broken by a fault."""
+    """The answer to one request: a turn, a fault, or a turn broken by a fault."""
 
     turn: Turn | None = None
     """The answer of this step; None: a fault that needs an answer to break takes a short greeting."""
@@ -108,7 +110,7 @@ def as_step(playable: Playable) -> Step:
 
 
 class Model(Struct, frozen=True):
-    """What `GET /v1/models/{id}` says of a model."""
+    """A model as `GET /v1/models/{id}` describes it."""
 
     id: str
     max_input_tokens: int | None = None
@@ -149,7 +151,7 @@ class Scenario(Struct, frozen=True):
     """One is used up by each request that is not refused. When none is left, requests are refused with 400."""
     description: str = ""
     models: Sequence[Model] = ()
-    """What is said of models. Asking uses up no step, and of any other model the answer is 404."""
+    """The models that can be looked up. A lookup uses up no step; any other model is a 404."""
     validate: bool = True
     """Refuse requests the API would refuse. A refused request uses up no step."""
     require_key: bool = False

@@ -226,7 +226,7 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """What is on the screen already cannot be taken back, only marked."""
+        """Marks text that is on the screen already: it cannot be taken back."""
         yield from self._rest_of_text()
         if self._held is not None:
             self._held.clear()
@@ -298,7 +298,7 @@ def describe_call(call: ToolCall) -> str:
 
 
 def _announced(call: ToolCall) -> str:
-    """What a report says is said once it is accepted."""
+    """The line of a call; a report's summary is printed once it is accepted."""
     status = call.arguments.get("status") if call.name == FINAL_REPORT else None
     return describe_call(call) if status is None else f"{call.name}: {one_line(str(status))}"
 

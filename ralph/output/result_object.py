@@ -105,7 +105,7 @@ def usage_object(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def api_error_text(ended: RunEnded) -> str | None:
-    """What stands for the answer where a failure of the API ended the run; None: something else did."""
+    """The text that stands for the answer where an API failure ended the run; None: something else did."""
     return f"API Error: {ended.errors[-1]}" if ended.api_failure is not None and ended.errors else None
 
 

@@ -211,7 +211,9 @@ class Writer:
                 self._stdout.write(_encoded(answer), must_arrive=True)
 
     def _text_answer(self, ended: RunEnded) -> str | None:
-        """What was asked for: the report's payload, else the last words. None: they stand on the screen already."""
+        """The answer as text: the report's payload, else the last words. None: they stand on the screen
+        already.
+        """
         report = ended.report
         if report is not None and report.payload is not None:
             payload = json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)

@@ -53,7 +53,7 @@ class SilentPipe(NamedTuple):
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
-        """What the result says about it."""
+        """Notices for the result about the piped input."""
         count = self.unread_bytes()
         come = "1 byte has" if count == 1 else f"{count:,} bytes have"
         later = (f"{come} come on standard input since then and stay unread",) if count else ()

@@ -31,7 +31,7 @@ class PromptError(Exception):
 
 
 class InputWait(NamedTuple):
-    """What waiting for input needs, and how long its first byte may take."""
+    """The ports for waiting for input, and how long its first byte may take."""
 
     waiter: Waiter
     clock: Clock

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock
 
     class Host(Protocol):
-        """What it needs of the command around it."""
+        """The parts of the command that a driven run calls."""
 
         @property
         def options(self) -> RunOptions: ...

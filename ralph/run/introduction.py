@@ -1,4 +1,4 @@
-"""What a driver is told of ralph when it says `initialize`: what there is to choose from. Pure.
+"""The answer to a driver's `initialize`: the models, tools and modes that it can choose. Pure.
 
 Readers look here instead of sending requests; of what ralph does not have there is an empty list.
 """

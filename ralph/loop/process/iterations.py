@@ -175,7 +175,9 @@ class RalphIterations:
         )
 
     def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
-        """What it did and spent stands in its session, as far as it got."""
+        """The result of a run without a result object: its work and cost stand in its session, as far as it
+        got.
+        """
         seen = self.seen(session_id)
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         outcome = outcome_of(exit_code)
@@ -202,7 +204,9 @@ def _was_killed(ending: IterationEnding) -> bool:
 
 
 def _this_ralph() -> tuple[str, ...]:
-    """What an earlier iteration has written into the checkout cannot stand in for any part of it."""
+    """The command of this ralph; files that an iteration wrote into the checkout cannot replace any part of
+    it.
+    """
     return tuple(own_python(f"from ralph.__main__ import main; main({core_limit_at_start()})"))
 
 

@@ -1,7 +1,7 @@
-"""What a `ralph run` process has left of itself, as an `IterationResult`.
+"""Turns what a `ralph run` process left behind into an `IterationResult`.
 
-The exit code is the process's own and decides the outcome. The result object adds words and numbers, and is refused
-whole where it does not speak of that very end.
+The exit code is the process's own and decides the outcome. The result object adds words and numbers, and is
+refused whole where it does not speak of that very end.
 """
 
 from __future__ import annotations

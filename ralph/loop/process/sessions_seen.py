@@ -1,4 +1,4 @@
-"""What the journal of an iteration tells of it, when nobody is left who followed its process."""
+"""Reads from an iteration's journal how it went, when nobody is left who followed its process."""
 
 from __future__ import annotations
 

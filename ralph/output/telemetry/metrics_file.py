@@ -37,7 +37,7 @@ REPORT_TOOL = "final_report"
 
 
 class _Metric(NamedTuple):
-    """What is called `_total` only grows; everything else is as it was last."""
+    """One metric. Those called `_total` only grow; all others have their last value."""
 
     name: str
     labels: tuple[str, ...]
@@ -161,7 +161,7 @@ class MetricsFile:
         self._write()
 
     def problem(self, error: OSError) -> str:
-        """What `open` and `close` raised, as a sentence for the user."""
+        """An error of `open` or `close` as a sentence for the user."""
         return f"cannot write the metrics file {self._path}: {error.strerror or error}"
 
     def _write(self) -> None:

@@ -137,7 +137,9 @@ def of_tool(call: ToolCall) -> Attributes:
 
 
 def of_stream(event: Mapping[str, Any]) -> Attributes:
-    """What one event of an answer says of the whole. A server may send anything: what is no text is not known."""
+    """The attributes that one stream event adds. A server may send anything: a value that is no text is
+    ignored.
+    """
     match event:
         case {"type": "message_start", "message": {**message}}:
             return {

@@ -59,7 +59,7 @@ class Delivery(SpanProcessor):
         self._start_thread()
 
     def close(self, timeout_s: float) -> str | None:
-        """What waits is sent, as far as the time allows. Why something was lost; None: all has arrived."""
+        """Sends the waiting spans, as far as the time allows. Returns why some were lost; None: all arrived."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()

@@ -78,12 +78,12 @@ class Tracing:
         self._now_ns = now_ns
         carrier = {name.lower(): environment.get(name, "") for name in ("TRACEPARENT", "TRACESTATE")}
         self._around = TraceContextTextMapPropagator().extract(carrier, Context())
-        """What every run is a child of; empty where there is nothing, or nothing that can be read."""
+        """The parent of every run; empty if there is none, or none that can be read."""
         self._run: _Open | None = None
         self._turn: _Open | None = None
         self._tools: dict[str, _Open] = {}
         self._answer: dict[str, Any] = {}
-        """What the server has said of the answer that is being received."""
+        """The attributes of the answer that is being received."""
         self._bug: str | None = None
         self._is_closed = False
 
