@@ -52,7 +52,7 @@ class Ending(Struct, frozen=True):
 
     @property
     def is_forced(self) -> bool:
-        """A limit ended it; what was going on may have been all right."""
+        """A limit ended it; the work under way may have been all right."""
         return self.outcome in _FORCED
 
     def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:

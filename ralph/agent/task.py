@@ -135,7 +135,7 @@ class Run:
 
     @property
     def has_messages(self) -> bool:
-        """Somebody can go on from here: the journal holds a prompt at least."""
+        """The session can be resumed from here: the journal holds a prompt at least."""
         return bool(self.conversation.messages)
 
     @property
@@ -458,7 +458,7 @@ class Run:
         self._transcript.write(*self._target_entries())
 
     def _target_entries(self) -> list[Entry]:
-        """Whoever goes on with this session goes on with whom it asks, and lets those cool down who do."""
+        """Records who is asked and who cools down, so that whoever resumes this session keeps to both."""
         before = self._target_log.target
         entries = self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
         if self._target_log.target != before:

@@ -108,7 +108,9 @@ class RequestShape(Struct, frozen=True):
     def with_wishes(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
-        """A recorded head as it is wished for by now. What is left to defaults stays as it was, to the byte."""
+        """A recorded head with the settings that are requested now. Settings left to defaults stay as
+        recorded, to the byte.
+        """
         recorded = json.loads(self.head() + b"}")
         wished = dict(recorded)
         facts = facts_of(self.model)

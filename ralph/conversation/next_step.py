@@ -32,7 +32,9 @@ _SAYS_NOTHING = frozenset({"empty", "thinking_only"})
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 _PAUSES = frozenset({"pause_turn", "compaction"})
-"""The server stopped in the middle and goes on from its own answer. (`compaction` is a beta that ralph never asks for.)"""
+"""The server stopped in the middle and will continue from its own answer. (`compaction` is a beta that ralph
+never asks for.)
+"""
 _STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
 
 
@@ -40,7 +42,7 @@ class TurnState(Struct, frozen=True):
     """The state that earlier answers of one turn left behind."""
 
     said: str = ""
-    """Text of answers that were cut or paused; the next answer goes on from it."""
+    """Text of answers that were cut or paused; the next answer continues it."""
     continuations: int = 0
     pauses: int = 0
     failures: int = 0
@@ -78,7 +80,7 @@ class RunTools(Struct, frozen=True):
 
 
 class Continue(Struct, frozen=True):
-    """The answer was cut; ask the model to go on."""
+    """The answer was cut; ask the model to continue."""
 
 
 class Resend(Struct, frozen=True):

@@ -42,7 +42,7 @@ class NewerFormatError(SessionError):
 
 
 class NoMessageError(SessionError):
-    """Its run was killed before it had anything to go on with."""
+    """Its run was killed before there was anything to resume."""
 
 
 def refuse_newer(opening: Mapping[str, Any]) -> None:
@@ -104,11 +104,11 @@ class Session(Struct, frozen=True):
     answered: frozenset[str] = frozenset()
     """Base URLs of the endpoints that have answered, with an error at least."""
     seen: Mapping[str, str] = field(default_factory=dict)
-    """By path, the content that the model saw last, as `ToolOutput.seen` says it."""
+    """The content that the model last knew of each path, as `ToolOutput.seen` has it."""
 
     @property
     def is_completed(self) -> bool:
-        """Nothing is pending, not even the delivery of the answer: going on needs a prompt."""
+        """Nothing is pending, not even the delivery of the answer: a resume needs a prompt."""
         return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued
 
     @property

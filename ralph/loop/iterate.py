@@ -174,7 +174,7 @@ class OuterLoop:
     # --- the check
 
     def _look_first(self) -> LoopEnd | None:
-        """Whether there is anything to do, before anything is spent; also when a loop goes on."""
+        """Decides whether there is anything to do, before anything is spent; also when a loop is resumed."""
         plan, state = self.state.plan, self.state
         if state.current is not None and unseen_end(self._book, self._world) is not None:
             return None  # it is counted first, and checked then

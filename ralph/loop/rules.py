@@ -60,7 +60,7 @@ class Share(Struct, frozen=True):
 
 
 def is_counted(outcome: Outcome) -> bool:
-    """Whether a run that ended so was an iteration. An outage was none: its session goes on."""
+    """Whether a run with this end was an iteration. After an outage it was not: its session is resumed."""
     return outcome not in ENDS_THE_LOOP and outcome is not Outcome.API_UNAVAILABLE
 
 

@@ -220,7 +220,7 @@ _HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED
 
 
 def way_on(state: LoopState, end: LoopEnd) -> str | None:
-    """How a loop that ended so goes on; None: it is done, or would meet the same again."""
+    """How to continue a loop with this end; None: it is done, or would meet the same end again."""
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
         return None
     return f"go on with: {continue_command(state)}{_HIGHER.get(end.outcome, '')}"

@@ -1,4 +1,5 @@
-"""The answer to a driver's `initialize`: the models, tools and modes that it can choose. Pure.
+"""The answer to a driver's `initialize`: the models that it can choose, and the present permission mode.
+Pure.
 
 Readers look here instead of sending requests; of what ralph does not have there is an empty list.
 """

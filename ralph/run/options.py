@@ -1,4 +1,4 @@
-"""What the command line said about one run, as values. None: not given."""
+"""The options of one run, as values. None: not given."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def needed_again(self) -> dict[str, str]:
-        """Options without which the session would not go on as it was, by name."""
+        """Options without which the session would not resume as it was, by name."""
         options = {
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),

@@ -42,7 +42,9 @@ def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
 
 
 def answer() -> None:
-    """What the process of `report_check.py` does: a task on standard input, the problems on standard output."""
+    """The work of the process of `report_check.py`: a task on standard input, the problems on standard
+    output.
+    """
     task = json.load(sys.stdin)
     json.dump(validator_of(task["schema"])(task["arguments"]), sys.stdout)
 

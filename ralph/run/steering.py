@@ -107,11 +107,13 @@ class Steering:
         acknowledge: Callable[[Item], None] | None = None,
         emit: Callable[[Event], None] = lambda _event: None,
     ) -> None:
-        """`respond` writes one object; `choose_model` gives a wish's full name, for None the first model's.
+        """`respond` writes one object; `choose_model` gives a requested model's full name, for None the first
+        model's.
 
-        `choose_model` raises ValueError with what to say about a model that cannot be had. `serving` tells who is
-        asked at present, `introduction` what there is to choose from, `has_room` whether answers are read. `acknowledge`
-        is told of every item that was taken, `emit` of what people and readers should know.
+        `choose_model` raises ValueError with what to say about a model that cannot be had. `serving` tells
+        who is asked at present, `introduction` what there is to choose from, `has_room` whether answers are
+        read. `acknowledge` is told of every item that was taken, `emit` of what people and readers should
+        know.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -189,7 +191,9 @@ class Steering:
         return message
 
     def take_last_lines(self, waiter: Waiter) -> None:
-        """What has come by now, that which is still in the pipe included. Raises what the waiter raises."""
+        """Takes the lines that have come by now, including those still in the pipe. Raises what the waiter
+        raises.
+        """
         started_s = self._clock.now_s()
         while not self._has_input_ended and self._clock.now_s() - started_s < _LAST_LOOK_S:
             until_s = self._clock.now_s() + _QUIET_S
@@ -276,9 +280,9 @@ class Steering:
         )
 
     def _initialize(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """What only informs is let pass; a driver that counts on the rest must not think it has it.
-
-        A guard that was refused once stays missed: whatever is asked for later, nothing runs.
+        """Answers `initialize`. Unknown fields that only inform are ignored; any other is refused, as the
+        driver counts on it. A guard that was refused once stays missing: nothing runs, whatever is requested
+        later.
         """
         self._miss_guards(fields)
         if self._missing_guard is not None:

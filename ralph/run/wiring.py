@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Struct, frozen=True, dict=True):
-    """What every effect of one run shares."""
+    """The parts that every effect of one run shares."""
 
     settings: Settings
     environment: Mapping[str, str]
@@ -58,7 +58,7 @@ class Surroundings(Struct, frozen=True, dict=True):
 
     @cached_property
     def tools_environment(self) -> dict[str, str]:
-        """What a tool's process may see."""
+        """The environment that a tool's process may see."""
         return child_environment(
             self.environment, self.settings.tools.pass_env, self.secrets, self.settings.key_variables
         )
@@ -76,8 +76,8 @@ def build_toolbox(
 ) -> LocalToolbox:
     """`offered`: what the requests of the session have offered so far; None: it does not matter.
 
-    `keeps_list`: the requests go on with their list of tools, so that the permission mode refuses calls; else it leaves
-    tools out.
+    `keeps_list`: the requests keep their list of tools, so that the permission mode refuses calls; else it
+    leaves tools out.
 
     Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
     """
@@ -151,7 +151,9 @@ def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
 def build_report_form(
     around: Surroundings, redactor: Redactor, options: RunOptions, old: Session | None
 ) -> ReportForm | None:
-    """What the final report must be: what was asked for just now, else what the session's requests say. None: nothing."""
+    """The form of the final report: as requested now, else as in the session's requests. None: no report is
+    required.
+    """
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:
         return None
@@ -178,9 +180,8 @@ def build_roster(
     options: RunOptions,
     old: Session | None,
 ) -> tuple[Roster, tuple[str, ...]]:
-    """Whom the run can ask, and notices about what of the wishes did not fit.
-
-    A session that is gone on with keeps its requests as they were, unless the command line shapes them anew.
+    """The targets of the run, and notices about requested options that did not fit. A resumed session keeps
+    its requests as they were, unless the command line changes them.
     """
     settings = around.settings
     instructions, left_out = read_project_instructions(around.cwd)
@@ -310,7 +311,7 @@ def retry_policy(retry: RetrySettings) -> RetryPolicy:
 
 
 def _effort_notices(targets: Sequence[Target]) -> Iterator[str]:
-    """What was asked for and is not sent, because the model is known to refuse it."""
+    """Notices about requested options that are not sent, because the model is known to refuse them."""
     for target in targets:
         if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
             yield f"{target.model} takes no effort setting; it is left out"

@@ -50,7 +50,7 @@ class ProtectedPath(Struct, frozen=True):
 
 
 class ProtectedName(Struct, frozen=True):
-    """What is never written, at any depth; capitals do not count, as on some file systems."""
+    """Names that are never written, at any depth; capitals do not count, as on some file systems."""
 
     name: str
     """A name, or the end of a path; `*` stands for anything but a slash."""
@@ -107,10 +107,10 @@ _STATE_NAMES = ("sessions", "loops", "loop.key")
 
 
 class PlaceFacts(Struct, frozen=True):
-    """What is known of this machine and this run. All paths are absolute."""
+    """The facts of this machine and this run. All paths are absolute."""
 
     roots: tuple[str, ...]
-    """What Write and Edit may write beneath, links followed; the working directory first."""
+    """The directories in which Write and Edit may write, links followed; the working directory first."""
     homes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """The environment that ralph was started with."""

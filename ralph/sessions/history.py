@@ -43,7 +43,7 @@ class RunHistory(Struct, frozen=True, dict=True):
     fields: Mapping[str, Any]
     """The fields of its `run` record."""
     records: tuple[Record, ...]
-    """What it wrote, its `run` record apart."""
+    """The records that it wrote, except its `run` record."""
     is_copied: bool = False
     """It belongs to the session that this one was forked from, and so does its cost."""
     told: Mapping[str, Any] | None = None
@@ -64,7 +64,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def delivery(self) -> Delivery | None:
-        """What became of its result; None: nobody knows. Older journals do not tell, and those results were delivered."""
+        """The delivery of its result; None: nobody knows. Older journals do not record it, and those results
+        count as delivered.
+        """
         if self.ended is None:
             return None
         if self.ended.get("delivered", True):

@@ -42,7 +42,7 @@ class FileJournal:
         found = found or Reading(())
         self.path = path
         self.records: Sequence[Record] = found.records
-        """What was in it when it was opened."""
+        """The records that it held when it was opened."""
         self._torn, self._lacks_break = found.torn, found.lacks_break
         self._descriptor = descriptor
         self._seq = len(found.records)
@@ -88,7 +88,7 @@ class FileJournal:
         return cls(path, descriptor, reading, len(data) - len(reading.torn))
 
     def mend(self) -> None:
-        """What is torn at its end is cut off and kept beside it, as `.torn`. Raises JournalError."""
+        """Cuts off a torn end and keeps it in a file beside the journal, as `.torn`. Raises JournalError."""
         try:
             if self._torn:
                 _set_aside(self.path, self._torn)
@@ -102,7 +102,7 @@ class FileJournal:
 
     @property
     def is_gone(self) -> bool:
-        """It has no name any more: somebody has deleted it, and nothing goes on from it."""
+        """It has no name any more: somebody has deleted it, and nothing can be resumed from it."""
         try:
             return os.fstat(self._descriptor).st_nlink == 0
         except OSError:

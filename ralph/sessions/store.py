@@ -132,7 +132,7 @@ class SessionStore:
         return chain.from_iterable(root.glob(f"*/*{SUFFIX}") for root in self._roots)
 
     def _instead(self, prefix: str, cwd: Path | None) -> str:
-        """What may have been meant: ids that look like it, or the newest of this directory."""
+        """A suggestion of what was meant: ids that look like the prefix, or the newest of this directory."""
         from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
         beginnings = {path.stem[: len(prefix)]: path for path in self.all()}
@@ -162,7 +162,7 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def _has_message(path: Path) -> bool:
-    """A run that was stopped before its first message left nothing to go on with.
+    """A run that was stopped before its first message left nothing to resume.
 
     Memory is bounded: the record before the message, with the head of all requests, may be of any size.
     """

@@ -1,6 +1,8 @@
-"""What happened in a session, in its order, as values: prompts, answers, calls with their results, events. Pure.
+"""The events of a session, in their order, as values: prompts, answers, calls with their results, events.
+Pure.
 
-It does not shorten and does not decorate: `story_text.py` and `document.py` make a story for a terminal and a document of it.
+It does not shorten and does not decorate: `story_text.py` and `document.py` make a story for a terminal and a
+document of it.
 """
 
 from __future__ import annotations

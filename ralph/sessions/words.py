@@ -50,7 +50,9 @@ def attempts_line(fields: Mapping[str, Any]) -> str | None:
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """What an attempt was billed for, an answer that broke off included; empty where the server counted nothing."""
+    """The billed tokens of an attempt, an answer that broke off included; empty where the server counted
+    nothing.
+    """
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():
         return ""

@@ -54,7 +54,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the model said, as it said it; blocks on lines of their own."""
+        """The model's text, unchanged; blocks on lines of their own."""
         return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
 
 

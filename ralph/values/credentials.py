@@ -1,4 +1,4 @@
-"""What looks like a credential, by name and by value, and which of the environment a tool's process may see.
+"""Recognises credentials, by name and by value, and chooses the environment that a tool's process may see.
 
 Refuses to guess about short values: under eight characters nothing is a known secret, so that "1" or "true"
 is never cut out of a text.
@@ -47,7 +47,7 @@ NO_HEADERS: Headers = Secret(())
 
 
 class Credential(Struct, frozen=True):
-    """What proves to the endpoint who is asking."""
+    """The key or token that proves to the endpoint who is asking."""
 
     header: str
     """The HTTP header's name, lower case."""
@@ -185,10 +185,10 @@ def child_environment(
     secrets: Collection[str],
     withheld: Collection[str] = (),
 ) -> dict[str, str]:
-    """What a tool's process gets: `pass_env` lets exactly those names through, whatever they hold.
+    """The environment of a tool's process. `pass_env` lets exactly those names through, whatever they hold.
 
-    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and what looks like a credential by name, by
-    value, or because one of `secrets` is part of it.
+    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and what looks like a credential by name,
+    by value, or because one of `secrets` is part of it.
     """
     login_names = _login_names(environment)
 

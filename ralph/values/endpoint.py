@@ -46,7 +46,7 @@ def normal_base_url(text: str) -> str:
 
 
 def _above_the_api(path: str) -> str:
-    """What a gateway puts before the API's own path."""
+    """The path that a gateway puts before the API's own path."""
     while True:
         above = path.rstrip("/")
         if above.endswith("/messages"):

@@ -1,4 +1,4 @@
-"""What happened, as values. Output turns them into JSON lines and into sentences; nothing here prints.
+"""Events, as values. Output turns them into JSON lines and into sentences; nothing here prints.
 
 Every event is emitted once, by the one who knows. `output/stream_json.py` holds their names on the wire.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DeadEnd(Struct, frozen=True):
-    """What a model did again and again, until its run was ended for it."""
+    """The call that a model repeated until its run was ended for it."""
 
     name: str
     """One of `guards.GUARDS`, or of `malformed_answers.NAMES`."""
@@ -81,9 +81,9 @@ class AttemptEnded(Struct, frozen=True):
     model: str
     latency_s: float
     tokens: TokenUsage
-    """What the server counted; of a broken answer, as far as it got."""
+    """The server's counts; for a broken answer, as far as it got."""
     facts: ModelFacts | None = None
-    """What is known of the target's model, its price above all."""
+    """The known facts of the target's model, above all its price."""
     status: int | None = None
     """The HTTP status of an error answer."""
     kind: str | None = None
@@ -114,7 +114,7 @@ class RetryScheduled(Struct, frozen=True):
     """`FailureKind` value."""
     message: str
     server_wish_s: float | None = None
-    """Set when the server's wish decided the wait."""
+    """Set when the wait is the one that the server requested."""
     restarts_response: bool = False
     """A broken stream is asked again from the beginning."""
     turn: int = 1
@@ -205,7 +205,7 @@ class MalformedCallRefused(Struct, frozen=True):
     turn: int
     tool: str
     why: str
-    """What the model is told."""
+    """The sentence for the model."""
 
 
 class GuardTripped(Struct, frozen=True):
@@ -311,15 +311,15 @@ class RunEnded(Struct, frozen=True):
     api_error_status: int | None = None
     retry_after_s: float | None = None
     hints: tuple[str, ...] = ()
-    """What the reader can do about it, one sentence each."""
+    """Advice for the reader, one sentence each."""
     notices: tuple[str, ...] = ()
-    """What was left out of what the user gave, one sentence each."""
+    """Parts of the user's input that were left out, one sentence each."""
     limit: str | None = None
     """Which limit of the user's ended it: "max_turns", "max_budget_usd" or "context"; None: none of these."""
     report: Report | None = None
     """The final report, the model's or a synthetic one; None: none was required and an answer took its place."""
     dead_end: DeadEnd | None = None
-    """What led nowhere once too often."""
+    """The call that led nowhere once too often."""
     denied: tuple[ToolCall, ...] = ()
     """Calls that the permission mode did not let run."""
     session_total: SessionTotal = field(default_factory=SessionTotal)

@@ -30,7 +30,7 @@ class LimitSettings(Struct, frozen=True):
     max_turns: int | None = None
     """Turns that one task may take (exit 3); None: no limit."""
     max_budget_usd: float | None = None
-    """What the process may spend (exit 3); None: no limit."""
+    """US dollars that the process may spend (exit 3); None: no limit."""
     max_time_s: float | None = None
     """Seconds from the start of the process after which the run ends (exit 124); None: no limit."""
 
@@ -61,7 +61,7 @@ class Budget:
         return wish if wish * price.output <= left_millionths else math.floor(left_millionths / price.output)
 
     def least_usd(self, facts: ModelFacts | None, prompt_tokens: int) -> float:
-        """What a request has to be able to cost before it is made."""
+        """The least money that must be left before a request is made."""
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
             return 0.0

@@ -31,7 +31,7 @@ _KEPT_IN_URLS = (
     (_UNRESERVED - frozenset(b"~")) | frozenset(b"*"),
 )
 _PLAIN_EVERYWHERE = re.compile(r"[A-Za-z0-9._-]+")
-"""What no encoder of JSON or URLs changes: most keys."""
+"""Characters that no encoder of JSON or URLs changes: those of most keys."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _SHORTEST_BASE64_LINE = 64
 """PEM (RFC 7468); MIME and the `base64` command wrap at 76."""

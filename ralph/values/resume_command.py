@@ -1,4 +1,4 @@
-"""The command that goes on with a session, as it can be typed into a shell. Pure."""
+"""The command that resumes a session, as it can be typed into a shell. Pure."""
 
 from __future__ import annotations
 

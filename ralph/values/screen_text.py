@@ -44,12 +44,12 @@ def visible(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """What is visible of it, each line break a space: it cannot begin a line of its own."""
+    """The visible text in one line, each line break a space: it cannot begin a line of its own."""
     return text if text.isprintable() else visible(text).replace("\n", " ")
 
 
 def foreign_lines(text: str) -> list[str]:
-    """What is visible of it, line by line, none of which looks like one of ralph's own."""
+    """The visible text, line by line, none of which looks like one of ralph's own."""
     return [FOREIGN + line if _looks_like_ours(line) else line for line in visible(text).split("\n")]
 
 

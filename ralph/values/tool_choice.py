@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 READ_ONLY = ("Read", "Glob", "Grep")
 ALL_OF_THEM = "default"
-"""What `--tools` takes for all tools, as SDKs send it."""
+"""The word by which `--tools` takes all tools, as SDKs send it."""
 
 # Tools of Claude Code: those of its tools reference (https://code.claude.com/docs/en/tools-reference, read 2026-11)
 # and those of earlier versions, which scripts still name. ralph does not have them, so that taking one away or

@@ -52,7 +52,7 @@ class ModelUsage(Struct, frozen=True):
 
 
 class RunUsage(Struct, frozen=True):
-    """What a run used, by model name. Immutable: `plus` gives the next one."""
+    """The usage of a run, by model name. Immutable: `plus` gives the next one."""
 
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
@@ -104,7 +104,9 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
 
 
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
-    """What a whole answer took: what its server does not count is taken to be the most that it can be."""
+    """The tokens of a whole answer: those that its server does not count are taken to be the most they can
+    be.
+    """
     counted = tokens_of(usage)
     if not counted.prompt:
         counted = replace(counted, input=prompt_tokens)
