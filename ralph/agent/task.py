@@ -458,7 +458,7 @@ class Run:
         self._transcript.write(*self._target_entries())
 
     def _target_entries(self) -> list[Entry]:
-        """Records who is asked and who cools down, so that whoever resumes this session keeps to both."""
+        """Entries about who is asked and who cools down, so that a resumed session keeps to both."""
         before = self._target_log.target
         entries = self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
         if self._target_log.target != before:

@@ -117,7 +117,7 @@ class OldSession:
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
-        """The directory to resume in. One that is gone was moved or removed: then it is the present one."""
+        """A session of a directory that still exists is resumed there; one whose directory is gone, here."""
         if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
             return
         name = self._store.short_name(old.id)

@@ -280,8 +280,8 @@ class Steering:
         )
 
     def _initialize(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers `initialize`. Unknown fields that only inform are ignored; any other is refused, as the
-        driver counts on it. A guard that was refused once stays missing: nothing runs, whatever is requested
+        """Answers `initialize`. Fields that only inform are ignored; a request for something that ralph does
+        not offer is refused, as the driver counts on it. A guard that was refused once stays missing: nothing runs, whatever is requested
         later.
         """
         self._miss_guards(fields)
