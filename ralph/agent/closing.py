@@ -52,7 +52,7 @@ class Closing:
         return self._form.desk() if self._form is not None else None
 
     def forget_reports(self) -> None:
-        """Those that came so far were about another task."""
+        """Drops the reports so far, which were about another task."""
         self.desk = self._new_desk()
 
     @property
@@ -176,7 +176,7 @@ class Closing:
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """Where nothing came that could be an answer, a report that says so."""
+        """The end with a report, where one is owed and no answer came."""
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
         # A limit may have come behind an accepted report, or into a final turn for which one was kept.

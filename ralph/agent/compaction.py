@@ -169,7 +169,7 @@ class CompactionSteps(Struct, frozen=True):
         return ways[self.taken] if self.taken < len(ways) else None
 
     def next(self, *, has_shrunk: bool) -> CompactionSteps:
-        """After an attempt, whether or not it gave a context that shrinks."""
+        """The steps after an attempt, whether or not it gave a smaller context."""
         return CompactionSteps(self.taken + 1, has_shrunk)
 
     def answered(self) -> CompactionSteps:

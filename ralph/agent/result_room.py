@@ -133,7 +133,9 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """To each what it needs, in the order of need, but no more than an equal part of what is left."""
+    """Shares out the room: in the order of need, to each what it needs, but at most an equal part of the
+    rest.
+    """
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[index] = min(sizes[index], max(0, room) // (len(sizes) - place))

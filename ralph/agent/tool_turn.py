@@ -77,7 +77,9 @@ class ToolTurn:
 
     @property
     def changed_files(self) -> list[str]:
-        """By this answer's calls, as far as they have results; what an earlier process did included."""
+        """The files that this answer's calls changed, as far as they have results, those of an earlier
+        process included.
+        """
         changes = {**self.intents, **self.changes}
         return [
             change.path

@@ -54,9 +54,9 @@ class Transcript:
         self.tasks: list[tuple[Block, ...]] = list(session.tasks) if session else []
         """Every prompt of the user's, word for word."""
         self.changed_files: dict[str, None] = dict.fromkeys(session.changed_files if session else ())
-        """By file tools, absolute, in the order of their first change."""
+        """The files that file tools changed, absolute, in the order of their first change."""
         self.summary = session.summary if session else ""
-        """The model's own, of what came before this context; empty: there was nothing, or no summary of it."""
+        """The model's own summary of the work before this context; empty: there is none."""
         self.is_afresh = session is not None and session.is_afresh
         """This context has followed another one."""
         self.was_refused = session is not None and session.has_ended_as(Outcome.API_REJECTED)

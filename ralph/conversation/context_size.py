@@ -63,7 +63,7 @@ class ContextMeter(Struct, frozen=True):
     """The last counts, by model. Immutable; each size is that of the messages as the model receives them."""
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
-    """In the order of counting, the newest last."""
+    """The counts in the order of counting, the newest last."""
     before: SizeCount | None = None
     """The last count of the context before this one: how many tokens its bytes were. None: there was none."""
 

@@ -169,7 +169,7 @@ class Conversation(Struct, frozen=True):
     marks_cache: bool
     messages: tuple[Message, ...] = ()
     thinkers: frozenset[Author] = frozenset()
-    """Whose thinking is in it."""
+    """The models whose thinking is in it."""
     _packed: RequestBody = ()
     """The bodies of the first `_packed_messages` messages, a comma behind each."""
     _packed_messages: int = 0
@@ -222,7 +222,7 @@ class Conversation(Struct, frozen=True):
         return self.head == shape.head() + _OPENS_MESSAGES
 
     def amended(self, message: Message) -> Conversation:
-        """With `message` in the place of the last one, which nothing has answered yet."""
+        """The conversation with `message` instead of the last one, which nothing has answered yet."""
         amended = self.emptied()
         for kept in (*self.messages[:-1], message):
             amended = amended.plus(kept)

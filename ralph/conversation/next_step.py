@@ -64,7 +64,7 @@ class TurnState(Struct, frozen=True):
 
     @property
     def damaged(self) -> TurnState:
-        """Behind an answer that came damaged."""
+        """The state after an answer that came damaged."""
         return replace(self, failures=self.failures + 1, was_damaged=True)
 
     @property

@@ -54,7 +54,7 @@ def refuse_newer(opening: Mapping[str, Any]) -> None:
 
 
 class Session(Struct, frozen=True):
-    """Where a journal has got to."""
+    """The state to which the records of a journal lead."""
 
     id: str
     cwd: str
@@ -92,7 +92,7 @@ class Session(Struct, frozen=True):
     tasks: tuple[tuple[Block, ...], ...] = ()
     """Every prompt of the user's, in order."""
     changed_files: tuple[str, ...] = ()
-    """By file tools, in the order of their first change."""
+    """The files that file tools changed, in the order of their first change."""
     report: Mapping[str, Any] | None = None
     """The arguments of a final report that was accepted, where nothing has followed it."""
     is_afresh: bool = False
@@ -121,7 +121,7 @@ class Session(Struct, frozen=True):
 
     @property
     def offered_tools(self) -> frozenset[str]:
-        """By name, in the requests to the last run's first target."""
+        """The names of the tools in the requests to the last run's first target."""
         return frozenset(tool["name"] for tool in self._offered())
 
     def offered_tool(self, name: str) -> ToolDefinition | None:

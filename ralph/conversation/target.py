@@ -28,7 +28,7 @@ class Target(Struct, frozen=True):
     model: str
     """The model's id; aliases are resolved."""
     base_url: str
-    """Without a closing `/` or `/v1`."""
+    """The address without a closing `/` or `/v1`."""
     credentials: tuple[Credential, ...] = ()
     """Its keys, in the order they are tried; empty: requests carry none."""
     headers: Headers = NO_HEADERS

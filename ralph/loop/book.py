@@ -17,7 +17,7 @@ class LoopBook:
     def __init__(self, state: LoopState, record: LoopRecord, people: LoopVoice, clock: Clock) -> None:
         self.state = state
         self.taken_over_at = state.updated_at
-        """When the process before this one recorded something last."""
+        """The time at which the previous process recorded something last."""
         self._record = record
         self._people = people
         self._clock = clock

@@ -56,7 +56,9 @@ class CheckLog:
         self._close_file()
 
     def tail(self, note: str = "") -> str:
-        """At most `TAIL_BYTES`, `note` at its end included, from the beginning of a line where lines are not too long."""
+        """At most `TAIL_BYTES` of the end, `note` included, from the beginning of a line unless lines are too
+        long.
+        """
         data = bytes(self._end)
         if self._has_lost_its_beginning:
             data = data[data.find(b"\n", 0, len(data) // 2) + 1 :]

@@ -222,7 +222,7 @@ class LoopCommand:
         return replace(state, plan=replace(state.plan, prompt=prompt))
 
     def _with_prompt(self, state: LoopState, settings: Settings) -> LoopState:
-        """Also whoever pipes it in may take for ever: the loop's time limit counts from here on."""
+        """Adds the prompt. A pipe may take for ever: the loop's time limit counts from here on."""
         wish, max_time_s = self._options.prompt_wish, state.plan.limits.max_time_s
         if wish is None:
             return state

@@ -1,7 +1,8 @@
-"""`ralph loop`: the same task, a fresh context and a fresh process, again and again, until a fact says that it is over.
+"""`ralph loop`: the same task, a fresh context and a fresh process, again and again, until a fact says that
+it is over.
 
-It decides nothing itself (`loop/rules.py` does) and believes no text: exit codes, git and the check count. Each
-step is recorded before it is begun, so that a loop that was killed goes on where it was.
+It decides nothing itself (`loop/rules.py` does) and believes no text: exit codes, git and the check count.
+Each step is recorded before it is begun, so that a killed loop can be resumed where it stopped.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class OuterLoop:
         return self._book.state
 
     def run(self) -> LoopEnd:
-        """To its end, which is recorded. Raises nothing for what it meets."""
+        """Runs the loop to its end, which is recorded. Raises nothing for the failures it meets."""
         try:
             end = self._work()
         except Interrupted as stop:
@@ -228,7 +229,7 @@ class OuterLoop:
 
 
 def _reason(error: CheckoutError | OSError) -> str:
-    """Without the number that Python puts before what the system says."""
+    """The error's text without the number that Python puts before it."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

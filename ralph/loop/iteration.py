@@ -86,7 +86,9 @@ class Iteration:
         return min(was_s, rest_s, self._patience.left_s())
 
     def run(self) -> IterationResult | LoopEnd:
-        """Until it ends by something else than a setback. Raises OSError and `Interrupted`."""
+        """Runs the iteration until it ends by something else than a setback. Raises OSError and
+        `Interrupted`.
+        """
         while True:
             self.granted = share(self._book.state, self._world.own_limits, self._book.elapsed_s())
             result = self._with_earlier(self._unseen_end() or self._world.iterations.run(self._order()))

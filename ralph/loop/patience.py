@@ -46,7 +46,7 @@ class Patience:
         self._is_over = False
 
     def end(self) -> None:
-        """From now on a shortage is an OSError like any other: the loop is at its end."""
+        """From now on a shortage is an OSError like any other: the loop is ending."""
         self._is_over = True
 
     def left_s(self) -> float:

@@ -89,7 +89,7 @@ class StopFile(Protocol):
 
 class LoopRecord(Protocol):
     def save(self, state: LoopState) -> None:
-        """Whole or not at all. Raises OSError."""
+        """Saves the state, whole or not at all. Raises OSError."""
         ...
 
 
@@ -109,15 +109,17 @@ class LoopVoice(Protocol):
         ...
 
     def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
-        """Before the current iteration, or a step of the loop, is tried again. `number`: of such setbacks in a row."""
+        """Announces a wait before the current iteration, or a step of the loop, is tried again. `number`: of
+        such setbacks in a row.
+        """
         ...
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
-        """By the current iteration. None: on no branch."""
+        """Reports that the current iteration changed the branch. None: on no branch."""
         ...
 
     def git_changed(self, state: LoopState, names: Sequence[str]) -> None:
-        """By the current iteration: settings and hooks that git follows here."""
+        """Reports that the current iteration changed settings and hooks that git follows here."""
         ...
 
     def pushed(self, commits: int) -> None: ...

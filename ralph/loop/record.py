@@ -43,7 +43,7 @@ class FileRecord:
         self._has_saved = False
 
     def save(self, state: LoopState) -> None:
-        """Whole or not at all. Raises OSError."""
+        """Saves the state, whole or not at all. Raises OSError."""
         if not self._has_saved:
             remove_leftovers(self.folder)
         write_private(self.folder, RECORD_FILE, state_text(state).encode())
@@ -86,7 +86,9 @@ class FileRecord:
 
 
 def write_private(folder: Path, name: str, data: bytes) -> Path:
-    """Whole or not at all, for the user alone; a folder that somebody removed is made again. Raises OSError."""
+    """Writes a file whole or not at all, for the user alone; a folder that somebody removed is made again.
+    Raises OSError.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     try:

@@ -28,7 +28,7 @@ SHORTEST_WAIT_S = 1.0
 """Whatever a server names: less than this is no wait."""
 
 MOST_KILLS = 2
-"""In a row, from which an iteration is taken up again."""
+"""The most kills in a row after which an iteration is still resumed."""
 
 CHECK_GRACE_S = 10.0
 """A check is given so much more than the last one took, though the loop's time is over: done is done."""
@@ -133,7 +133,8 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """After the outage of this `number` in a row, from 1, and `slept_s` of waiting for those before it.
+    """The wait after the outage of this `number` in a row, from 1, and `slept_s` of waiting for those before
+    it.
 
     A time that the server named is waited; once that did not help, the schedule is the least.
     """
@@ -158,7 +159,9 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """After the kill of this `number` in a row, from 1. What took the memory may be gone in a moment."""
+    """The wait after the kill of this `number` in a row, from 1. Whatever took the memory may be gone in a
+    moment.
+    """
     if number > MOST_KILLS:
         return GiveUp(f"{reason}, {number} times in a row")
     wait = Wait(_scheduled_s(number, schedule))
@@ -182,7 +185,7 @@ def check_limit_s(state: LoopState, elapsed_s: float) -> float:
 
 
 def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
-    """After the check that comes before anything is begun, or resumed. None: there is something to do."""
+    """The end by the check that comes before anything is begun, or resumed. None: there is something to do."""
     was_begun = bool(state.iterations) or state.current is not None
     if result.why_not_run is not None and not was_begun:
         # A check that nobody can run would have every iteration paid for. Later it is the work that may have broken it.
@@ -207,7 +210,7 @@ def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> in
 
 
 def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_file: bool) -> LoopEnd | None:
-    """After the iteration that was recorded last. `limit`: which one ended it, as in its result."""
+    """The end after the iteration that was recorded last. `limit`: the one that ended it, as in its result."""
     last = state.last
     assert last is not None  # noqa: S101 - it is asked after an iteration
     if state.plan.until is not None:

@@ -37,7 +37,7 @@ class IterationRecord(Struct, frozen=True):
     """One iteration that counts."""
 
     number: int
-    """From 1."""
+    """Counted from 1."""
     session_id: str
     outcome: Outcome
     exit_code: int
@@ -46,13 +46,13 @@ class IterationRecord(Struct, frozen=True):
     duration_s: float
     """Waits for the API and the check included."""
     commits: int
-    """That of `--commit` included."""
+    """Commits, that of `--commit` included."""
     files: tuple[str, ...]
     """At most `MOST_FILES_KEPT`."""
     file_count: int
     made_progress: bool
     check: str | None
-    """In a word or two; None: there is none, or it was not run."""
+    """The check's result in a word or two; None: there is none, or it was not run."""
     has_loop_commit: bool = False
     """`--commit` committed what it had left."""
     reason: str = ""
@@ -114,7 +114,7 @@ class LoopState(Struct, frozen=True):
     idle: int = 0
     """Iterations in a row without progress."""
     first_check: CheckResult | None = None
-    """Before any iteration: what had failed already."""
+    """The check before any iteration."""
     last_check: CheckResult | None = None
     current: CurrentIteration | None = None
     ended: LoopEnd | None = None

@@ -35,9 +35,9 @@ class LoopPlan(Struct, frozen=True):
     """The loop as the command line asked for it. It is recorded, so that `--continue` needs no options."""
 
     directory: str
-    """Where the work is. Absolute."""
+    """The directory of the work. Absolute."""
     launch_directory: str
-    """Where relative paths among `run_arguments` start. Absolute."""
+    """The directory in which relative paths among `run_arguments` start. Absolute."""
     prompt: str | None = None
     """The task itself; None: it stands in `prompt_file`."""
     prompt_file: str | None = None
@@ -45,16 +45,16 @@ class LoopPlan(Struct, frozen=True):
     run_arguments: tuple[str, ...] = ()
     """Options of `ralph run`, passed on as they were typed."""
     session_directory: str | None = None
-    """Where `run_arguments` say that sessions are, absolute; None: the user's state directory."""
+    """The directory of sessions that `run_arguments` name, absolute; None: the user's state directory."""
     config_file: str | None = None
-    """Where `run_arguments` name a settings file: absolute."""
+    """The settings file that `run_arguments` name, absolute."""
     settings_files: tuple[RecordedFile, ...] | None = None
     """Settings files that an iteration could write to, and what they said before the first one: that counts to the end
     of the loop. None: not recorded yet."""
     metrics_file: str | None = None
-    """Where `run_arguments` want metrics: absolute."""
+    """The metrics file that `run_arguments` name, absolute."""
     added_directories: tuple[str, ...] = ()
-    """Where `run_arguments` let the agent write besides `directory`. Absolute."""
+    """Directories besides `directory` in which `run_arguments` let the agent write. Absolute."""
     pass_env: tuple[str, ...] = ()
     """Variables that `run_arguments` let tools see: the check and git see them too."""
     is_quiet: bool = False
@@ -66,10 +66,12 @@ class LoopPlan(Struct, frozen=True):
     commits: bool = False
     pushes: bool = False
     plan_file: str = DEFAULT_PLAN_FILE
-    """From `directory`."""
+    """The plan file's path from `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_paths: tuple[str, ...] = ()
-    """Where processes of this loop have written, or who started them, besides `OWN_DIRECTORY`. Absolute."""
+    """Paths, besides `OWN_DIRECTORY`, that processes of this loop or whoever started them have written.
+    Absolute.
+    """
 
 
 class Snapshot(Struct, frozen=True):
@@ -94,7 +96,9 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Whose content changed or that came or went, committed or not, sorted; committed ones alone where not more is known."""
+    """Files whose content changed or that came or went, committed or not, sorted; only committed ones if no
+    more is known.
+    """
     guarded: tuple[str, ...] = ()
     """Names of settings and hooks that came, went or changed, sorted."""
 

@@ -31,7 +31,7 @@ class Send(Struct, frozen=True):
 
 
 class Fill(Struct, frozen=True):
-    """So many bytes of `x`."""
+    """A number of bytes `x`."""
 
     size: int
 

@@ -1,4 +1,4 @@
-"""Who asked what, and when: in memory and as JSON lines. Credentials are replaced before anything is kept."""
+"""Records of requests, in memory and as JSON lines. Credentials are replaced before anything is kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RecordedRequest(Struct, frozen=True):
     """`time.monotonic()` at that moment; for durations."""
     method: str
     path: str
-    """With the query; values that look like credentials are replaced."""
+    """The path with the query; values that look like credentials are replaced."""
     headers: Mapping[str, str]
     """Names in lower case; values of headers that look like credentials are replaced."""
     body_bytes: int

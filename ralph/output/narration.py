@@ -284,7 +284,7 @@ def _in_words(words: Mapping[str, str], name: str) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Whole where it is whole, else to the millisecond; never with an exponent."""
+    """Seconds as text: no decimals if whole, else to the millisecond; never with an exponent."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
@@ -304,7 +304,9 @@ def _announced(call: ToolCall) -> str:
 
 
 def _gist(event: ev.ToolFinished) -> str:
-    """One line of an error: a command's last, where its exit code stands, every other tool's first."""
+    """One line of a tool's error: the last one of Bash, where the exit code stands, the first one of other
+    tools.
+    """
     lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
     if event.call.name == FINAL_REPORT:
         problems = [line.removeprefix("- ") for line in lines if line.startswith("- ")]

@@ -106,7 +106,9 @@ def _regular_file(directory: int, name: str) -> os.stat_result | None:
 
 
 def _write_into(path: str, data: bytes) -> None:
-    """To replace /dev/null would harm everybody. Nobody may be reading a pipe: the run must not wait for that."""
+    """Writes into a special file. Replacing /dev/null would harm everybody, and the run must not wait for the
+    reader of a pipe.
+    """
     link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was none a moment ago
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link)
     try:

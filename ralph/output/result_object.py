@@ -85,7 +85,7 @@ def _subtype(ended: RunEnded) -> str:
 
 
 def _rounded(cost_usd: float | None) -> float | None:
-    """To a ten-thousandth of a cent: sums of floats end in noise."""
+    """The cost, rounded to a ten-thousandth of a cent: sums of floats end in noise."""
     return None if cost_usd is None else round(cost_usd, 6)
 
 

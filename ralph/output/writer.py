@@ -46,9 +46,11 @@ class OutputOptions(Struct, frozen=True):
     include_partial: bool = False
     is_quiet: bool = False
     result_file: str | None = None
-    """Where the `result` object is written too, by atomic rename. None: nowhere."""
+    """The file that gets the `result` object too, by atomic rename. None: there is none."""
     directories: tuple[str, ...] = ()
-    """Where ralph was called and where it works, absolute: links there do not lead its files elsewhere."""
+    """The directories where ralph was called and where it works, absolute: links there do not lead its files
+    elsewhere.
+    """
 
 
 class Writer:
@@ -124,7 +126,7 @@ class Writer:
         self._put_json(line, must_arrive=True)
 
     def count_down(self, waiting_for: str, left_s: float) -> None:
-        """In place, on a terminal: seconds until a wait is over. 0 takes the line away."""
+        """Shows on a terminal, in place, the seconds until a wait is over. 0 removes the line."""
         left = f"[wait] {waiting_for} in {math.ceil(left_s)}s" if left_s > 0 else ""
         if left != self._counting:
             self._counting = left
@@ -156,7 +158,7 @@ class Writer:
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
     def tell(self, event: Event) -> None:
-        """To people alone: before the run has begun, or after its result was written."""
+        """Tells people alone: before the run has begun, or after its result was written."""
         self._narrate(event)
 
     def tell_end(self, ended: RunEnded) -> None:

@@ -60,7 +60,7 @@ class SilentPipe(NamedTuple):
         return (self.notice, *later)
 
     def unread_bytes(self) -> int:
-        """That have come by now. 0 where the system does not say."""
+        """The number of bytes that have come by now; 0 if the system does not say."""
         import fcntl  # noqa: PLC0415 - most runs leave no pipe alone
         import struct  # noqa: PLC0415 - the same
         import termios  # noqa: PLC0415 - the same
@@ -147,13 +147,13 @@ def _is_readable(fd: int) -> bool:
 
 
 def _watch(fd: int, mailbox: Mailbox) -> None:
-    """In a thread of its own, which may stay until the process ends."""
+    """Runs in a thread of its own, which may stay until the process ends."""
     _poll(fd, None)
     mailbox.put(True)
 
 
 def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
-    """In a thread of its own. It reads on only while somebody wants more."""
+    """Runs in a thread of its own. It reads on only while somebody wants more."""
     read_bytes = 0
     while read_bytes <= most_bytes:
         try:

@@ -159,7 +159,7 @@ class RunCommand:
         return self._redactor.redact(value) if isinstance(value, str) else value
 
     def _remove_old_journals(self) -> None:
-        """Once everybody has what they wait for."""
+        """Runs last, when everybody has what they wait for."""
         journal = self._prepared.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
             remove_old_journals(
@@ -369,7 +369,7 @@ class RunCommand:
             self.emit(Notice(f"no traces of this run: {error}"))
 
     def _prepare(self, around: Surroundings) -> PreparedRun:
-        """With the session open."""
+        """Prepares the run and opens its session."""
         prepared = PreparedRun(self.options, around, self._redactor, self.controls, self._session_id)
         self._prepared = prepared
         self._writer.session_id = prepared.session.id

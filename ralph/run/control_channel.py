@@ -28,7 +28,7 @@ _LINE_COST_BYTES = 256
 
 
 class TooLong(Struct, frozen=True):
-    """In the place of a line that was dropped."""
+    """Stands for a line that was dropped."""
 
     most_bytes: int
 

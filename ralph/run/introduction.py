@@ -60,7 +60,7 @@ def _model(target: Target) -> dict[str, Any]:
 
 
 def _account(first: Target) -> dict[str, str]:
-    """Where the credential comes from; a bearer token is no key."""
+    """The source of the credential; a bearer token is no key."""
     key = first.credentials[0] if first.credentials else None
     is_token = key is not None and key.header == "authorization"
     return {

@@ -36,7 +36,7 @@ class RunOptions(Struct, frozen=True):
     """Directories besides the working directory that file tools may write beneath. Absolute."""
     config_file: str | None = None
     settings_descriptor: int | None = None
-    """Where an outer loop hands over what settings files hold; None: they are read."""
+    """The descriptor by which an outer loop hands over what settings files hold; None: they are read."""
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None

@@ -268,7 +268,7 @@ class PreparedRun:
 
 
 def _go_on_from(roster: Roster, old: Session, around: Surroundings) -> None:
-    """Who had to be left alone by the last run is left alone for the rest of that time."""
+    """Takes over the cooldowns of the last run for the rest of their time."""
     now_s, now = around.clock.now_s(), around.clock.utc_now()
     ends_s = {
         name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()

@@ -21,7 +21,7 @@ _LONGEST_EXPECTATION = 200
 
 
 def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
-    """Where something is wrong, and what was expected there."""
+    """The place of each fault, and what was expected there."""
     closest = _closest(error)
     path = list(closest.absolute_path)
     note = "" if closest is error else " (in the closest alternative)"

@@ -36,13 +36,13 @@ class SessionOptions(Struct, frozen=True):
     session_id: str | None = None
     """For a new one; None: made up."""
     goes_on: bool = False
-    """With the last session of this directory."""
+    """Resumes the last session of this directory."""
     resume: str | None = None
     """The beginning of the id of the session to resume."""
     forks: bool = False
     """The old session stays as it is; a copy of it is resumed."""
     directory: Path | None = None
-    """Where sessions are; None: the user's state directory."""
+    """The directory of sessions; None: the user's state directory."""
     is_kept: bool = True
 
     @property
@@ -97,7 +97,7 @@ def prompt_of_resumed(
 
 
 def _was_told(old: Session, words: str) -> bool:
-    """They end the last message, which nothing has answered yet."""
+    """True if the words end the last message, which nothing has answered yet."""
     last = old.conversation.messages[-1]
     return last.role == "user" and last.content[-1].get("text") == words
 

@@ -128,7 +128,7 @@ class Steering:
         self._missing_guard: str | None = None
         """The guard that `initialize` asked for and did not get, for as long as the process lives."""
         self._missing_mode: str | None = None
-        """Until a mode is set that can be kept."""
+        """The reason why the requested mode is missing, until a mode is set that can be kept."""
         self._queue: deque[tuple[UserMessage, int]] = deque()
         self._queued_bytes = 0
         self._has_input_ended = False
@@ -302,7 +302,9 @@ class Steering:
             )
 
     def _miss_mode(self, reason: str) -> None:
-        """Who asked for a mode that is refused must not be worked for in a looser one. None is tighter than `plan`."""
+        """Notes a refused mode: whoever asked for it must not get work in a looser one. None is tighter than
+        `plan`.
+        """
         if self._controls.permission_mode is not PermissionMode.PLAN:
             self._missing_mode = (
                 f"set_permission_mode was refused: {reason}. Nothing runs without a mode that was asked for: set one "

@@ -142,7 +142,9 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
 
 
 def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
-    """Without known credentials: whoever pastes one into a task, or links one in, has not meant it for the API."""
+    """The prompt without known credentials: whoever pastes one into a task, or links one in, has not meant it
+    for the API.
+    """
     if prompt is None or isinstance(prompt, str):
         return prompt and redactor.redact(prompt)
     return [redacted(block, redactor.redact) for block in prompt]
@@ -300,7 +302,7 @@ def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
 
 
 def retry_policy(retry: RetrySettings) -> RetryPolicy:
-    """Where retry is off, the one that a driver may switch on."""
+    """The retry policy; where retry is off, the one that a driver may switch on."""
     match retry.policy:
         case "patient":
             return backoff.patient()

@@ -119,7 +119,7 @@ class PlaceFacts(Struct, frozen=True):
     state: tuple[str, ...] = ()
     """Directories with its sessions and loops."""
     package: str | None = None
-    """Where this ralph lies."""
+    """The directory of this ralph."""
     prefixes: tuple[str, ...] = ()
     """The environment that it is installed in, and the one that this was made from."""
     code: tuple[str, ...] = ()
@@ -218,7 +218,9 @@ def _secret_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 def _bases(facts: PlaceFacts) -> Bases:
     def below(variable: str, usual: str) -> tuple[str, ...]:
-        """Where the variable says, and where it usually is: what was put there before the variable was set stays."""
+        """The place that the variable names, and the usual one: files from before the variable was set are
+        still there.
+        """
         named = facts.variables.get(variable, "")
         usuals = (f"{home.rstrip('/')}/{usual}" for home in facts.homes)
         return tuple(dict.fromkeys((*([named] if named.startswith("/") else ()), *usuals)))

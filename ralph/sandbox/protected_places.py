@@ -95,7 +95,7 @@ def _states(environment: Mapping[str, str], homes: Sequence[str], named: Path | 
 
 
 def _code() -> Iterator[str]:
-    """Where this Python finds itself, its library and installed packages."""
+    """The places of this Python, its library and installed packages."""
     yield str(Path(os.__file__).parent)
     yield str(Path(sys.executable).parent)
     yield str(Path(sys.prefix, "pyvenv.cfg"))

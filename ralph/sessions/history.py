@@ -90,7 +90,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def turns(self) -> int:
-        """Without an end: the answers that something has followed, as the next run counts the last one."""
+        """The turns of the run. Without an end: the answers that something has followed, as the next run
+        counts the last one.
+        """
         if self.ended is not None:
             return int(self.ended["num_turns"])
         answers = sum(record.kind == "assistant" for record in self.records)

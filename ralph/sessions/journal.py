@@ -153,7 +153,9 @@ class NoJournal:
 
 
 def lock_file(descriptor: int) -> None:
-    """Until it is closed. Raises SessionLockedError; and FileNotFoundError where another run's end has removed it."""
+    """Locks the file until it is closed. Raises SessionLockedError; and FileNotFoundError where another run's
+    end has removed it.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -188,7 +190,9 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 def _refuse_newer(data: bytes) -> None:
-    """By the first line alone: what the others look like is that ralph's business. Raises NewerFormatError."""
+    """Looks at the first line alone: the form of the others is that ralph's business. Raises
+    NewerFormatError.
+    """
     opening, _ = readable_part(data[: data.find(b"\n") + 1])
     for record in opening:
         if record.kind == "session" and isinstance(record.fields.get("format"), int):
@@ -196,7 +200,7 @@ def _refuse_newer(data: bytes) -> None:
 
 
 def _set_aside(path: Path, torn: bytes) -> None:
-    """On the disk before it leaves the journal, and never in the place of what was set aside before."""
+    """Writes the torn end to disk before it leaves the journal, and never over an earlier one."""
     names = chain([".torn"], (f".{number}.torn" for number in count(2)))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     for name in names:

@@ -15,7 +15,9 @@ def named_session(session_id: str, age_s: float, task: str) -> str:
 
 
 def age_text(age_s: float) -> str:
-    """In the largest unit that is whole; a time to come, by a clock that was put back, is now."""
+    """The age in the largest unit that is whole; a moment in the future, by a clock that was put back, is
+    now.
+    """
     age_s = max(0.0, age_s)
     if age_s < _MINUTE_S:
         return f"{age_s:.0f} s ago"

@@ -67,7 +67,9 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 
 def _remove(journal: KeptJournal) -> None:
-    """Under its lock: a run that has just opened it finds it taken, or gone, and never writes to what is gone."""
+    """Removes it under its lock: a run that has just opened it finds it taken, or gone, and never writes to a
+    removed file.
+    """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:

@@ -34,7 +34,7 @@ _MOST_NAMED = 3
 class SessionStore:
     def __init__(self, root: Path, notice: str | None = None, others: tuple[Path, ...] = ()) -> None:
         self.root = root
-        """Where new ones are made."""
+        """The directory in which new sessions are made."""
         self._roots = (root, *others)
         self.notice = notice
         """For people: why this is not the usual place."""
@@ -63,7 +63,9 @@ class SessionStore:
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """Where a run of this user would look for sessions. Nothing is made: what is not there is empty."""
+        """The places where a run of this user would look for sessions. Creates nothing: a missing place is
+        empty.
+        """
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
             return cls(chosen)
@@ -87,7 +89,7 @@ class SessionStore:
         return FileJournal.create(path)
 
     def place_of(self, cwd: Path) -> Path:
-        """Where new ones of this directory are made."""
+        """The directory of new sessions of `cwd`."""
         return self.root / directory_name(cwd)
 
     def beside(self, name: str) -> tuple[Path, ...]:

@@ -33,7 +33,7 @@ class RunStarted(Struct, frozen=True):
     model: str
     tools: tuple[str, ...]
     api_key_source: str
-    """Where the credential came from: a variable's name, or "none"."""
+    """The source of the credential: a variable's name, or "none"."""
     targets: tuple[str, ...] = ()
     """Everybody who can be asked, the first first; empty where there is only one."""
     permission_mode: str = "bypassPermissions"
@@ -119,7 +119,7 @@ class RetryScheduled(Struct, frozen=True):
     """A broken stream is asked again from the beginning."""
     turn: int = 1
     target: str = ""
-    """Whom the error came from."""
+    """The target that the error came from."""
 
 
 class RetryRecovered(Struct, frozen=True):
@@ -216,7 +216,7 @@ class GuardTripped(Struct, frozen=True):
     """One of `guards.GUARDS`."""
     call: ToolCall
     refusals: int
-    """So far, without anything new in between."""
+    """Refusals so far, without anything new in between."""
 
 
 class FinalTurnEntered(Struct, frozen=True):
@@ -247,7 +247,7 @@ class ReportAccepted(Struct, frozen=True):
     turn: int
     """The turn that gave it; of a synthetic one, the last that was asked."""
     attempts: int
-    """At a report in this run, this one included: calls of the tool, and plain text in its place."""
+    """Attempts at a report in this run, this one included: calls of the tool, and plain text in its place."""
     forced_reason: str | None = None
     """Why the run was in its final turn; None: it was not."""
 

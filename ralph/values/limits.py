@@ -21,7 +21,7 @@ SHORTEST_ANSWER = 1024
 """Tokens. An answer that may not even get so long is not worth its prompt: the run ends instead."""
 
 MOST_REFUSALS = 6
-"""In a row, by guards: with the last one the run ends."""
+"""The most refusals in a row by guards: with the last one the run ends."""
 
 _MILLION = 1_000_000
 
@@ -42,7 +42,7 @@ class Budget:
         self.max_usd = max_usd
         """The budget in US dollars; None: no limit."""
         self.spent_usd = spent_usd
-        """By what the servers have counted so far."""
+        """Dollars by the servers' counts so far."""
 
     def saw(self, event: Event) -> None:
         if isinstance(event, AttemptEnded):
@@ -68,7 +68,7 @@ class Budget:
         return (prompt_tokens * _dearest_input(price) + SHORTEST_ANSWER * price.output) / _MILLION
 
     def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
-        """By its share, or because after one more request, which may cost `least_usd`, there may be none."""
+        """True if the share is spent, or if one more request, which may cost `least_usd`, may be the last."""
         if self.max_usd is None or not self.spent_usd:
             return False
         return self.spent_usd >= share * self.max_usd or self.max_usd - self.spent_usd < 2 * least_usd

@@ -110,7 +110,7 @@ class Clock(Protocol):
 
 
 class Mailbox(Protocol):
-    """Where a worker thread leaves things for the main thread."""
+    """Takes things from a worker thread for the main thread."""
 
     def put(self, item: Any) -> None:
         """Called from any thread; never blocks. Ignored once the mailbox is closed."""
@@ -150,7 +150,7 @@ class Driven(Protocol):
 
     @property
     def mailbox(self) -> Mailbox:
-        """Where the lines come in."""
+        """The mailbox in which the lines arrive."""
         ...
 
     def can_take(self) -> bool:

@@ -93,7 +93,7 @@ class Redactor:
 
     @cached_property
     def _wrapped_forms(self) -> list[str]:
-        """Those that a line break can stand in."""
+        """The forms in which a line break can stand."""
         forms = {form for secret in self._secrets for form in _base64_forms_of(secret)}
         return sorted(
             (form for form in forms if len(form) >= _LEAST_WRAPPED), key=lambda form: (-len(form), form)
@@ -110,7 +110,7 @@ class Redactor:
 
 
 def _joined(text: str) -> str:
-    """Without line breaks, those of a JSON text too, and without other white space."""
+    """The text without line breaks, those of a JSON text too, and without other white space."""
     if "\\n" in text:
         text = text.replace("\\r", "").replace("\\n", "")
     return "".join(text.split())

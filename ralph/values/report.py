@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolCall, ToolDefinition
 
     Validator = Callable[[Mapping[str, Any]], Sequence[str]]
-    """From a report's arguments to what is wrong with them: a few short lines, each with path and expectation."""
+    """Maps a report's arguments to their faults: a few short lines, each with path and expectation."""
 
 STATUSES = ("success", "failure")
 SOURCES = ("tool_call", "text", "synthetic")
@@ -106,7 +106,9 @@ class ReportDesk:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """At a report: calls of the tool, and answers of plain text in its place, whatever became of them."""
+        """Attempts at a report: calls of the tool, and answers of plain text in its place, whatever became of
+        them.
+        """
         self.accepted: Report | None = None
         self.cached: Report | None = None
         """The report in the last answer's text, if it is one; it counts for nothing until `accept_cached`."""

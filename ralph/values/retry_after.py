@@ -1,4 +1,4 @@
-"""When the server wants to be asked again, read from its headers. Never raises, whatever they hold."""
+"""Reads from headers when the server wants to be asked again. Never raises, whatever they hold."""
 
 from __future__ import annotations
 

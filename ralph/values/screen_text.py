@@ -35,7 +35,7 @@ _LIKE_OURS = rf"{_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNOTICE
 
 
 def visible(text: str) -> str:
-    """Without control sequences and characters that hide something. Line breaks and tabs stay."""
+    """The text without control sequences and characters that hide something. Line breaks and tabs stay."""
     if text.isprintable() or not _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").search(text):
         return text
     text = _compiled(_SEQUENCES).sub("", text)

@@ -100,7 +100,7 @@ def _suggestion(name: str) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """Those among them that ralph does not have."""
+    """The names among them that ralph does not have."""
     return tuple(name for name in names if name not in TOOL_NAMES)
 
 

@@ -118,7 +118,9 @@ class GitCheckout:
         return {}
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        """Where history was rewritten so that `before` is gone: no commits, and the files by their digests alone."""
+        """The changes between two snapshots. If history was rewritten so that `before` is gone: no commits,
+        and files by their digests alone.
+        """
         files, commits = set(differing(before.files, after.files)), 0
         if before.head != after.head:
             git = self.git()
@@ -165,7 +167,7 @@ class GitCheckout:
         return push.unpushed() if status.head else 0
 
     def push_of(self, git: Git, status: GitStatus) -> Push:
-        """By the pins, which are taken by the first call. Raises CheckoutError and Interrupted."""
+        """The push by the pins, which are taken by the first call. Raises CheckoutError and Interrupted."""
         pins = self._pins = self._pins or self._pinned_now(git, status)
         places = WritablePlaces(self._writable, pins.places)
         return Push(git, self._seams, remote_settings(git.settings, pins), status, places)
@@ -191,7 +193,7 @@ class GitCheckout:
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: Git, status: GitStatus) -> Pins:
-        """With the remotes on this machine that are there by now."""
+        """The pins, with the remotes on this machine that exist by now."""
         pins = pins_of(git.settings)
         everywhere = WritablePlaces((), frozenset())
         try:
@@ -256,7 +258,7 @@ def _stage(git: Git, entries: Sequence[StatusEntry]) -> None:
 
 
 def _refuse_unfiltered(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Without its filter a file that is kept encrypted would be committed readable."""
+    """Refuses files whose filter is missing: an encrypted file would be committed readable."""
     dropped = git.settings.dropped_filters
     if not dropped:
         return
@@ -298,7 +300,7 @@ def _paths(output: bytes) -> Iterator[str]:
 
 
 def _commits_between(git: Git, before: str, after: str) -> int:
-    """Those that can be reached now and could not before."""
+    """The number of commits that can be reached now and could not before."""
     if not after:
         return 0
     return int(git.read("rev-list", "--count", after, *([f"^{before}"] if before else [])))

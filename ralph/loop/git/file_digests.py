@@ -99,7 +99,7 @@ class FileDigests:
 
 
 def of_unread(status: os.stat_result) -> str:
-    """By kind, size and time alone."""
+    """A digest by kind, size and time alone."""
     return f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
 
 

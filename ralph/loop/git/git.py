@@ -66,7 +66,7 @@ class GitSeams(Struct, frozen=True):
     """The parts of the process that every call needs."""
 
     environment: Mapping[str, str]
-    """Without credentials."""
+    """The environment, without credentials."""
     waiter: Waiter
     clock: Clock
 

@@ -132,7 +132,7 @@ def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> 
 
 
 def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
-    """By their names, the keys that the repository sets."""
+    """The keys that the repository sets, by the names of its filters."""
     found: dict[str, set[str]] = {}
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
@@ -142,7 +142,9 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
 
 
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
-    """By the user. An empty `process`, in the place of the repository's, would keep a `clean` from running."""
+    """True if the user defines the filter. An empty `process` in place of the repository's would keep a
+    `clean` from running.
+    """
     if "process" in keys:
         return bool(known.get(f"filter.{name}.process"))
     return any(known.get(f"filter.{name}.{key}") for key in ("clean", "process"))

@@ -109,7 +109,9 @@ def _git_directory(top: Path) -> Path:
 
 
 def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
-    """In git's directory, which a linked working tree has of its own; outside of git in ralph's."""
+    """Opens the lock: in git's directory, of which a linked working tree has its own; outside of git in
+    ralph's.
+    """
     name = _NAME_OF_OURS
     if isinstance(checkout, GitCheckout):
         place, name = checkout.git_directory, _NAME_IN_GIT

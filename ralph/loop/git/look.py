@@ -75,7 +75,7 @@ def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPa
 
 
 def _inner_repositories(git: Git, entries: Iterable[StatusEntry]) -> Iterator[str]:
-    """Those with a `.git`: others have no state of their own."""
+    """Inner repositories with a `.git`: others have no state of their own."""
     listed = git.read("ls-files", "--stage", "-z").split(b"\0")
     links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]
     nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]

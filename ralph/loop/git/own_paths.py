@@ -28,7 +28,7 @@ class OwnPaths:
         names = [name for place in (directory / OWN_DIRECTORY, *places) for name in _names_of(place)]
         counted_out = {name for name in names if _is_within(name, inside) and not _is_within(work, name)}
         self.paths = tuple(sorted(os.path.relpath(name, inside) for name in counted_out))
-        """From the top."""
+        """Paths relative to the top."""
         self._below = tuple(f"{path}/" for path in self.paths)
 
     def hold(self, path: str) -> bool:

@@ -65,7 +65,7 @@ class PinnedSetting(Struct, frozen=True):
 
 class Pins(Struct, frozen=True):
     settings: tuple[PinnedSetting, ...]
-    """In the order in which git reads them."""
+    """Settings in the order in which git reads them."""
     places: frozenset[str] = frozenset()
     """Identities of the remotes on this machine that were there."""
 
@@ -101,7 +101,9 @@ class RemoteSettings(Struct, frozen=True):
         return rewritten or [self._rewritten(url, "insteadof") or url for url in urls]
 
     def _rewritten(self, url: str, key: str) -> str | None:
-        """By the longest beginning that fits, of two the one whose replacement was named first; None: none fits."""
+        """The address, rewritten by the longest matching beginning, of two the one whose replacement was
+        named first; None: none fits.
+        """
         by_base: dict[str, list[str]] = {}
         for entry in self.entries:
             if entry.name.startswith("url.") and entry.name.endswith(f".{key}"):
@@ -115,7 +117,7 @@ class RemoteSettings(Struct, frozen=True):
         return base + url.removeprefix(beginning)
 
     def with_only_url(self, remote: str, url: str) -> RemoteSettings:
-        """That address alone for this remote, and nothing that would make another one of it."""
+        """Settings that give this remote that address alone, and nothing that would change it."""
         dropped = {f"remote.{remote}.url", f"remote.{remote}.pushurl"}
         kept = (
             entry for entry in self.entries if entry.name not in dropped and not entry.name.startswith("url.")
@@ -135,7 +137,9 @@ def pins_of(settings: GitSettings) -> Pins:
 
 
 def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
-    """Where the repository's own would stand there are the pins: over the user's files, below the command line."""
+    """Settings that put the pins in place of the repository's own: over the user's files, below the command
+    line.
+    """
     trusted = [setting for setting in settings.entries if not setting.is_of_repository]
     return RemoteSettings(
         (

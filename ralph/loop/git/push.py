@@ -117,7 +117,7 @@ class Push:
                 raise failure(self._git.top, "push" if self._head else "ls-remote", answer)
 
     def unpushed(self) -> int | None:
-        """By what was last heard of the remote; None: nothing is kept of it."""
+        """The number of commits to push, by what was last heard of the remote; None: nothing is known of it."""
         return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
 
     def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:

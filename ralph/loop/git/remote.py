@@ -59,7 +59,7 @@ class Source(Struct, frozen=True):
     head: str
     """Its commit; empty: there is none yet."""
     objects: str
-    """Where all objects are. Absolute, like the next one."""
+    """The directory of all objects. Absolute, like the next one."""
     shallow_file: str
     object_format: str
     """`sha1` or `sha256`."""

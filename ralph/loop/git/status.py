@@ -20,7 +20,7 @@ _FIELDS = {b"1": 8, b"u": 10}
 
 class StatusEntry(Struct, frozen=True):
     path: str
-    """From the top; bytes that are no UTF-8 as `os.fsdecode` spells them."""
+    """The path from the top; bytes that are no UTF-8 as `os.fsdecode` spells them."""
     record: bytes
     """All that git said of it: modes, and ids in HEAD and index."""
     is_tracked: bool

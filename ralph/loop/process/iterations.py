@@ -198,7 +198,7 @@ class RalphIterations:
 
 
 def _was_killed(ending: IterationEnding) -> bool:
-    """By somebody else than the loop, and not by a signal that asks for a stop."""
+    """True if something else than the loop killed it, and not by a signal that asks for a stop."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
 

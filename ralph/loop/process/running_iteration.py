@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 STOPS_WITHIN_S = 15.0
-"""From being asked to being killed. `ralph run` promises six."""
+"""Seconds between asking it to stop and killing it. `ralph run` promises six."""
 OVERTIME_S = 30.0
 """`ralph run` ends itself at its time limit: what comes so much later is stuck."""
 _KILL_S = 2.0

@@ -79,7 +79,7 @@ _MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""By type: the name that ralph's own output uses too, and for each attribute the event's field."""
+"""The name that ralph's own output uses for each type of event, and the event's field for each attribute."""
 
 
 def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:

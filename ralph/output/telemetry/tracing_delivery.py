@@ -79,7 +79,7 @@ class Delivery(SpanProcessor):
         return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
 
     def _start_thread(self) -> None:
-        """Where the machine has none left, the spans wait, and the next one tries again."""
+        """Starts the thread. If the machine has none left, the spans wait, and the next one tries again."""
         if self._thread is None:
             try:
                 self._thread = start_thread(self._work, name="ralph-traces")
@@ -132,6 +132,6 @@ class _Session(requests.Session):
 
 
 def _shown(endpoint: str) -> str:
-    """Without user, password and query: they may hold a key."""
+    """The endpoint without user, password and query: they may hold a key."""
     parts = urlsplit(endpoint)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
