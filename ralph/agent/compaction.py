@@ -1,8 +1,8 @@
 """The opening of a fresh context when the old one is full, and the attempts at one, in order. Pure.
 
 Tasks and file names come as data and are never read out of a text, so that any number of compactions keeps
-them word for word. Of the old context only its words go on: its thinking is signed for what stood before it,
-its results belong to its calls.
+them word for word. Only the words of the old context are taken over: its thinking is signed for what stood
+before it, its results belong to its calls.
 """
 
 from __future__ import annotations

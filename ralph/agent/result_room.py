@@ -53,7 +53,7 @@ def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[
 
 
 def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
-    """The output itself where it fits, else cut in the middle; a text never to less than 2,000 bytes."""
+    """The output itself if it fits, else cut in the middle; at least 2,000 bytes of a text are kept."""
     if output_size(output) <= room_tokens:
         return output
     room_tokens -= _ENVELOPE_TOKENS

@@ -388,9 +388,8 @@ class Run:
         return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """A report that the model wrote as text is kept, and taken for one in the final turn alone.
-
-        `said`: by answers of this turn that were cut, and went on in this one.
+        """Keeps a report that the model wrote as text, and accepts it in the final turn alone. `said`: the
+        text of answers of this turn that were cut and continued in this one.
         """
         was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report() if was_found else None

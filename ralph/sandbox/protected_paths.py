@@ -189,7 +189,7 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def protected_paths(facts: PlaceFacts, resolved: Callable[[str], str]) -> ProtectedPaths:
-    """`resolved` follows the links of a path whose end may not be there."""
+    """The table for these places. `resolved` follows the links of a path whose last parts may not exist."""
     found: dict[str, ProtectedPath] = {}
     for place in (*_own_places(facts), *_secret_places(facts), *_git_places(facts), *_code_places(facts)):
         path = resolved(place.path)

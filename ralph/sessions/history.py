@@ -1,7 +1,7 @@
 """A session as people look at it: its runs, what each cost, how far it got. Pure: records in, values out.
 
 It refuses nothing but a newer format: of a session that is running, killed or damaged it tells what is there.
-`conversation/session.py` is stricter, because a run goes on from what that says.
+`conversation/session.py` is stricter, because runs are resumed from it.
 """
 
 from __future__ import annotations

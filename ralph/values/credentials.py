@@ -243,7 +243,8 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
-    """What lets a request in at an endpoint: `TOKEN@host`, `user:password@host`, with or without a scheme before it.
+    """The credential inside the address of an endpoint: `TOKEN@host`, `user:password@host`, with or without a
+    scheme before it.
 
     Empty where there is nothing, or only the user's own login name: that stands in every path of their files.
     """
