@@ -41,7 +41,9 @@ class CallRules:
         events: Events,
         why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
-        """`desk`: takes the final report; None: none is required. `why_refused`: why a tool may not be used just now."""
+        """`desk` takes the final report; None: none is required. `why_refused` gives the reason why a tool
+        may not be used just now.
+        """
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._desk = desk

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 class Closing:
     def __init__(self, max_turns: int | None, form: ReportForm | None, tally: Tally, events: Events) -> None:
-        """`form`: what the final report must be; None: none is required."""
+        """`form`: the form of the final report; None: none is required."""
         self._max_turns = max_turns
         self._form = form
         self._tally = tally
@@ -156,7 +156,7 @@ class Closing:
         return Ending(step.outcome, step.result, stop_reason, step.error)
 
     def forced(self, reason: str | None = None) -> Ending:
-        """`reason`: what forces it, where that is not the turns and no final turn began."""
+        """A forced end. `reason`: what forces it, if that is not the turns and no final turn began."""
         outcome, limit, error = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words
         return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)

@@ -143,7 +143,9 @@ class Attempt(NamedTuple):
     """The part of the window that the digest or the steps may fill."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """`estimate`: of the old context. A server whose window is less than is believed has refused that."""
+        """The most tokens that the fresh context may have. `estimate`: the size of the old context. A server
+        whose window is smaller than believed has refused that size.
+        """
         return int(self.share * min(estimate, window or estimate))
 
 

@@ -92,9 +92,8 @@ class Run:
         limits: LimitSettings | None = None,
         report_form: ReportForm | None = None,
     ) -> None:
-        """`session`: where an earlier run of it has got to; None: a new one, whose first task has a prompt.
-
-        `report_form`: what the final report must be; None: none is required.
+        """`session`: the state of an earlier run; None: a new one, whose first task has a prompt.
+        `report_form`: the form of the final report; None: none is required.
         """
         self._roster = roster
         self._controls = controls or RunControls()

@@ -30,7 +30,7 @@ class Deadline(Struct, frozen=True):
     clock: str
     at_s: float
     after_s: float
-    """The limit that will have been reached."""
+    """Seconds of the limit that will have been reached."""
 
 
 class ResponseClocks:

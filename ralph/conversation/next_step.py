@@ -116,7 +116,9 @@ Step = RunTools | Continue | Resend | AskAgain | MakeRoom | GiveUp | End
 
 
 def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
-    """`needs_report`: text alone does not end the task. The state is of the turn that the next answer belongs to."""
+    """The step after an answer. `needs_report`: text alone does not end the task. The new state is that of
+    the turn to which the next answer belongs.
+    """
     said = state.said + answer.text
 
     def end(outcome: Outcome, error: str | None, notice: str | None = None) -> tuple[TurnState, Step]:

@@ -53,7 +53,7 @@ NEAR_LIMIT = (
 
 
 def final_turn(reason: str, *, needs_report: bool, turns: str) -> str:
-    """`turns`: how many the task may take, in words."""
+    """The notice of a final turn. `turns`: how many the task may take, in words."""
     why = WHY_FINAL[reason].format(turns=turns)
     return (FINAL_WITH_REPORT if needs_report else FINAL_WITHOUT_REPORT).format(why=why)
 

@@ -88,9 +88,8 @@ def _asked(target: str, shape: RequestShape) -> dict[str, Any]:
 
 
 def user_entry(message: Message, *, amends: bool = False, task: int = 0) -> Entry:
-    """`amends`: it takes the place of the last user message, which nothing has answered yet.
-
-    `task`: how many of its last blocks are a prompt of the user's; 0: ralph itself speaks.
+    """The entry of a user message. `amends`: it replaces the last user message, which nothing has answered
+    yet. `task`: how many of its last blocks are the user's prompt; 0: ralph itself speaks.
     """
     fields: dict[str, Any] = {"content": list(message.content), "task": task}
     return "user", {**fields, "amends": True} if amends else fields

@@ -113,7 +113,7 @@ def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def said_that_tests_pass(result: dict[str, Any]) -> bool:
-    """`result`: of a tool that ran them."""
+    """True if the result of running the tests says that they pass."""
     return not result.get("is_error") and _PASSED in str(result.get("content"))
 
 

@@ -37,7 +37,9 @@ class CheckLog:
         longest_bytes: int,
         most_bytes: int = MOST_LOG_BYTES,
     ) -> None:
-        """`folder`: the loop's own. `longest_bytes`: of a credential, as `redact` knows them."""
+        """`folder`: the loop's own. `longest_bytes`: the length of the longest credential that `redact`
+        knows.
+        """
         self._redact = redact
         self._redaction = StreamRedaction(redact, longest_bytes)
         self._room_bytes = self._most_bytes = most_bytes

@@ -405,7 +405,7 @@ class LoopCommand:
         )
 
     def _tell_end(self, state: LoopState | None, end: LoopEnd) -> None:
-        """`state`: None where nothing was begun."""
+        """Tells how the loop ended. `state`: None if nothing was begun."""
         if state is not None:
             way_on = words.way_on(state, end)
             about_input = self._silent_input.in_the_end if self._silent_input is not None else ()

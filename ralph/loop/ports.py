@@ -105,12 +105,14 @@ class LoopVoice(Protocol):
         ...
 
     def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
-        """The current iteration, which an earlier process has begun. `is_anew`: of it nothing was kept."""
+        """Reports that the current iteration of an earlier process is resumed. `is_anew`: nothing of it was
+        kept.
+        """
         ...
 
     def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
-        """Announces a wait before the current iteration, or a step of the loop, is tried again. `number`: of
-        such setbacks in a row.
+        """Announces a wait before the current iteration, or a step of the loop, is tried again. `number`: the
+        count of such setbacks in a row.
         """
         ...
 

@@ -89,7 +89,7 @@ def taken_up_line(state: LoopState, *, is_anew: bool) -> str:
 def waiting_line(
     state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int, *, schedule: LoopSettings
 ) -> str:
-    """`number`: of such setbacks in a row."""
+    """The line of a wait. `number`: the count of such setbacks in a row."""
     current = state.current
     what, counts = _SETBACKS[setback]
     own = "" if schedule.outage_waits_s == PATIENT_SCHEDULE_S else ", by the schedule loop.outage_waits_s"
@@ -155,7 +155,7 @@ def changed(record: IterationRecord) -> str:
 
 
 def ending_line(state: LoopState | None, end: LoopEnd) -> str:
-    """`state`: None where nothing was begun."""
+    """The last line of a loop. `state`: None if nothing was begun."""
     code = f" (exit {end.exit_code})" if end.exit_code else ""
     came_to = "" if state is None else f"; {totals(state)}"
     return f"{end.outcome.value}{code}: {end.reason}{came_to}"
@@ -281,7 +281,7 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def local(moment: str) -> str:
-    """An ISO time as the clock on the wall shows it; what is none stays as it is."""
+    """An ISO time in local time; a text that is none stays as it is."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):

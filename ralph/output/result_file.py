@@ -64,7 +64,9 @@ def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] 
 
 
 def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
-    """`real`: where it really lies. An agent may have made it a link since the run began, and may undo that meanwhile."""
+    """The problem of a directory on the path. `real`: its path without links. An agent may have made it a
+    link since the run began, and may undo that meanwhile.
+    """
     if real == above:
         return None
     from ralph.machine.planted_link import is_beneath, planted_link, repositories  # noqa: PLC0415 - few have a link

@@ -77,7 +77,9 @@ class InputReader:
     """Reads one descriptor, once."""
 
     def __init__(self, wait: InputWait, fd: int, name: str, *, most_bytes: int, advice: str = "") -> None:
-        """`name`: what people call it. `most_bytes`: reading ends beyond them. `advice`: ends the line about a long wait."""
+        """`name`: the input's name for people. `most_bytes`: reading ends beyond them. `advice` ends the line
+        about a long wait.
+        """
         self._wait = wait
         self._fd = fd
         self._name = name

@@ -160,7 +160,7 @@ def _text_of(received: Received, name: str) -> str:
 
 
 def _decoded(data: bytes | str, name: str) -> str:
-    """`data`: an argument, or the bytes of something else."""
+    """The text of an argument, or of bytes from elsewhere."""
     try:
         return argument_text(data) if isinstance(data, str) else prompt_text(data)
     except ValueError as error:

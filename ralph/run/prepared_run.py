@@ -240,7 +240,7 @@ class PreparedRun:
         self.session.journal.append(entry, sync=has_failed)
 
     def note(self, entry: Entry) -> None:
-        """Something that belongs to the story: of the task at work, else of the next one. Raises JournalError."""
+        """Records an entry of the story, in the task at work, else in the next one. Raises JournalError."""
         if self._is_working:
             self.session.journal.append(entry, sync=False)
         else:

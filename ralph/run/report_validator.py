@@ -74,7 +74,7 @@ def _unique_items(
 
 
 def _hashable(value: Any) -> object:
-    """Equal for what is equal in JSON: 1 is 1.0 and is not true."""
+    """A key that is equal for values equal in JSON: 1 is 1.0 and is not true."""
     if isinstance(value, dict):
         return dict, frozenset((name, _hashable(inner)) for name, inner in value.items())
     if isinstance(value, list):

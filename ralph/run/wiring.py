@@ -272,7 +272,7 @@ def why_uncountable(target: Target, settings: Settings) -> str | None:
 
 
 def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
-    """Which tools the run has, where it has not all of them. `names`: of those that it offers."""
+    """A notice about the tools of a run that has not all of them. `names`: the tools that it offers."""
     usable = [name for name in names if is_permitted(mode, name)]
     if len(usable) == len(TOOL_NAMES):
         return ()

@@ -9,7 +9,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def named_session(session_id: str, age_s: float, task: str) -> str:
-    """`age_s`: since something was written to it."""
+    """A session's short description. `age_s`: seconds since something was written to it."""
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
 

@@ -17,7 +17,7 @@ class KeptJournal(Struct, frozen=True):
     path: str
     size_bytes: int
     age_s: float
-    """Since something was written to it."""
+    """Seconds since something was written to it."""
 
 
 def too_many(

@@ -19,7 +19,7 @@ def cost_text(cost_usd: float | None) -> str:
 
 
 def local_time(moment: str) -> str:
-    """An ISO time as the clock on the wall shows it; what is none stays as it is."""
+    """An ISO time in local time; a text that is none stays as it is."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
     except ValueError:

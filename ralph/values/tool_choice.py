@@ -107,7 +107,9 @@ def lacking(names: Iterable[str]) -> tuple[str, ...]:
 def enabled_tools(
     exact: tuple[str, ...] | None, allowed: tuple[str, ...] | None, disallowed: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """`exact`: these and no others. `allowed`: these and the read-only ones. None: not said, so all of them."""
+    """The enabled tools. `exact`: these and no others. `allowed`: these and the read-only ones. None: not
+    given, so all of them.
+    """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*allowed, *READ_ONLY)
     return tuple(name for name in TOOL_NAMES if name in kept and name in permitted and name not in disallowed)

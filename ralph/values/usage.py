@@ -57,7 +57,7 @@ class RunUsage(Struct, frozen=True):
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
     def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
-        """`facts`: what is known of the target that was asked, its price above all."""
+        """The usage with `tokens` added. `facts`: the known facts of the target's model, above all its price."""
         cost = cost_usd(facts, tokens)
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
         total = None if cost is None or before.cost_usd is None else before.cost_usd + cost

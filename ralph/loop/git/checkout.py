@@ -66,9 +66,8 @@ class GitCheckout:
         own_paths: tuple[Path, ...] = (),
         writable: tuple[Path, ...] = (),
     ) -> None:
-        """`top`: as `repository_top` says. `own_paths`: as `OwnPaths` takes them.
-
-        `writable`: where the agent may write besides the checkout.
+        """`top`: from `repository_top`. `own_paths`: see `OwnPaths`. `writable`: the directories besides the
+        checkout in which the agent may write.
         """
         self.top = top
         self._seams = seams

@@ -37,7 +37,9 @@ class FileDigests:
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
     ) -> None:
-        """`is_by_time`: of every file size and time count. `most_bytes`: that are read of all, then TooMuchToReadError."""
+        """`is_by_time`: every file is compared by size and time. `most_bytes`: the limit for all files
+        together; beyond it TooMuchToReadError is raised.
+        """
         self._is_by_time = is_by_time
         self._left_bytes = most_bytes
         self._waiter = waiter

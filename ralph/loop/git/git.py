@@ -109,9 +109,9 @@ class GitProgram:
         limit_s: float = LOCAL_LIMIT_S,
         is_merged: bool = False,
     ) -> GitAnswer:
-        """`name`: of the command, for people. Output that is read must not have a warning in the middle: unless it is
-        merged, standard error has a file of its own. Raises CheckoutError, where it does not end, Interrupted, and
-        ShortageError where this machine has nothing left to run it with.
+        """Runs one git command; `name` is its name for people. No warning may stand in the middle of output
+        that is read: unless it is merged, standard error has a file of its own. Raises CheckoutError, where
+        it does not end, Interrupted, and ShortageError where this machine has nothing left to run it with.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
@@ -258,7 +258,7 @@ def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
 
 
 def _refuse_shortage(status: int, said: bytes) -> None:
-    """`said`: by git itself; what a remote says is nothing that is waited for here. Raises ShortageError."""
+    """Raises ShortageError if git itself said so in `said`; a remote's shortage is not waited for here."""
     found = _SHORTAGE.search(said) if status else None
     if status == TRY_AGAIN:
         raise ShortageError("process")

@@ -84,7 +84,7 @@ def settings_before_any() -> GitSettings:
 
 
 def settings_from(listing: bytes) -> GitSettings:
-    """`listing`: of `git config --list --show-scope -z`. Raises CheckoutError."""
+    """The settings in the output of `git config --list --show-scope -z`. Raises CheckoutError."""
     settings = list(_read(listing))
     theirs = [setting for setting in settings if setting.is_of_repository]
     trusted = [setting for setting in settings if not setting.is_of_repository]

@@ -38,8 +38,8 @@ class CheckoutLock:
     def __init__(
         self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
     ) -> None:
-        """`place`: of the lock outside of git, a directory of the user's. Raises CheckoutError: another loop has it,
-        which is named, or its file cannot be used.
+        """`place`: the user's directory that holds the lock outside of git. Raises CheckoutError: another
+        loop has it, which is named, or its file cannot be used.
         """
         self.notice: str | None = None
         """A notice for people; None: nothing to say."""

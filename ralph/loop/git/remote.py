@@ -69,7 +69,7 @@ class RemoteGit:
     """For one operation, between two iterations."""
 
     def __init__(self, top: Path, seams: GitSeams, settings: RemoteSettings, source: Source) -> None:
-        """`top`: of the checkout; where a remote is a relative path, it starts there."""
+        """`top`: the top of the checkout, at which a remote with a relative path starts."""
         self._top = top
         self._program = GitProgram(top, seams)
         self._base = environment_for_git(seams.environment, top)
@@ -97,7 +97,7 @@ class RemoteGit:
     def _reach(
         self, remote: str, url: str, command: Sequence[str], service: str, rest: Sequence[str]
     ) -> GitAnswer:
-        """`service`: what is started at the other end, by the name that every git has it under."""
+        """Reaches the remote. `service`: the program at the other end, by the name that every git gives it."""
         started = f"git-{service}"
         path = local_path(url)
         if path is not None:

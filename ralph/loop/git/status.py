@@ -43,7 +43,7 @@ class GitStatus(Struct, frozen=True):
 
 
 def status_from(output: bytes) -> GitStatus:
-    """`output`: of `STATUS_ARGUMENTS`."""
+    """The status in the output of `STATUS_ARGUMENTS`."""
     headers: dict[str, str] = {}
     entries: list[StatusEntry] = []
     for record in output.split(b"\0"):

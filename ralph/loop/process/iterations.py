@@ -63,9 +63,9 @@ class RalphIterations:
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`folder`: the loop's own, for the prompt. `settings`: the files that each iteration's settings come from, as they
-        were read. `lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`; None:
-        this ralph.
+        """`folder`: the loop's own, for the prompt. `settings`: the settings files of each iteration, as they
+        were read. `lock`: a descriptor that each iteration holds as well. `program`: the one that has the
+        command `run`; None: this ralph.
         """
         self._plan = plan
         self._folder = folder

@@ -139,7 +139,9 @@ class MetricsFile:
         self._metrics.saw(event)
 
     def open(self) -> None:
-        """The first file, before anything is spent. Raises OSError where none can be written."""
+        """Writes the file for the first time, before anything is spent. Raises OSError if it cannot be
+        written.
+        """
         self._write()
         remove_leftovers(Path(self._path).parent)
 

@@ -83,7 +83,7 @@ _MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
 
 
 def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:
-    """A span event's name and attributes; None for what is none."""
+    """The name and attributes of a span event; None: this event makes none."""
     if (moment := _MOMENTS.get(type(event))) is None:
         return None
     name, fields = moment
