@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import shlex
@@ -335,6 +336,30 @@ def test_documentation_pages_stay_under_260_lines() -> None:
     for page in PAGES:
         if page != fault_table.PAGE:
             assert len(page.read_text().splitlines()) < 260, page.name
+
+
+HARD_TO_READ = re.compile(r"(Of|What|The same|Likewise|None:)(?!\w)")
+"""Beginnings that leave a stranger to guess what is spoken of."""
+ROOMS_READ = ("api", "conversation", "demo", "mock_api", "output", "prompt", "sandbox", "sessions", "values")
+"""Rooms whose docstrings were read with that in mind. The others follow."""
+
+
+def test_no_page_begins_with_words_that_leave_one_guessing() -> None:
+    for page in PAGES:
+        paragraphs = page.read_text().split("\n\n")
+        assert not HARD_TO_READ.match(paragraphs[1]), page.name
+
+
+@pytest.mark.parametrize("room", ROOMS_READ)
+def test_no_docstring_begins_with_words_that_leave_one_guessing(room: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "ralph" / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if HARD_TO_READ.match(str(node.value.value).lstrip())
+    ]
+    assert not found
 
 
 def test_the_index_names_every_page() -> None:

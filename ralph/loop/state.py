@@ -153,7 +153,7 @@ class NewerStateError(ValueError):
 def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
-    """An iteration, with what the checkout is like as it begins."""
+    """A new iteration, with the state of the checkout as it begins."""
     return CurrentIteration(
         number,
         session_id,

@@ -99,7 +99,7 @@ def _is_replaced(path: str) -> bool:
 
 
 def _regular_file(directory: int, name: str) -> os.stat_result | None:
-    """Its mode and owner stay; those of a link are nothing to keep."""
+    """The stat of the file to replace, whose mode and owner the new one gets; None: there is no regular file."""
     try:
         before = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
