@@ -16,7 +16,7 @@ MAY_KNOW: dict[str, set[str]] = {
         *{"conversation", "values"},
     },
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
-    "loop": {"settings", "output", "sessions", "retry", "prompt", "tools", "sandbox", "machine", "values"},
+    "loop": {"settings", "output", "sessions", "retry", "prompt", "sandbox", "machine", "values"},
     "agent": {"retry", "conversation", "values"},
     "retry": {"conversation", "values"},
     "settings": {"retry", "api", "conversation", "machine", "values"},
@@ -237,7 +237,7 @@ def test_values_are_structs_and_no_dataclass_is_made() -> None:
 
 
 # What runs with `python -I -S` finds no library.
-STARTED_BARE = ("ralph.machine.launcher", "ralph.loop.process.tether", "ralph.tools.search.worker")
+STARTED_BARE = ("ralph.machine.launcher", "ralph.machine.supervisor", "ralph.loop.process.tether")
 
 
 def test_what_is_started_without_site_packages_loads_no_library() -> None:

@@ -288,10 +288,10 @@ MUTANTS = (
     ),
     # --- turns, guards, limits
     Mutant(
-        "refusal-runs-calls",
-        "nothing from a refusal is run",
-        'case "refusal":\n            return end(',
-        'case "refusal" if not answer.calls:\n            return end(',
+        "refusal-is-completed",
+        "a refusal ends the run with no_progress",
+        "return end(Outcome.NO_PROGRESS, _refusal(answer))",
+        "return end(Outcome.COMPLETED, _refusal(answer))",
         TURNS,
     ),
     Mutant(

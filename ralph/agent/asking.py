@@ -80,8 +80,7 @@ class Asking:
     def accept(self, answer: Answer) -> Answer:
         """It becomes part of the conversation, with the notices that led to it."""
         notices, self._notices = self._notices, []
-        author = self._site.roster.shape.author
-        answer = self._transcript.commit(answer, author, notices)
+        answer = self._transcript.commit(answer, notices)
         committed = assistant_message(answer.content)
         size = committed.size if committed is not None else 0
         self._site.roster.count(self._sent, tokens_of(answer.message["usage"]), size)
@@ -103,7 +102,7 @@ class Asking:
     def may_shrink(self) -> bool:
         """True if this context holds more than the task: an answer, or a summary."""
         transcript = self._transcript
-        return transcript.is_afresh or any(
+        return transcript.session.is_afresh or any(
             message.role == "assistant" for message in transcript.conversation.messages
         )
 
@@ -148,21 +147,21 @@ class Asking:
             return False
         source = "cut" if summary is None else "model"
         event = ContextCompacted(trigger, source, before, after)
-        transcript.start_afresh(content, summary or transcript.summary, event)
+        transcript.start_afresh(content, summary or transcript.session.summary, event)
         roster.begin_afresh()
         self.fresh_contexts += 1
         return True
 
     def _content(self, attempt: Attempt, summary: str | None, before: int) -> list[Block]:
-        transcript, window = self._transcript, self._site.roster.window
-        tasks, files = transcript.tasks, list(transcript.changed_files)
+        session, window = self._transcript.session, self._site.roster.window
+        tasks, files = session.tasks, session.changed_files
         most_task_tokens = min(before, window or before) // _TASKS_SHARE
         if summary is not None:
             return fresh_context(tasks, summary, files, most_task_tokens=most_task_tokens)
         most_bytes = attempt.most_tokens(before, window) * BYTES_PER_TOKEN
-        steps = last_steps(transcript.conversation.messages, most_bytes)
+        steps = last_steps(session.conversation.messages, most_bytes)
         return cut_context(
-            tasks, steps, files, earlier_summary=transcript.summary, most_task_tokens=most_task_tokens
+            tasks, steps, files, earlier_summary=session.summary, most_task_tokens=most_task_tokens
         )
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
@@ -172,8 +171,9 @@ class Asking:
         if attempt.way == "whole":
             request = transcript.with_notices([SUMMARIZE])
         else:
-            messages = transcript.conversation.messages
-            only = digest_request(transcript.tasks, messages, most_tokens, earlier_summary=transcript.summary)
+            session = transcript.session
+            messages = session.conversation.messages
+            only = digest_request(session.tasks, messages, most_tokens, earlier_summary=session.summary)
             request = transcript.conversation.emptied().plus(only)
         self._site.events.emit(
             Notice("the context is nearly full: the model is asked to sum up what was done")

@@ -15,6 +15,7 @@ from ralph.agent.call_rules import CallRules
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.agent.hints import come_back_hint, hints_for
 from ralph.agent.run_end import Ending
+from ralph.agent.session_log import SessionLog
 from ralph.agent.tally import Tally
 from ralph.agent.tool_turn import ToolTurn
 from ralph.agent.transcript import Transcript
@@ -33,6 +34,7 @@ from ralph.conversation.next_step import (
 )
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
 from ralph.conversation.records import ended_entry
+from ralph.conversation.session import Session, asking
 from ralph.retry.chain import TurnRequests
 from ralph.retry.loop import CallSite
 from ralph.retry.target_log import TargetLog
@@ -61,7 +63,6 @@ if TYPE_CHECKING:
     from ralph.agent.ports import Journal, Toolbox
     from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Entry
-    from ralph.conversation.session import Session
     from ralph.retry.backoff import RetryPolicy
     from ralph.retry.ports import Client
     from ralph.retry.roster import Roster
@@ -104,13 +105,14 @@ class Run:
         self._toolbox = toolbox
         self._clock = clock
         self._waiter = waiter
-        self._journal = journal
         self._sink = events
-        self._transcript = Transcript(roster.first_shape, journal, self, session)
+        state = asking(session or Session(), roster.first.name, roster.first_shape)
+        self.log = SessionLog(journal, state)
+        """Everything that is recorded of the session while this run lives goes through it."""
+        self._transcript = Transcript(self.log, self)
         roster.meter = session.meter if session else roster.meter
         self._turn_state = session.turn_state if session else TurnState()
         self._tool_turn: ToolTurn | None = None
-        self._session = session
         self._begin_task()
 
     def _begin_task(self) -> None:
@@ -183,7 +185,7 @@ class Run:
         ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
         ended = replace(ended, denied=tuple(self._rules.denied))
         try:
-            self._journal.append(*self._target_entries(), ended_entry(ended))
+            self.log.record(*self._target_entries(), ended_entry(ended))
         except JournalError as error:
             if ended.outcome is not Outcome.IO_ERROR:
                 outcome = Outcome.IO_ERROR
@@ -193,10 +195,7 @@ class Run:
 
     def _recover(self) -> None:
         turn, self._tool_turn = self._tool_turn, None
-        if turn is None:
-            self._transcript.recover({}, set())
-        else:
-            self._transcript.recover(turn.finished, turn.written, turn.changed_files)
+        self._transcript.recover({} if turn is None else turn.finished)
 
     # --- Turns
 
@@ -214,7 +213,7 @@ class Run:
     def _begin(self, prompt: Prompt | None, opening: Sequence[Entry]) -> None:
         """Add the prompt, in one write with the run's record. What an earlier run left pending is finished before."""
         transcript = self._transcript
-        blocks = (*transcript.queued, *_blocks(prompt))
+        blocks = (*transcript.session.queued, *_blocks(prompt))
         if not blocks:
             transcript.write(*opening)
             return
@@ -222,7 +221,7 @@ class Run:
         if is_bound(transcript.conversation.messages) and list(blocks) != lifted:
             blocks = (*lifted, *blocks)
         self._turn_state = TurnState()
-        pending = transcript.answer
+        pending = transcript.pending
         if pending is not None:
             transcript.queue(blocks, *opening)  # the calls may take long
             opening = ()
@@ -236,10 +235,10 @@ class Run:
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
         """The report that an earlier process received and did not live to deliver."""
-        session = self._session
-        if prompt is not None or session is None or session.report is None or self._transcript.answer:
+        report = self.log.session.report
+        if prompt is not None or report is None or self._transcript.pending:
             return None
-        return self._closing.was_reported(session.report)
+        return self._closing.was_reported(report)
 
     def _ends_with_results(self) -> bool:
         messages = self.conversation.messages
@@ -283,7 +282,7 @@ class Run:
         state, self._turn_state = self._turn_state, TurnState()
         contexts = self._asking.fresh_contexts
         while True:
-            pending, self._transcript.answer = self._transcript.answer, None
+            pending = self._transcript.take_pending()
             answer, state = (pending, state) if pending else self._ask_past_damage(state)
             if contexts != self._asking.fresh_contexts:  # nobody knows any more what was to be gone on with
                 contexts, state = self._asking.fresh_contexts, replace(state, said="")
@@ -342,16 +341,12 @@ class Run:
     def _run_tools(self, answer: Answer) -> None:
         room_tokens = self._asking.room_for_results()
         self._rules.begin_answer(self._turn)
-        turn = ToolTurn(
-            answer.calls, self._toolbox, self._journal, self, self._rules, room_tokens=room_tokens
-        )
+        turn = ToolTurn(answer.calls, self._toolbox, self.log, self, self._rules, room_tokens=room_tokens)
         self._tool_turn = turn
-        if self._session is not None:
-            turn.go_on_from(self._session)
-            self._session = None
-        results = turn.run()
+        turn.resume()
+        turn.run()
         self._tool_turn = None
-        self._transcript.take_results(results, turn.changed_files)
+        self._transcript.tell_results()
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
         """The turn is over, unless nothing of it could run: its calls were malformed, reports that failed, or refused
@@ -416,7 +411,6 @@ class Run:
 
     def _ask(self) -> Answer:
         """One whole answer. It is not part of the conversation yet."""
-        self._session = None  # what was pending in it is settled
         self.take_model_wish()
         if self._asking.is_crowded():
             self._make_room("threshold")
@@ -457,11 +451,7 @@ class Run:
 
     def _target_entries(self) -> list[Entry]:
         """Entries about who is asked and who cools down, so that a resumed session keeps to both."""
-        before = self._target_log.target
-        entries = self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
-        if self._target_log.target != before:
-            self._transcript.turn_to(self._roster.shape)
-        return entries
+        return self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
 
     def _hints(self, ending: Ending) -> Iterator[str]:
         target = self._roster.target

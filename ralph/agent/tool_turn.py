@@ -15,11 +15,11 @@ from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
 from ralph.values.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ralph.agent.call_rules import CallRules
-    from ralph.agent.ports import Journal, Toolbox
-    from ralph.conversation.session import Session
+    from ralph.agent.ports import Toolbox
+    from ralph.agent.session_log import SessionLog
     from ralph.values.answer import MalformedCall
     from ralph.values.ports import Events
     from ralph.values.tool_calls import FileChange
@@ -40,7 +40,7 @@ class ToolTurn:
         self,
         calls: Sequence[ToolCall | MalformedCall],
         toolbox: Toolbox,
-        journal: Journal,
+        log: SessionLog,
         events: Events,
         rules: CallRules,
         *,
@@ -48,7 +48,7 @@ class ToolTurn:
     ) -> None:
         self.calls = calls
         self.toolbox = toolbox
-        self.journal = journal
+        self.log = log
         self.events = events
         self.rules = rules
         self.room_tokens = room_tokens
@@ -56,39 +56,19 @@ class ToolTurn:
         self.finished: dict[str, ToolResult] = {}
         """Results so far, by call. What a tool did is known here even when `Interrupted` ends the turn in the middle;
         the calls under way then have an error result that says their effects are unknown."""
-        self.intents: Mapping[str, FileChange | None] = {}
-        """Calls that an earlier process was about to run when it ended, and what they were to do to a file."""
-        self.written: set[str] = set()
-        """Calls whose results are in the journal."""
         self.changes: dict[str, FileChange | None] = {}
         """The planned file change of each call of this process."""
 
-    def go_on_from(self, session: Session) -> None:
+    def resume(self) -> None:
         """Takes over a turn of an earlier process: its finished calls are done, the announced ones may be."""
-        self.finished.update(session.results)
-        self.written.update(session.results)
-        self.intents = session.intents
+        results, intents = self.log.session.results, self.log.session.intents
+        self.finished.update(results)
         if self.room_tokens is not None:
-            self.room_tokens -= sum(output_size(result.output) for result in session.results.values())
+            self.room_tokens -= sum(output_size(result.output) for result in results.values())
         for call in self.calls:
-            if call.id in session.results or call.id in session.intents:
-                result = session.results.get(call.id)
+            if call.id in results or call.id in intents:
+                result = results.get(call.id)
                 self.rules.go_on_from(call, result.output if result is not None else None)
-
-    @property
-    def changed_files(self) -> list[str]:
-        """The files that this answer's calls changed, as far as they have results, those of an earlier
-        process included.
-        """
-        changes = {**self.intents, **self.changes}
-        return [
-            change.path
-            for call_id, change in changes.items()
-            if change is not None
-            and change.is_real
-            and call_id in self.finished
-            and not self.finished[call_id].output.is_error
-        ]
 
     def run(self) -> tuple[ToolResult, ...]:
         """The results in the order of the calls. Per intent in the journal a call has at most one effect."""
@@ -142,13 +122,14 @@ class ToolTurn:
         for call in calls:
             self.changes[call.id] = None if call.name in read_only else self.toolbox.plan(call)
         entries = [intent_entry(call, self.changes[call.id]) for call in calls]
-        self.journal.append(*entries, sync=has_effects)
+        self.log.record(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
         """The outcome of a call that an earlier process announced; None: it may run (again)."""
-        if call.id not in self.intents or call.name in _read_only_names(self.toolbox):
+        intents = self.log.session.intents
+        if call.id not in intents or call.name in _read_only_names(self.toolbox):
             return None
-        change = self.intents[call.id]
+        change = intents[call.id]
         if call.name in FILE_TOOLS:
             # Without a change there was nothing that it could do.
             return None if change is None else self._settle(call, change)
@@ -172,8 +153,7 @@ class ToolTurn:
         outputs = self._fitted([output for _, output, _ in done])
         results = [ToolResult(call.id, output) for (call, _, _), output in zip(done, outputs, strict=True)]
         self.finished.update((result.tool_use_id, result) for result in results)
-        self.journal.append(*map(result_entry, results))
-        self.written.update(result.tool_use_id for result in results)
+        self.log.record(*map(result_entry, results))
         for (call, _, took_s), result in zip(done, results, strict=True):
             self.events.emit(ToolFinished(call, result, took_s))
 

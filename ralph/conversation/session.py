@@ -1,6 +1,7 @@
-"""A session as its journal tells it: the state that its records lead back to. Pure.
+"""The state of a session, and the one function that changes it: `apply(session, record)`. Pure.
 
-The records, in the order of one turn: `assistant` (whole), then for each call `tool_intent` and `tool_result`. When
+The run that writes a record applies it, and so does who reads the journal later: a resumed session is what the live one
+was. The records, in the order of one turn: `assistant` (whole), then for each call `tool_intent` and `tool_result`. When
 every call has its result, the results are the next user message; no record repeats them.
 """
 
@@ -26,7 +27,7 @@ from ralph.values.tool_calls import FINAL_REPORT, FileChange, ToolCall, ToolDefi
 from ralph.values.usage import tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.conversation.journal_lines import Record
     from ralph.values.tool_calls import Block
@@ -53,16 +54,21 @@ def refuse_newer(opening: Mapping[str, Any]) -> None:
         )
 
 
-class Session(Struct, frozen=True):
-    """The state to which the records of a journal lead."""
+NO_SHAPE = RequestShape("", "", ())
 
-    id: str
-    cwd: str
-    created_at: str
-    shape: RequestShape
+
+class Session(Struct, frozen=True):
+    """The state to which the records so far lead. Empty: nothing was recorded."""
+
+    id: str = ""
+    cwd: str = ""
+    created_at: str = ""
+    shape: RequestShape = NO_SHAPE
     """The model and the head of requests of the target that answered last."""
-    conversation: Conversation
-    """All committed messages, under that head; `conversation/reading.py` tells what of them that model is sent."""
+    conversation: Conversation = Conversation(b"", marks_cache=False)
+    """All committed messages, under that head; `reading` tells what of them that model is sent."""
+    reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
+    """The part of the conversation that this target is sent."""
     answer: Answer | None = None
     """The last message, where the model has it and nothing has followed it yet."""
     results: Mapping[str, ToolResult] = field(default_factory=dict)
@@ -136,241 +142,220 @@ class Session(Struct, frozen=True):
 
 def replay(records: Iterable[Record]) -> Session:
     """Raises SessionError for records that no run writes in this order, NewerFormatError for a newer format."""
-    replaying = _Replay()
+    session = Session()
     try:
         for record in records:
-            replaying.take(record.kind, record.fields)
+            if not session.created_at and record.kind != "session":
+                raise SessionError("it does not begin as a session's journal does")
+            session = apply(session, record.kind, record.fields)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, AgentError) as error:
         raise SessionError(f"a record of it makes no sense ({type(error).__name__}: {error})") from error
-    return replaying.session()
+    if session.shape is NO_SHAPE or not session.conversation.messages:
+        raise NoMessageError("it ends before its first message")
+    return session
 
 
-_GOES_ON = frozenset({"queued", "user", "assistant", "tool_intent", "tool_result", "compacted"})
+def asking(session: Session, target: str, shape: RequestShape) -> Session:
+    """The session, as it asks this target from here on."""
+    return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
+
+
+_CONTINUES = frozenset({"queued", "user", "assistant", "tool_intent", "tool_result", "compacted"})
 """Records after which the end before them is no longer where the session is."""
 
 
-class _Replay:
-    """One method for each kind of record that changes the state."""
+def apply(session: Session, kind: str, fields: Mapping[str, Any]) -> Session:
+    """The session after one more record. Records of unknown kinds change nothing: a newer ralph may have written them.
 
-    def __init__(self) -> None:
-        self._opening: Mapping[str, Any] = {}
-        self._shape: RequestShape | None = None
-        self._target = ""
-        self._first = ""
-        self._shapes: dict[str, RequestShape] = {}
-        self._reading: Reading | None = None
-        """The part of the conversation that the present target is sent."""
-        self._cooling: Mapping[str, str] = {}
-        self._queued: tuple[Block, ...] = ()
-        self._writable: tuple[str, ...] = ()
-        self._conversation = Conversation(b"", marks_cache=False)
-        self._answer: Answer | None = None
-        self._results: dict[str, ToolResult] = {}
-        self._intents: dict[str, FileChange | None] = {}
-        self._turn_state = TurnState()
-        self._ended: Mapping[str, Any] | None = None
-        self._is_delivered = True
-        self._call_ids: set[str] = set()
-        self._seen: dict[str, str] = {}
-        self._tasks: list[tuple[Block, ...]] = []
-        self._changed_files: dict[str, None] = {}
-        self._report: Mapping[str, Any] | None = None
-        self._is_afresh = False
-        self._summary = ""
-        self._meter = ContextMeter()
-        self._answered: set[str] = set()
+    Raises LookupError, TypeError, ValueError, AttributeError and AgentError for fields that no run writes.
+    """
+    if kind in _CONTINUES:
+        report = session.report if kind == "tool_result" else None
+        session = replace(session, ended=None, report=report)
+    change = _CHANGES.get(kind)
+    return session if change is None else change(session, fields)
 
-    def take(self, kind: str, fields: Mapping[str, Any]) -> None:
-        if not self._opening and kind != "session":
-            raise SessionError("it does not begin as a session's journal does")
-        if kind in _GOES_ON:
-            self._ended = None
-        if kind in _GOES_ON and kind != "tool_result":
-            self._report = None
-        take = {
-            "session": self._open,
-            "run": self._begin_run,
-            "target": self._turn_to,
-            "queued": self._take_queued,
-            "user": self._take_user,
-            "assistant": self._take_answer,
-            "tool_intent": self._take_intent,
-            "tool_result": self._take_result,
-            "compacted": self._start_afresh,
-            "event": self._note_event,
-            "ended": self._end,
-            "delivery": self._note_delivery,
-        }.get(kind)
-        if take is not None:
-            take(fields)
 
-    def session(self) -> Session:
-        if not self._opening or self._shape is None or not self._conversation.messages:
-            raise NoMessageError("it ends before its first message")
-        return Session(
-            id=self._opening["id"],
-            cwd=self._opening["cwd"],
-            created_at=self._opening["created_at"],
-            shape=self._shape,
-            conversation=self._conversation,
-            answer=self._answer,
-            results=self._results,
-            intents=self._intents,
-            turn_state=self._turn_state,
-            ended=self._ended,
-            is_delivered=self._is_delivered,
-            call_ids=frozenset(self._call_ids),
-            target=self._target,
-            first=self._first,
-            shapes=self._shapes,
-            cooling=self._cooling,
-            queued=self._queued,
-            writable=self._writable,
-            answered=frozenset(self._answered),
-            seen=self._seen,
-            tasks=tuple(self._tasks),
-            changed_files=tuple(self._changed_files),
-            report=self._report,
-            is_afresh=self._is_afresh,
-            summary=self._summary,
-            meter=self._meter,
-        )
+def _open(session: Session, fields: Mapping[str, Any]) -> Session:
+    refuse_newer(fields)
+    return replace(session, id=fields["id"], cwd=fields["cwd"], created_at=fields["created_at"])
 
-    def _open(self, fields: Mapping[str, Any]) -> None:
-        refuse_newer(fields)
-        self._opening = fields
 
-    def _begin_run(self, fields: Mapping[str, Any]) -> None:
-        self._cooling = {}
-        self._ask(fields)
-        self._first = self._target
-        self._writable = tuple(fields.get("writable", ()))
+def _begin_run(session: Session, fields: Mapping[str, Any]) -> Session:
+    session = _ask(session, fields)
+    return replace(session, cooling={}, first=session.target, writable=tuple(fields.get("writable", ())))
 
-    def _turn_to(self, fields: Mapping[str, Any]) -> None:
-        self._cooling = fields["cooling"]
-        self._first = fields.get("first", self._first)
-        if "head" in fields:
-            self._ask(fields)
-        else:
-            self._target = fields["target"]
-            self._ask_in(self._shapes[self._target])
 
-    def _ask(self, fields: Mapping[str, Any]) -> None:
-        """Another target, or the same one with another head. Format 1 names neither target nor endpoint."""
-        head = fields["head"].encode()[:-1]
-        shape = RequestShape(fields["model"], "", (), endpoint=fields.get("endpoint"), recorded_head=head)
-        self._target = fields.get("target") or shape.model
-        self._shapes[self._target] = shape
-        self._ask_in(shape)
+def _turn_to(session: Session, fields: Mapping[str, Any]) -> Session:
+    session = replace(session, cooling=fields["cooling"], first=fields.get("first", session.first))
+    if "head" in fields:
+        return _ask(session, fields)
+    target = fields["target"]
+    return replace(_ask_in(session, session.shapes[target]), target=target)
 
-    def _ask_in(self, shape: RequestShape) -> None:
-        self._shape, self._reading = shape, Reading(shape)
-        self._conversation = self._conversation.under(shape)
 
-    def _take_queued(self, fields: Mapping[str, Any]) -> None:
-        self._queued = tuple(fields["content"])
+def _ask(session: Session, fields: Mapping[str, Any]) -> Session:
+    """Another target, or the same one with another head. Format 1 names neither target nor endpoint."""
+    head = fields["head"].encode()[:-1]
+    shape = RequestShape(fields["model"], "", (), endpoint=fields.get("endpoint"), recorded_head=head)
+    target = fields.get("target") or shape.model
+    return replace(asking(session, target, shape), target=target)
 
-    def _take_user(self, fields: Mapping[str, Any]) -> None:
-        message = user_message(fields["content"])
-        if not message.content:
-            raise ValueError("a message without content")
-        old: tuple[Block, ...] = ()
-        if fields.get("amends"):
-            old = self._conversation.messages[-1].content
-            self._conversation = self._conversation.amended(message)
-            self._tasks = tasks_after(self._tasks, old, message.content)
-        else:
-            self._conversation = self._conversation.plus(message)
-        self._close_answer()
-        opening = _opening_of(fields, old)
-        if opening:  # it begins a turn of its own
-            self._queued = ()
-            self._turn_state = TurnState()
-        if task := users_own(opening):
-            self._tasks.append(task)
 
-    def _take_intent(self, fields: Mapping[str, Any]) -> None:
-        change = fields.get("change")
-        self._intents[fields["id"]] = FileChange(**change) if change else None
+def _ask_in(session: Session, shape: RequestShape) -> Session:
+    conversation = session.conversation.under(shape)
+    return replace(session, shape=shape, reading=Reading(shape), conversation=conversation)
 
-    def _note_event(self, fields: Mapping[str, Any]) -> None:
-        event = fields["event"]
-        if event.get("subtype") == "attempt" and not _is_unanswered(event):
-            self._note_answered(self._shapes.get(event["target"]))
 
-    def _note_answered(self, shape: RequestShape | None) -> None:
-        if shape is not None and shape.endpoint is not None:
-            self._answered.add(shape.endpoint)
+def _take_queued(session: Session, fields: Mapping[str, Any]) -> Session:
+    return replace(session, queued=tuple(fields["content"]))
 
-    def _end(self, fields: Mapping[str, Any]) -> None:
-        self._ended = fields
-        self._is_delivered = fields.get("delivered", True)
 
-    def _note_delivery(self, fields: Mapping[str, Any]) -> None:
-        self._is_delivered = fields["state"] != Delivery.FAILED.value
+def _take_user(session: Session, fields: Mapping[str, Any]) -> Session:
+    message = user_message(fields["content"])
+    if not message.content:
+        raise ValueError("a message without content")
+    old: tuple[Block, ...] = ()
+    tasks = session.tasks
+    if fields.get("amends"):
+        old = session.conversation.messages[-1].content
+        conversation = session.conversation.amended(message)
+        tasks = tuple(tasks_after(tasks, old, message.content))
+    else:
+        conversation = session.conversation.plus(message)
+    session = replace(_without_answer(session), conversation=conversation)
+    opening = _opening_of(fields, old)
+    if task := users_own(opening):
+        tasks = (*tasks, task)
+    if opening:  # it begins a turn of its own
+        session = replace(session, queued=(), turn_state=TurnState())
+    return replace(session, tasks=tasks)
 
-    def _take_answer(self, fields: Mapping[str, Any]) -> None:
-        message = fields["message"]
-        self._note_answered(self._shape)
-        committed = assistant_message(message["content"], self._shape.author if self._shape else None)
-        self._count(tokens_of(message["usage"]), committed.size if committed is not None else 0)
-        if committed is not None:
-            self._conversation = self._conversation.plus(committed)
-            self._call_ids.update(committed.tool_use_ids)
-        blocks = {block["id"]: block for block in message["content"] if block.get("type") == "tool_use"}
-        malformed = {
-            name: MalformedCall(name, blocks[name]["name"], raw, why)
-            for name, (raw, why) in fields["malformed"].items()
-        }
-        calls = tuple(
-            malformed.get(name) or ToolCall(name, blocks[name]["name"], blocks[name]["input"])
-            for name in fields["calls"]
-        )
-        self._close_answer()
-        self._answer = Answer(message, calls, request_id=fields["request_id"])
 
-    def _start_afresh(self, fields: Mapping[str, Any]) -> None:
-        self._conversation = self._conversation.emptied().plus(user_message(fields["content"]))
-        self._is_afresh = True
-        self._summary = fields["summary"]
-        self._meter = self._meter.afresh()
-        self._close_answer()
-        self._turn_state = replace(
-            self._turn_state, said=""
-        )  # the model does not know what it had begun to say
+def _take_intent(session: Session, fields: Mapping[str, Any]) -> Session:
+    change = fields.get("change")
+    intent = FileChange(**change) if change else None
+    return replace(session, intents={**session.intents, fields["id"]: intent})
 
-    def _note_report(self, result: ToolResult) -> None:
-        calls = {call.id: call for call in (self._answer.calls if self._answer is not None else ())}
-        call = calls.get(result.tool_use_id)
-        if isinstance(call, ToolCall) and call.name == FINAL_REPORT and not result.output.is_error:
-            self._report = call.arguments
 
-    def _count(self, tokens: TokenUsage, answer_size: int) -> None:
-        if self._shape is not None and self._reading is not None:
-            model = self._shape.model
-            counted = self._meter.counted(model, tokens.prompt, self._reading.of(self._conversation).size)
-            self._meter = counted.answered(model, tokens.output, answer_size)
+def _take_event(session: Session, fields: Mapping[str, Any]) -> Session:
+    event = fields["event"]
+    if event.get("subtype") == "attempt" and not _is_unanswered(event):
+        return _answered_by(session, session.shapes.get(event["target"]))
+    return session
 
-    def _take_result(self, fields: Mapping[str, Any]) -> None:
-        result = self._results[fields["tool_use_id"]] = ToolResult.of_block(dict(fields))
-        self._note_report(result)
-        change = self._intents.get(result.tool_use_id)
-        if change is not None and change.is_real and not result.output.is_error:
-            self._changed_files[change.path] = None
-        self._seen |= fields.get("seen", {})
-        asked = self._conversation.messages[-1].tool_use_ids
-        if all(name in self._results for name in asked):
-            blocks = [self._results[name].as_block() for name in asked]
-            self._conversation = self._conversation.plus(user_message(blocks))
-            self._close_answer()
 
-    def _close_answer(self) -> None:
-        """Something follows it: what it means for the turn is the past now."""
-        if self._answer is not None:
-            self._turn_state, _ = next_step(self._turn_state, self._answer)
-        self._answer = None
-        self._results = {}
-        self._intents = {}
+def _answered_by(session: Session, shape: RequestShape | None) -> Session:
+    if shape is None or shape.endpoint is None or shape.endpoint in session.answered:
+        return session
+    return replace(session, answered=session.answered | {shape.endpoint})
+
+
+def _end(session: Session, fields: Mapping[str, Any]) -> Session:
+    return replace(session, ended=fields, is_delivered=fields.get("delivered", True))
+
+
+def _deliver(session: Session, fields: Mapping[str, Any]) -> Session:
+    return replace(session, is_delivered=fields["state"] != Delivery.FAILED.value)
+
+
+def _take_answer(session: Session, fields: Mapping[str, Any]) -> Session:
+    message = fields["message"]
+    author = None if session.shape is NO_SHAPE else session.shape.author
+    committed = assistant_message(message["content"], author)
+    size = committed.size if committed is not None else 0
+    meter = _counted(session, tokens_of(message["usage"]), size)
+    session = _answered_by(replace(session, meter=meter), session.shape)
+    if committed is not None:
+        call_ids = session.call_ids.union(committed.tool_use_ids)
+        session = replace(session, conversation=session.conversation.plus(committed), call_ids=call_ids)
+    blocks = {block["id"]: block for block in message["content"] if block.get("type") == "tool_use"}
+    malformed = {
+        name: MalformedCall(name, blocks[name]["name"], raw, why)
+        for name, (raw, why) in fields["malformed"].items()
+    }
+    calls = tuple(
+        malformed.get(name) or ToolCall(name, blocks[name]["name"], blocks[name]["input"])
+        for name in fields["calls"]
+    )
+    return replace(_without_answer(session), answer=Answer(message, calls, request_id=fields["request_id"]))
+
+
+def _start_afresh(session: Session, fields: Mapping[str, Any]) -> Session:
+    session = _without_answer(session)
+    return replace(
+        session,
+        conversation=session.conversation.emptied().plus(user_message(fields["content"])),
+        is_afresh=True,
+        summary=fields["summary"],
+        meter=session.meter.afresh(),
+        turn_state=replace(session.turn_state, said=""),  # the model does not know what it had begun to say
+    )
+
+
+def _counted(session: Session, tokens: TokenUsage, answer_size: int) -> ContextMeter:
+    if session.shape is NO_SHAPE:
+        return session.meter
+    model = session.shape.model
+    sent = session.reading.of(session.conversation).size
+    return session.meter.counted(model, tokens.prompt, sent).answered(model, tokens.output, answer_size)
+
+
+def _take_result(session: Session, fields: Mapping[str, Any]) -> Session:
+    result = ToolResult.of_block(dict(fields))
+    session = replace(
+        session,
+        results={**session.results, result.tool_use_id: result},
+        report=_report_in(session, result),
+        changed_files=_changed_by(session, result),
+        seen={**session.seen, **fields["seen"]} if "seen" in fields else session.seen,
+    )
+    asked = session.conversation.messages[-1].tool_use_ids
+    if not all(name in session.results for name in asked):
+        return session
+    blocks = [session.results[name].as_block() for name in asked]
+    conversation = session.conversation.plus(user_message(blocks))
+    return replace(_without_answer(session), conversation=conversation)
+
+
+def _report_in(session: Session, result: ToolResult) -> Mapping[str, Any] | None:
+    calls = {call.id: call for call in (session.answer.calls if session.answer is not None else ())}
+    call = calls.get(result.tool_use_id)
+    is_report = isinstance(call, ToolCall) and call.name == FINAL_REPORT and not result.output.is_error
+    return call.arguments if is_report and isinstance(call, ToolCall) else session.report
+
+
+def _changed_by(session: Session, result: ToolResult) -> tuple[str, ...]:
+    change = session.intents.get(result.tool_use_id)
+    is_real = change is not None and change.is_real and not result.output.is_error
+    if change is None or not is_real or change.path in session.changed_files:
+        return session.changed_files
+    return (*session.changed_files, change.path)
+
+
+def _without_answer(session: Session) -> Session:
+    """Something follows it: what it means for the turn is the past now."""
+    state = session.turn_state
+    if session.answer is not None:
+        state, _ = next_step(state, session.answer)
+    return replace(session, turn_state=state, answer=None, results={}, intents={})
+
+
+_CHANGES: Mapping[str, Callable[[Session, Mapping[str, Any]], Session]] = {
+    "session": _open,
+    "run": _begin_run,
+    "target": _turn_to,
+    "queued": _take_queued,
+    "user": _take_user,
+    "assistant": _take_answer,
+    "tool_intent": _take_intent,
+    "tool_result": _take_result,
+    "compacted": _start_afresh,
+    "event": _take_event,
+    "ended": _end,
+    "delivery": _deliver,
+}
+"""By a record's kind."""
 
 
 def _is_unanswered(attempt: Mapping[str, Any]) -> bool:

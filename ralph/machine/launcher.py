@@ -2,8 +2,9 @@
 # ruff: noqa: PTH112, PTH123, PTH208, SIM105
 """Supervises one command so that nothing it starts outlives it; refuses to know anything else of ralph.
 
-Run by path as a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`), so
-it imports little: its start-up is part of every command. Exits with the command's status, 128 + n for signal n.
+Run in two ways, with one set of rules. A run's supervisor (`supervisor.py`) forks it for each command of the model. For
+everything else it is a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`),
+so it imports little: its start-up is part of every such command. Exits with the command's status, 128 + n for signal n.
 
 Its rules:
 
@@ -30,6 +31,10 @@ Its rules:
    says so.
 7. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
    adopted there, and only the command's process group can be reached.
+8. Forked by a supervisor, it also has a channel: a socket whose other end only ralph holds. A byte there asks it to
+   stop, its end means that ralph is gone. The kernel tells of both by SIGIO, which is one more reason to look. Before
+   the command is started it says so there, and when nothing is left it says the status: no status, no knowledge.
+   Orphaned by the supervisor's death it ends the command as in rule 5, and says nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from _socket import socket
+    from collections.abc import Iterable, Mapping
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -57,6 +63,12 @@ _FORK_PAUSES_S = (0.05,) * 20
 # EX_TEMPFAIL; not one of those by which a shell says that there is no such command.
 TRY_AGAIN = 75
 NOT_STARTED = "the command was not started: "
+
+# What is said over a channel: by the launcher, and (a byte, whichever) by ralph.
+STARTING = b"+"
+STATUS = b"="
+STATUS_OF_UNFINISHED = b"!"
+STOP = b"."
 
 # How to end what is left: what to send to all of it, and how long to wait before the next step.
 _Plan = tuple[tuple[int, float], ...]
@@ -78,13 +90,21 @@ _STANDS_STILL = (b"T", b"t", b"Z", b"X")
 _WAITS_IN_KERNEL = b"D"
 
 
+_prctl_address = 0
+
+
 def prctl(option: int, value: int) -> bool:
     """Linux only; False elsewhere, or when the kernel refuses."""
+    global _prctl_address  # noqa: PLW0603 - found once, so that a fork of a supervisor need not look
     if not sys.platform.startswith("linux"):
         return False
-    import ctypes  # noqa: PLC0415 - 3 ms that only a process with children pays
-
-    return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+    try:
+        # `ctypes` would cost 3 ms; this part of it costs half a millisecond.
+        from _ctypes import call_function, dlopen, dlsym  # noqa: PLC0415 - not elsewhere
+    except ImportError:
+        return False  # an interpreter without libffi: then the loop looks by itself
+    _prctl_address = _prctl_address or dlsym(dlopen(None, 0), "prctl")  # type: ignore[arg-type] # None is this program
+    return bool(call_function(_prctl_address, (option, value, 0, 0, 0)) == 0)
 
 
 def children_of(pid: int) -> list[int]:
@@ -218,27 +238,39 @@ def send_signal(pids: list[int], number: int) -> None:
             pass
 
 
-class _Supervisor:
-    def __init__(self, parent_pid: int, grace_s: float, core_limit: int) -> None:
+class Launcher:
+    """Runs one command, in a process that does nothing else."""
+
+    def __init__(
+        self, parent_pid: int, grace_s: float, core_limit: int, channel: socket | None = None
+    ) -> None:
+        """`channel`: does not block. None: stopping is a signal, and the status this process's exit code."""
         self._parent_pid = parent_pid
         self._grace_s = grace_s
         self._core_limit = core_limit
+        self._channel = channel
         self._stop_signals = _stop_signals()
-        self._awaited = {*self._stop_signals, signal.SIGCHLD}
+        self._awaited = {*self._stop_signals, signal.SIGCHLD, *([signal.SIGIO] if channel else [])}
         self._is_told_everything = False
         self._command_pid = 0
         self._status: int | None = None
         self._is_asked_to_stop = False
+        self._is_ralph_gone = False
+        self.is_all_gone = True
+        """False when something it started could not be killed."""
 
-    def run(self, command: list[str]) -> int:
+    def run(self, command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None = None) -> int:
+        """The status, once nothing is left. `environment`: the command's; None: this process's."""
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
-        _expect_the_defaults()
+        expect_the_defaults()
         self._tie_to_parent()
-        if not (self._is_orphaned() or signal.sigpending() & self._stop_signals):
+        self._hear_channel()
+        if not (self.is_orphaned() or self._is_asked_to_stop or signal.sigpending() & self._stop_signals):
+            self.say(STARTING)
             try:
-                self._command_pid = _start(command, self._core_limit)
+                self._command_pid = _start(command, environment, self._core_limit)
             except OSError as error:
-                return _not_started(error)
+                return not_started(error)
             self._supervise()
         if self._status is None:
             return 128 + signal.SIGTERM
@@ -249,14 +281,39 @@ class _Supervisor:
         is_adopter = prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._is_told_everything = prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and is_adopter
 
-    def _is_orphaned(self) -> bool:
-        return os.getppid() != self._parent_pid
+        if self._channel is not None:
+            self._is_told_everything &= _tells_by_signal(self._channel)
+
+    def is_orphaned(self) -> bool:
+        """Nobody is there who would hear of the status."""
+        return self._is_ralph_gone or os.getppid() != self._parent_pid
+
+    def say(self, words: bytes) -> None:
+        """Over the channel, if there is one and somebody at its end."""
+        if self._channel is not None:
+            try:
+                self._channel.send(words)
+            except OSError:
+                self._is_ralph_gone = True
+
+    def _hear_channel(self) -> None:
+        if self._channel is None or self._is_ralph_gone:
+            return
+        try:
+            said = self._channel.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        self._is_ralph_gone = not said
+        self._is_asked_to_stop |= bool(said)
 
     def _supervise(self) -> None:
         """The loop. Each turn: collect what has ended, do what is due, wait for a signal or the next step."""
         plan: _Plan = ()
         steps, due_s = iter(plan), _FOR_EVER_S
         while self._reap():
+            self._hear_channel()
             now_s = time.monotonic()
             previous, plan = plan, self._revised(plan)
             if plan is not previous:
@@ -264,6 +321,7 @@ class _Supervisor:
             if now_s >= due_s:
                 step = next(steps, None)
                 if step is None:
+                    self.is_all_gone = False
                     return
                 number, patience_s = step
                 due_s = now_s + patience_s
@@ -273,7 +331,7 @@ class _Supervisor:
 
     def _revised(self, plan: _Plan) -> _Plan:
         """Made once, when the command has ended or is to end; only the parent's end changes it. Empty: let it run."""
-        if self._is_orphaned():
+        if self.is_orphaned():
             return _FOR_ORPHANS
         if plan:
             return plan
@@ -341,7 +399,7 @@ def _is_ignored(number: int) -> bool:
     return signal.getsignal(number) == signal.SIG_IGN
 
 
-def _expect_the_defaults() -> None:
+def expect_the_defaults() -> None:
     """What a program expects of its signals, for the command to inherit."""
     # SIGCHLD ignored, as some parents leave it, would hide the status. The interpreter ignores SIGPIPE: `yes | head`
     # would complain.
@@ -349,6 +407,19 @@ def _expect_the_defaults() -> None:
         signal.signal(number, signal.SIG_DFL)
     if not _is_ignored(signal.SIGINT):  # or the interpreter's handler would run in the child
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _tells_by_signal(channel: socket) -> bool:
+    """Have the kernel send SIGIO when something is said over the channel, or it ends. False where it cannot."""
+    import fcntl  # noqa: PLC0415 - only where there is a channel
+
+    try:
+        fcntl.fcntl(channel.fileno(), fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(channel.fileno(), fcntl.F_GETFL)
+        fcntl.fcntl(channel.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
+    except (OSError, AttributeError):  # AttributeError: a system without such signals
+        return False
+    return True
 
 
 def _next_signal(awaited: set[int], limit_s: float) -> int | None:
@@ -366,19 +437,22 @@ def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
     return None
 
 
-def _start(command: list[str], core_limit: int) -> int:
+def _start(
+    command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None, core_limit: int
+) -> int:
     """Start the command in a session of its own. Returns its pid. Raises OSError when there is no process left for it."""
     # Not posix_spawn: a Python that was built against an old glibc has no new session there.
-    pid = _forked()
+    pid = forked()
     if pid == 0:
-        _become(command, core_limit)
+        _become(command, environment, core_limit)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # or a reader of the output would wait for us
         os.dup2(nowhere, descriptor)
     return pid
 
 
-def _forked() -> int:
+def forked() -> int:
+    """As `os.fork`, tried again for a second. Raises OSError."""
     for pause_s in _FORK_PAUSES_S:
         try:
             return os.fork()
@@ -387,13 +461,16 @@ def _forked() -> int:
     return os.fork()
 
 
-def _not_started(error: OSError) -> int:
+def not_started(error: OSError, output: int = 2) -> int:
+    """Say so in the command's output. Returns the status for that."""
     reason = f"this machine has no process left ({error.strerror})"
-    os.write(2, f"{NOT_STARTED}{reason}. That passes: try again\n".encode())
+    os.write(output, f"{NOT_STARTED}{reason}. That passes: try again\n".encode())
     return TRY_AGAIN
 
 
-def _become(command: list[str], core_limit: int) -> None:
+def _become(
+    command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None, core_limit: int
+) -> None:
     status = 127
     try:
         os.setsid()
@@ -401,9 +478,13 @@ def _become(command: list[str], core_limit: int) -> None:
             _allow_core_dumps(core_limit)
         # All of them: whoever started ralph may have blocked others. What was sent meanwhile is obeyed here.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvp(command[0], command)  # noqa: S606 - which shell it is was decided by who asked
+        # Which shell it is was decided by who asked.
+        if environment is None:
+            os.execvp(command[0], command)  # noqa: S606 - see above
+        else:
+            os.execvpe(command[0], command, environment)  # noqa: S606 - see above
     except OSError as error:
-        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        os.write(2, os.fsencode(command[0]) + f": {error.strerror}\n".encode())
         status = 127 if isinstance(error, FileNotFoundError) else 126
     finally:
         os._exit(status)
@@ -423,7 +504,7 @@ def main(arguments: list[str]) -> int:
         os.environ["LC_CTYPE"] = character_type
     else:
         os.environ.pop("LC_CTYPE", None)
-    return _Supervisor(int(parent_pid), float(grace_s), int(core_limit)).run(command)
+    return Launcher(int(parent_pid), float(grace_s), int(core_limit)).run(command)
 
 
 if __name__ == "__main__":

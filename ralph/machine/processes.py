@@ -15,7 +15,7 @@ from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.starting import start_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
     from pathlib import Path
 
 # Whatever would ask, page or open an editor must fail at once: nobody is there to answer.
@@ -81,7 +81,7 @@ class OwnedProcess:
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 
         protect_this_process()
-        _hear_of_ends()
+        hear_of_ends()
         self._others = set(launcher.children_of(os.getpid()))
         self._process = start_process(
             arguments,
@@ -114,17 +114,12 @@ class OwnedProcess:
         """
         # Asked first: what a dead process leaves is among our children only once it is dead.
         is_running = self._process.returncode is None
-        children = self._reaped_children()
+        children = reaped_children(self._others, self._process.pid)
         if children:
             launcher.kill_below(os.getpid(), self._others)
         if is_running:  # without /proc it is not among the children that were found
             self._process.kill()
         return not children and not is_running
-
-    def _reaped_children(self) -> list[int]:
-        """The process while it runs, and what was adopted of it."""
-        mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in self._others]
-        return [pid for pid in mine if pid == self._process.pid or not _is_reaped(pid)]
 
 
 class SupervisedCommand(OwnedProcess):
@@ -178,6 +173,12 @@ class SupervisedCommand(OwnedProcess):
             self._process.stdout.close()
 
 
+def reaped_children(others: Container[int], kept: int | None = None) -> list[int]:
+    """Children of this process besides the others, those that have ended reaped. `kept`: one that somebody else reaps."""
+    mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in others]
+    return [pid for pid in mine if pid == kept or not _is_reaped(pid)]
+
+
 def _is_reaped(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
@@ -185,7 +186,7 @@ def _is_reaped(pid: int) -> bool:
         return True
 
 
-def _hear_of_ends() -> None:
+def hear_of_ends() -> None:
     """Some parents leave SIGCHLD ignored: then the system forgets every exit code, and each would read as 0."""
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -15,7 +15,6 @@ from ralph.values.ports import TIMED_OUT, Interrupted
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
-    from ralph.machine.processes import SupervisedCommand
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _CHUNK_BYTES = 65_536
@@ -38,6 +37,33 @@ class Capture(Protocol):
     def close(self) -> None: ...
 
 
+class CommandProcess(Protocol):
+    """A command that has been started, by whatever way."""
+
+    @property
+    def output_descriptor(self) -> int:
+        """Where standard output arrives, and standard error with it unless that goes elsewhere."""
+        ...
+
+    def wait_for_end(self) -> int:
+        """Block until it has ended: its exit code, negative without one; NEVER_STARTED when it never was."""
+        ...
+
+    def ask_to_stop(self) -> None: ...
+
+    def kill_what_is_left(self) -> bool:
+        """True when nothing was left; else to be called again."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the output. Only once its reader has stopped."""
+        ...
+
+
+NEVER_STARTED = -256
+"""Instead of an exit code: who was to start the command was gone before there was one."""
+
+
 class NotFollowedError(Exception):
     """The machine has no thread left: the command was stopped as soon as it had begun."""
 
@@ -53,6 +79,7 @@ class Ended(enum.Enum):
     TIMED_OUT = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
     WITHOUT_SUPERVISOR = enum.auto()
+    NEVER_STARTED = enum.auto()
 
 
 class Ending(Struct, frozen=True):
@@ -74,7 +101,7 @@ class _News(enum.Enum):
 class RunningCommand:
     def __init__(
         self,
-        process: SupervisedCommand,
+        process: CommandProcess,
         capture: Capture,
         *,
         waiter: Waiter,
@@ -106,7 +133,7 @@ class RunningCommand:
         if self._interrupted is not None:
             raise self._interrupted
         if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
-            how = Ended.WITHOUT_SUPERVISOR
+            how = Ended.NEVER_STARTED if self._status == NEVER_STARTED else Ended.WITHOUT_SUPERVISOR
         return Ending(how, self._status or 0, is_all_gone)
 
     def _start_threads(self) -> None:
@@ -200,5 +227,5 @@ def _read_output(descriptor: int, capture: Capture, mailbox: Mailbox, stop: Even
         mailbox.put(_News.OUTPUT_ENDED)
 
 
-def _await_end(process: SupervisedCommand, mailbox: Mailbox) -> None:
+def _await_end(process: CommandProcess, mailbox: Mailbox) -> None:
     mailbox.put(process.wait_for_end())

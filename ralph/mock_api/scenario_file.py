@@ -199,7 +199,7 @@ def _choice(kind: Any) -> tuple[Callable[[Any], bool], str]:
     return (lambda value: value in choices), f"one of {', '.join(map(json.dumps, choices))}"
 
 
-# What each annotation of the dataclasses means in a file.
+# What each annotation of these values means in a file.
 _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "bool": (lambda value: isinstance(value, bool), "true or false"),
     "int": (_is_integer, "an integer"),

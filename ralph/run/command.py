@@ -140,6 +140,8 @@ class RunCommand:
         self._telemetry.saw(event)
         self._writer.emit(event)
         self._note(event)
+        if self._prepared is not None:
+            self._prepared.hear(event)
 
     def _note(self, event: Event) -> None:
         """Records an event that belongs to the session's story, not to the conversation. Raises JournalError,

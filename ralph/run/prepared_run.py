@@ -28,7 +28,7 @@ from ralph.run.wiring import (
     withheld_notice,
 )
 from ralph.settings.claude_files import rules_not_honoured
-from ralph.values.events import Notice, RunStarted
+from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.permission_mode import mode_notice
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ralph.run.wiring import Surroundings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
-    from ralph.values.events import RunEnded
+    from ralph.values.events import Event, RunEnded
     from ralph.values.redaction import Redactor
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
@@ -183,6 +183,13 @@ class PreparedRun:
         names = tuple(tool.name for tool in self._toolbox.definitions)
         return names if self._report_form is None else (*names, self._report_form.tool.name)
 
+    def hear(self, event: Event) -> None:
+        """Each event of the run, for what a tool can prepare while its call still arrives."""
+        if isinstance(event, StreamReceived) and event.event.get("type") == "content_block_start":
+            block = event.event.get("content_block")
+            if isinstance(block, dict) and block.get("type") == "tool_use":
+                self._toolbox.expect(str(block.get("name")))
+
     def first_prompt(self, prompt: str | None) -> str | None:
         """The first prompt for the model; None: the pending work is resumed."""
         if self.session.old is None:
@@ -237,12 +244,12 @@ class PreparedRun:
         has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
         entry = delivery_entry(Delivery.FAILED if has_failed else delivery, ended)
         # Lost in a power cut, nobody knows whether it was delivered: that is the truth, and costs no sync.
-        self.session.journal.append(entry, sync=has_failed)
+        self._run.log.record(entry, sync=has_failed)
 
     def note(self, entry: Entry) -> None:
         """Records an entry of the story, in the task at work, else in the next one. Raises JournalError."""
         if self._is_working:
-            self.session.journal.append(entry, sync=False)
+            self._run.log.record(entry, sync=False)
         else:
             self._early_notes.append(entry)
 

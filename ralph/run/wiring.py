@@ -103,6 +103,7 @@ def build_toolbox(
                 user_environment=around.environment,
                 configuration=() if options.config_file is None else (Path(options.config_file),),
                 session_directory=options.session.directory,
+                is_below_loop=options.is_iteration,
             ),
             waiter=around.waiter,
             clock=around.clock,

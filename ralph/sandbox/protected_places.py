@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.git_directories import git_directories
+from ralph.machine.ripgrep import RipgrepError, ripgrep_path
 from ralph.sandbox.protected_paths import PlaceFacts, protected_paths
 
 if TYPE_CHECKING:
@@ -95,9 +96,11 @@ def _states(environment: Mapping[str, str], homes: Sequence[str], named: Path | 
 
 
 def _code() -> Iterator[str]:
-    """The places of this Python, its library and installed packages."""
+    """Where this Python finds itself, its library and installed packages, and the ripgrep that searches run."""
     yield str(Path(os.__file__).parent)
     yield str(Path(sys.executable).parent)
     yield str(Path(sys.prefix, "pyvenv.cfg"))
+    with suppress(RipgrepError):
+        yield ripgrep_path()
     names = ("site-packages", "dist-packages", "lib-dynload")
     yield from (entry for entry in sys.path if entry.startswith("/") and entry.rstrip("/").endswith(names))

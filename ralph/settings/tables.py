@@ -1,4 +1,4 @@
-"""The settings as values: one frozen dataclass for each table, and all of them together.
+"""The settings as values: one Struct for each table, and all of them together.
 
 Refuses to know where a value came from or what it may be: `ralph/settings/merge.py` reads them.
 """

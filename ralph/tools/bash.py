@@ -11,7 +11,7 @@ from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolOutput
 
 if TYPE_CHECKING:
-    from ralph.machine.processes import SupervisedCommand
+    from ralph.machine.command_supervisor import ForkedCommand
     from ralph.tools.tool_room import Arguments, ToolRoom, ToolSettings
 
 # Linux MAX_ARG_STRLEN: one argument of a program, its final NUL included.
@@ -24,24 +24,11 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     settings = room.settings
     wish_s = arguments["timeout"] / 1000 if "timeout" in arguments else settings.bash_timeout_s
     limit_s = min(wish_s, settings.bash_max_timeout_s)
-    capture = OutputCapture(
-        max_bytes=settings.max_output_bytes,
-        spill_bytes=settings.spill_bytes,
-        spill=room.spill,
-        redaction=StreamRedaction(room.redact, room.redact_longest),
-    )
     purpose = " ".join((arguments.get("description") or command).split())
-    running = RunningCommand(
-        _started(command, room),
-        capture,
-        waiter=room.waiter,
-        clock=room.clock,
-        grace_s=settings.kill_grace_s,
-    )
-    try:
-        ending = running.run(limit_s, room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE])
-    except NotFollowedError as error:
-        raise ToolError(str(error)) from None
+    waiting_for = room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
+    ending, capture = _ran(command, room, limit_s, waiting_for)
+    if ending.how is Ended.NEVER_STARTED:  # an earlier command has killed who starts them
+        ending, capture = _ran(command, room, limit_s, waiting_for)
     notes = _notes(ending, limit_s, settings)
     if not ending.is_all_gone:
         notes.append("[something it started could not be stopped and still runs]")
@@ -53,12 +40,33 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     )
 
 
-def _started(command: str, room: ToolRoom) -> SupervisedCommand:
-    from ralph.machine.processes import SupervisedCommand, environment_for_commands  # noqa: PLC0415 - see there
+def _ran(command: str, room: ToolRoom, limit_s: float, waiting_for: str) -> tuple[Ending, OutputCapture]:
+    settings = room.settings
+    capture = OutputCapture(
+        max_bytes=settings.max_output_bytes,
+        spill_bytes=settings.spill_bytes,
+        spill=room.spill,
+        redaction=StreamRedaction(room.redact, room.redact_longest),
+    )
+    running = RunningCommand(
+        _started(command, room),
+        capture,
+        waiter=room.waiter,
+        clock=room.clock,
+        grace_s=settings.kill_grace_s,
+    )
+    try:
+        return running.run(limit_s, waiting_for), capture
+    except NotFollowedError as error:
+        raise ToolError(str(error)) from None
+
+
+def _started(command: str, room: ToolRoom) -> ForkedCommand:
+    from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - for the first command
 
     settings = room.settings
     try:
-        return SupervisedCommand(
+        return room.supervisor.start(
             [room.program("bash") or "/bin/sh", "-c", command],
             cwd=settings.cwd,
             environment=environment_for_commands(settings.environment),
@@ -77,7 +85,13 @@ def _notes(ending: Ending, limit_s: float, settings: ToolSettings) -> list[str]:
         case Ended.BY_ITSELF:
             return [f"Exit code {ending.status}"] if ending.status else []
         case Ended.WITHOUT_SUPERVISOR:
-            return ["[the command killed the process that supervises it; all it had started was stopped]"]
+            sentence = (
+                "the command killed the process that supervises it; all it had started was stopped. "
+                "How far it came is unknown: look at its effects"
+            )
+            return [f"[{sentence}]"]
+        case Ended.NEVER_STARTED:
+            return ["[the command was not started: the process that starts commands was killed. Try again]"]
         case Ended.TOO_MUCH_OUTPUT:
             size = f"{settings.spill_bytes:,}"
             return [f"[stopped: it printed more than {size} bytes. Filter the output, or send it to a file]"]

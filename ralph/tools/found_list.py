@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ralph.machine.ripgrep import Ripgrep
     from ralph.tools.files.path_guard import HiddenPlaces
-    from ralph.tools.search.process import SearchProcess
 
 MOST_ENTRIES = 1000
 _MOST_NAMED = 5
@@ -30,7 +30,7 @@ class FoundList:
         self._bytes += size
         return True
 
-    def text(self, nothing: str, search: SearchProcess, limit_s: float, hidden: HiddenPlaces) -> str:
+    def text(self, nothing: str, search: Ripgrep, limit_s: float, hidden: HiddenPlaces) -> str:
         notes = []
         if self.is_full:
             notes.append(

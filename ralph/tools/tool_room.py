@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
     from ralph.values.ports import Clock, Waiter
@@ -31,7 +32,7 @@ class ToolSettings(Struct, frozen=True):
     cwd: Path
     """Absolute. Relative paths start here, and every command does."""
     environment: Mapping[str, str]
-    """What commands see, already without credentials. On its PATH `rg` and `bash` are found, but not in the work."""
+    """What commands see, already without credentials. On its PATH `bash` is found, but not in the work."""
     bash_timeout_s: float = 120
     bash_max_timeout_s: float = 600
     """A longer wish is clamped to this."""
@@ -51,6 +52,8 @@ class ToolSettings(Struct, frozen=True):
     """Files of ralph's settings that the command line named."""
     session_directory: Path | None = None
     """Where the command line said that sessions are kept."""
+    is_below_loop: bool = False
+    """The process that started this one is `ralph loop`."""
 
 
 class ToolRoom(Struct, frozen=True, dict=True):
@@ -79,6 +82,21 @@ class ToolRoom(Struct, frozen=True, dict=True):
             lambda: gather_paths(roots, environment, settings.configuration, settings.session_directory),
             own_files=lambda: self.spill.path,
         )
+
+    @cached_property
+    def supervisor(self) -> CommandSupervisor:
+        from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - for the first command
+        from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - the same
+
+        environment = environment_for_commands(self.settings.environment)
+        return CommandSupervisor(environment, is_below_loop=self.settings.is_below_loop)
+
+    def close(self) -> None:
+        """When no tool runs any more."""
+        if "supervisor" in vars(self):
+            self.supervisor.close()
+        self.spill.remove()
+        self.roots.close()
 
     def program(self, name: str) -> str | None:
         """The path of a program of ralph's own, looked up once; None when the machine has none outside the work."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -77,6 +78,12 @@ class LocalToolbox:
         for message in session.conversation.messages:
             self._room.images.restore(message.content)
 
+    def expect(self, name: str) -> None:
+        """A call of this tool has begun to arrive: what takes time to start is started meanwhile. Changes nothing else."""
+        if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
+            with suppress(OSError, ImportError, MemoryError):  # a shortage is told by the call itself
+                self._room.supervisor.start_early()
+
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
             self._together([self._job(call, _no_plan)])
@@ -98,8 +105,7 @@ class LocalToolbox:
         return [result for call in calls for result in self._run_alone(call)]
 
     def close(self) -> None:
-        self._room.spill.remove()
-        self._room.roots.close()
+        self._room.close()
 
     def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
         job = self._job(call, self._output_of)

@@ -25,7 +25,7 @@ NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 LINES = "".join(f"line {number}\n" for number in range(10_000))
 IMAGE: dict[str, Any] = {
     "type": "image",
-    "source": {"type": "base64", "media_type": "image/png", "data": "A" * 10**6},
+    "source": {"type": "base64", "media_type": "image/png", "data": "A" * 10**5},
 }
 AWKWARD = st.text(st.sampled_from('aé€😀\n"\\\x00\x1b\ud83d'), max_size=3_000)
 

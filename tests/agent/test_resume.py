@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ralph.agent.call_rules import CallRules
 from ralph.agent.finishing import Finishing
+from ralph.agent.session_log import SessionLog
 from ralph.agent.task import Run
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
 from ralph.conversation.messages import NOT_RUN, RequestShape
@@ -319,8 +320,13 @@ def test_p7_a_signal_while_a_write_is_settled_leaves_its_effects_unknown() -> No
     toolbox.definitions = SHAPE.tools
     events = RecordingEvents()
     rules = CallRules(SHAPE.tools, Finishing(), None, events)
-    turn = ToolTurn([ToolCall("w", "Write", {})], toolbox, journal, events, rules)
-    turn.intents = {"w": CHANGE}
+    turn = ToolTurn(
+        [ToolCall("w", "Write", {})],
+        toolbox,
+        SessionLog(journal, Session(intents={"w": CHANGE})),
+        events,
+        rules,
+    )
     with pytest.raises(SignalReceived):
         turn.run()
     assert turn.finished["w"].output == ToolOutput(INTERRUPTED, is_error=True)

@@ -28,8 +28,8 @@ _REPOSITORY = Path(__file__).parents[2]
 _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-_DIE = "kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status); sleep 30"
-"""Ends the ralph that runs it: the launcher of commands stands between the two."""
+_DIE = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; kill -9 $(of $(of $PPID)); sleep 30"
+"""Ends the ralph that runs it: the command's launcher and the supervisor stand between the two."""
 _TARGETS = """
 [[targets]]
 name = "main"

@@ -150,7 +150,7 @@ def test_of_one_that_is_killed_the_session_tells_what_it_spent_and_nothing_is_le
 
     def kill_ralph(line: str) -> None:
         _shell, launcher = map(int, line.split())
-        os.kill(parent_of(launcher), signal.SIGKILL)
+        os.kill(parent_of(parent_of(launcher)), signal.SIGKILL)
 
     iterating.once_there("pids", kill_ralph)
     result = iterating.run()
@@ -173,7 +173,7 @@ def test_nothing_outlives_a_loop_that_is_killed_and_its_lock_is_held_until_then(
     )
     wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
     shell, launcher = map(int, pids.read_text().split())
-    ralph = parent_of(launcher)
+    ralph = parent_of(parent_of(launcher))
     os.kill(ralph, signal.SIGSTOP)  # so that the orphan can be looked at
 
     loop.kill()

@@ -63,15 +63,17 @@ import os, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 from ralph.machine import launcher
 from ralph.machine import processes
+from ralph.machine.command_supervisor import CommandSupervisor
 
-kills, started, line = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+kills, started, line, way = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 environment = {"PATH": os.environ["PATH"], "STARTED": str(started)}
 launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
 
 def parent():
     for _ in range(3):  # the kernel tells of each thread's end
         threading.Thread(target=time.sleep, args=(99,), daemon=True).start()
-    processes.SupervisedCommand(["/bin/sh", "-c", line], cwd=Path("/"), environment=environment, grace_s=60)
+    start = processes.SupervisedCommand if way == "alone" else CommandSupervisor(environment).start
+    running = start(["/bin/sh", "-c", line], cwd=Path("/"), environment=environment, grace_s=60)
     time.sleep(99)
     os._exit(0)
 
@@ -181,15 +183,16 @@ def signal_sets(status: str) -> dict[str, set[int]]:
     return {name: {bit + 1 for bit in range(64) if bits >> bit & 1} for name, bits in sets.items()}
 
 
-def outlived(command: str, started_file: Path, kills: int = KILLS) -> int:
+def outlived(command: str, started_file: Path, way: str, kills: int = KILLS) -> int:
     """How many commands had been started when their parent was killed. Fails when something outlived it."""
-    line = [sys.executable, "-c", KILL_PARENTS, str(kills), str(started_file), command]
+    line = [sys.executable, "-c", KILL_PARENTS, str(kills), str(started_file), command, way]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
 @linux_only
+@pytest.mark.parametrize("way", ["alone", "supervised"])
 @pytest.mark.parametrize(
     "command",
     [
@@ -206,8 +209,11 @@ def outlived(command: str, started_file: Path, kills: int = KILLS) -> int:
         ),
     ],
 )
-def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(command: str, tmp_path: Path) -> None:
-    assert 0 < outlived(command, tmp_path / "started") < KILLS
+def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(
+    command: str, way: str, tmp_path: Path
+) -> None:
+    """`way`: an interpreter of its own starts the launcher, or a supervisor forks it."""
+    assert 0 < outlived(command, tmp_path / "started", way) < KILLS
 
 
 @pytest.mark.parametrize("script", ["", AS_ON_MACOS], ids=["told", "looking"])

@@ -78,7 +78,8 @@ def _two_commands(draw: Random, turn: int) -> list[_Call]:
 def _slow_command(draw: Random, turn: int) -> list[_Call]:
     """It has its effect before, after or in the middle of its time; one that outlives ralph stays to be found."""
     before_s = draw.choice((0, 0.05, 0.1))
-    ralph = "ralph=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status)"
+    parent = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }"
+    ralph = f"{parent}; ralph=$(of $(of $PPID))"
     effect = f"sleep {before_s}; echo toolu_{turn}_0 >> {EFFECTS_FILE}; sleep {0.1 - before_s}"
     slow = f"{ralph}; {effect}; [ -d /proc/$ralph ] || sleep 30"
     return [("Bash", {"command": slow}), _append(turn, 1, "; (sleep 60 &)")]

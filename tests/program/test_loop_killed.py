@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.program.conftest import (

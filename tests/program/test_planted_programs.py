@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import Turn
-from tests.program.model_answers import bash, calls
+from tests.program.model_answers import bash, calls, results
 
 # As an installer writes it, but for its name: the interpreter puts the directory of the script first.
 CONSOLE_SCRIPT = "import sys\nfrom ralph.__main__ import main\nsys.exit(main())\n"
@@ -63,6 +63,17 @@ def test_a_program_that_lies_in_the_working_directory_is_not_the_tools_own(ralph
     assert ralph("go").code == 0
     assert not mark.exists()
     assert (ralph.cwd / "path").read_text() == search_path, "commands have what the user has set"
+
+
+def test_an_rg_of_path_is_not_asked_wherever_it_lies(ralph, serve, tmp_path) -> None:
+    mark = tmp_path / "mark"
+    plant_programs(tmp_path / "elsewhere", mark, "rg")
+    ralph.environment["PATH"] = f"{tmp_path}/elsewhere:{ralph.environment['PATH']}"
+    (ralph.cwd / "found.txt").write_text("needle\n")
+    server = serve(calls(("Grep", {"pattern": "needle"}), ("Glob", {"pattern": "*.txt"})), Turn("Done."))
+    assert ralph("go").code == 0
+    assert results(server, 1) == [("found.txt", False)] * 2
+    assert not mark.exists()
 
 
 def test_a_loop_runs_neither_git_nor_a_shell_nor_ssh_of_the_checkout(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -243,29 +242,8 @@ def test_where_the_working_directory_holds_the_home_its_dotfiles_are_not_written
     assert (home / ".ssh/authorized_keys").read_text() == "old\n"
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(
-            "rg", marks=pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
-        ),
-        "fallback",
-    ]
-)
-def search_path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A PATH with or without ripgrep."""
-    if request.param == "rg":
-        return os.environ["PATH"]
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "bash").symlink_to(shutil.which("bash") or "/bin/bash")
-    return str(programs)
-
-
-def test_credentials_and_ralphs_own_are_neither_read_nor_edited_nor_found_exits_0(
-    ralph, serve, search_path
-) -> None:
+def test_credentials_and_ralphs_own_are_neither_read_nor_edited_nor_found_exits_0(ralph, serve) -> None:
     home, work = Path(ralph.environment["HOME"]), ralph.cwd
-    ralph.environment["PATH"] = search_path
     for name in SECRETS:
         make(home / name, f"old {CANARY}\n")
     make(home / ".config/ralph/config.toml", f"[model]\nname = 'opus'  # Bearer {CANARY}\n")

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 ID = "00000000-0000-4000-8000-00000000000a"
 OTHER_ID = "00000000-0000-4000-8000-00000000000b"
-KILL_RALPH = "kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status); sleep 30"
-"""In a command: the launcher of commands stands between it and ralph."""
+KILL_RALPH = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; kill -9 $(of $(of $PPID)); sleep 30"
+"""In a command: its launcher and the supervisor stand between it and ralph."""
 APPEND = ToolUse("Bash", {"command": "echo done >> effects.txt"}, id="call")
 THOUGHT = Thinking("Hm, 世界?", signature="c2lnbmF0dXJl")
 CALLS = {

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,15 +72,6 @@ def tools(make_tools: Callable[..., Tools]) -> Tools:
     return make_tools()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(
-            "rg", marks=pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
-        ),
-        "fallback",
-    ]
-)
-def search_tools(request: pytest.FixtureRequest, make_tools: Callable[..., Tools], tmp_path: Path) -> Tools:
-    """Both ways to search: a PATH without `rg` chooses the worker."""
-    path = os.environ["PATH"] if request.param == "rg" else "/nonexistent"
-    return make_tools(environment={"PATH": path, "HOME": str(tmp_path)}, search_timeout_s=2.0)
+@pytest.fixture
+def search_tools(make_tools: Callable[..., Tools]) -> Tools:
+    return make_tools(search_timeout_s=20.0)

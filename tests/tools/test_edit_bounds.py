@@ -23,9 +23,10 @@ TEN_MB = 10 * 1024 * 1024
 
 @pytest.fixture(autouse=True)
 def is_fast() -> Iterator[None]:
-    started_s = time.monotonic()
+    """By the processor's time, which a busy machine does not lengthen; what is not bounded takes minutes."""
+    started_s = time.process_time()
     yield
-    assert time.monotonic() - started_s < 5
+    assert time.process_time() - started_s < 20
 
 
 @pytest.mark.parametrize("end", ["", "\n"], ids=["CRLF only", "mixed"])

@@ -379,20 +379,20 @@ def test_a_text_over_a_megabyte_is_not_looked_at(extra: int, is_found: bool) -> 
     ],
 )
 def test_no_text_takes_long(piece: str) -> None:
-    """A quadratic search would take minutes; the bound leaves room for a busy machine."""
+    """A quadratic search would take minutes; the bound is the processor's time."""
     desks = plain_desk(), files_desk()
-    began = time.perf_counter()
+    began = time.process_time()
     for desk in desks:
         assert not desk.look_at_text(piece * (LONGEST_TEXT // 4 // len(piece)))
-    assert time.perf_counter() - began < 8
+    assert time.process_time() - began < 20
 
 
 def test_100_000_open_brackets_are_answered_at_once() -> None:
     best = []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         assert not plain_desk().look_at_text("[" * 100_000)
-        best.append(time.perf_counter() - began)
+        best.append(time.process_time() - began)
     assert min(best) < 0.2
 
 

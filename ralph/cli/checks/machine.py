@@ -1,6 +1,6 @@
 """The machine: interpreter, system, programs, which protections it gives, and whether it has room for a run.
 
-No program is started.
+No program of the machine's is started, but ralph's own ripgrep.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.machine.own_process import is_memory_private
 from ralph.machine.own_programs import lies_in, own_program
 from ralph.machine.repository import repository_top
+from ralph.machine.ripgrep import REINSTALL, RipgrepError, ripgrep_path, ripgrep_version
 from ralph.machine.starting import patiently, start_thread
 from ralph.tools.files.beneath import open_by_kernel
 from ralph.values.finding import Finding, ok, short, warn
@@ -32,7 +33,6 @@ _DESCRIPTORS = 16
 _PROGRAMS = (
     ("bash", "commands are run by /bin/sh", "install bash: models write commands for it"),
     ("git", "the agent cannot commit, and cannot look at what changed", "install git"),
-    ("rg", "Glob and Grep search by themselves, slower", "install ripgrep (optional)"),
 )
 
 
@@ -47,9 +47,11 @@ def look_at_machine(
     for program, without, advice in _PROGRAMS:
         path = own_program(program, search_path, work)
         yield ok(program, path) if path else warn(program, f"not found: {without}", advice)
+    yield _ripgrep()
     yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
     yield _memory()
     yield _confinement()
+    yield _process_limit(environment)
     yield warn(
         "sandbox",
         "none: commands run as you and can change whatever you can",
@@ -81,6 +83,13 @@ def _system() -> Finding:
     )
 
 
+def _ripgrep() -> Finding:
+    try:
+        return ok("rg", f"ripgrep {ripgrep_version()} ({ripgrep_path()})")
+    except RipgrepError as error:
+        return warn("rg", f"{error}: Glob and Grep do not work", REINSTALL)
+
+
 def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Iterator[Finding]:
     """What lets a checkout run programs of its own, as far as ralph cannot prevent it."""
     if not all(entry.startswith(os.sep) for entry in search_path.split(os.pathsep)):
@@ -110,6 +119,28 @@ def _memory() -> Finding:
         "memory",
         "this system does not keep commands from reading ralph's memory, the key included",
         "run it on Linux where that matters",
+    )
+
+
+def _process_limit(environment: Mapping[str, str]) -> Finding:
+    """Found out as a run does it: whether a group can be made says little of whether a process may be in it."""
+    from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - no run needs it here
+    from ralph.machine.process_limit import MOST_PROCESSES  # noqa: PLC0415 - the same
+
+    needed = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+    supervisor = CommandSupervisor({name: environment[name] for name in needed if name in environment})
+    try:
+        why = supervisor.why_unlimited()
+    except OSError as error:
+        why = str(shortage_of(error) or error.strerror)
+    finally:
+        supervisor.close()
+    if why is None:
+        return ok("process limit", f"the commands of a run may have {MOST_PROCESSES} processes at a time")
+    return warn(
+        "process limit",
+        f"none for commands: {why}",
+        "give ralph a control group of its own (systemd-run --user --scope -p Delegate=yes ralph ...), or a container",
     )
 
 

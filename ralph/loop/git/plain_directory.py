@@ -1,12 +1,11 @@
 """The directory of an outer loop outside of git: progress by the content of its files. Refuses to commit and push.
 
-Whatever lies there, a look has bounds: of rules, of entries in a directory, of files that are told apart by name, and of
-bytes that are read. Where one is passed it is said once.
+Whatever lies there, a look has bounds: of the time and memory that the listing takes, of files that are told apart by
+name, and of bytes that are read. Where one is passed it is said once.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from typing import TYPE_CHECKING
@@ -19,10 +18,10 @@ from ralph.loop.git.file_digests import (
     differing,
     of_unread,
 )
+from ralph.loop.git.listing import Listing, ListingEndedError
 from ralph.loop.git.own_paths import OwnPaths
 from ralph.loop.ports import CheckoutError
 from ralph.loop.values import Changes, Snapshot
-from ralph.tools.search.ignore_rules import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,18 +54,32 @@ class PlainDirectory:
         self._warn = warn
         self._warned: set[str] = set()
         self._is_by_time = False
+        self._follows_rules = True
 
     def snapshot(self) -> Snapshot:
-        if not self._is_by_time:
+        """Raises CheckoutError, Interrupted, and ShortageError."""
+        while True:
             try:
-                return self._look(FileDigests(self._waiter, self._clock, most_bytes=MOST_READ_OF_ALL_BYTES))
+                return self._look(self._digests())
             except TooMuchToReadError:
                 self._is_by_time = True  # from now on, as two looks are compared
                 self._warn_once(
                     f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is told by "
                     "size and time of each, not by content"
                 )
-        return self._look(FileDigests(self._waiter, self._clock, is_by_time=True))
+            except ListingEndedError:
+                if not self._follows_rules:
+                    raise CheckoutError(f"the files of {self.top} cannot be listed within bounds") from None
+                self._follows_rules = False  # from now on, see above
+                self._warn_once(
+                    f"the files of {self.top} cannot be listed by its .gitignore files (they are too big, or no files): "
+                    "what they name counts as progress too"
+                )
+
+    def _digests(self) -> FileDigests:
+        if self._is_by_time:
+            return FileDigests(self._waiter, self._clock, is_by_time=True)
+        return FileDigests(self._waiter, self._clock, most_bytes=MOST_READ_OF_ALL_BYTES)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         return Changes(files=tuple(sorted(differing(before.files, after.files))))
@@ -84,29 +97,28 @@ class PlainDirectory:
         return False
 
     def _look(self, digests: FileDigests) -> Snapshot:
-        """Raises CheckoutError, Interrupted and TooMuchToReadError."""
+        """Raises CheckoutError, Interrupted, ShortageError, ListingEndedError and TooMuchToReadError."""
+        self._refuse_unreadable()
         seen = _Seen()
+        listing = Listing(self._waiter, self._clock, digests.look_up, follows_rules=self._follows_rules)
+        for path in listing.paths():
+            if not self._own.hold(path):
+                seen.add(path, digests.of(path))
+        for path, error in listing.unlisted:
+            if not self._own.hold(path):
+                seen.add(path, _of_unlisted(path, error))
+        seen.add(self._plan_file, digests.of_target(self._plan_file))
+        return Snapshot(seen.digest(), files=seen.files)
 
-        def note(path: str, error: OSError) -> None:
-            """Notes an entry that cannot be listed by its error; the loop's own directory must be listed."""
-            name = path.removeprefix("./")
-            if error.errno == errno.EFBIG:
-                self._warn_once(f"{name}: {error.strerror}")
-            elif path == ".":
-                raise error
-            if not self._own.hold(name):
-                seen.add(name, _of_unlisted(path, error))
-
+    def _refuse_unreadable(self) -> None:
+        """The loop's own directory must be listed; ripgrep says nothing of one that is gone."""
         try:
-            for path in walk(None, note, digests.look_up):
-                if not self._own.hold(path):
-                    seen.add(path, digests.of(path))
+            os.getcwd()  # noqa: PTH109 - its error is what is asked for
+            os.scandir().close()
         except OSError as error:
             raise CheckoutError(
                 f"the loop's directory {self.top} cannot be listed: {error.strerror}"
             ) from None
-        seen.add(self._plan_file, digests.of_target(self._plan_file))
-        return Snapshot(seen.digest(), files=seen.files)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.loop.git.checkout import GitCheckout, shown
+from ralph.loop.git.listing import refuse_without_ripgrep
 from ralph.loop.git.look import status_of
 from ralph.loop.git.plain_directory import PlainDirectory
 from ralph.loop.ports import CheckoutError
@@ -51,6 +52,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
             raise CheckoutError(
                 f"{checkout.top} is in no git checkout; run git init there, or leave out {option}"
             )
+        refuse_without_ripgrep()
         return []
     git = checkout.git()
     status = status_of(git)

@@ -1,12 +1,11 @@
-"""Asks for the files below a directory, or the lines in them: ripgrep where there is one, else a worker of our own.
+"""Asks ripgrep for the files below a directory, or the lines in them.
 
-Both honour .gitignore files (nested, and those above up to the top of the repository), see hidden files but
-not `.git`, follow no links, and answer in the order of the paths.
+It honours .gitignore files (nested, and those above up to the top of the repository), sees hidden files but
+not `.git`, follows no links, and answers in the order of the paths.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -14,16 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from ralph.machine.atomic_write import HELD_DIRECTORY
-from ralph.machine.own_programs import own_python
 from ralph.machine.repository import repository_top
+from ralph.machine.ripgrep import FILES_AS_GIT_SEES_THEM, OUTSIDE_OF_REPOSITORIES, Ripgrep, RipgrepError
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.files.text_encoding import marked_encoding
 from ralph.tools.read import open_regular
-from ralph.tools.search.process import SearchProcess
 from ralph.values.error_text import ToolError, os_error_text
 
 if TYPE_CHECKING:
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
 # What ripgrep's file types understand as `GlobPattern` does: names without classes, escapes, braces in braces
 # and empty alternatives. A colon would have a meaning of its own.
 _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
-
-_WORKER = "from ralph.tools.search.worker import main; sys.exit(main(sys.argv[1]))"
 
 
 class Place(Struct, frozen=True):
@@ -100,27 +95,19 @@ def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> st
         os.close(descriptor)
 
 
-def list_files(place: Place, room: ToolRoom) -> SearchProcess:
-    """Records are paths that begin with `./`, separated by NUL."""
-    ripgrep = room.program("rg")
-    if ripgrep is not None:
-        command = [ripgrep, *_ripgrep_options(place), "--files", "--null", "--", place.target]
-    else:
-        command = _worker_command(place, room, {"output_mode": "files"})
-    return SearchProcess(command, cwd=place.real, room=room)
+def list_files(place: Place, room: ToolRoom) -> Ripgrep:
+    """Records are paths that begin with `./`, separated by NUL. Raises ToolError, and ShortageError."""
+    return _started([*_options(place), "--files", "--null", "--", place.target], place, room)
 
 
-def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProcess:
+def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> Ripgrep:
     """Records as ripgrep's `--null` makes them: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH NUL`.
 
-    The glob is a hint only, to search less: what comes may still have to be filtered by it.
+    The glob is a hint only, to search less: what comes may still have to be filtered by it. Raises ToolError, and
+    ShortageError.
     """
-    ripgrep = room.program("rg")
-    if ripgrep is None:
-        return SearchProcess(_worker_command(place, room, asdict(query)), cwd=place.real, room=room)
     command = [
-        ripgrep,
-        *_ripgrep_options(place),
+        *_options(place),
         "--null",
         "--with-filename",
         "--no-heading",
@@ -140,18 +127,28 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> SearchProces
         # Not --glob, which would bring ignored files back.
         command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
     command += ["--regexp", query.pattern, "--", place.target]
-    return SearchProcess(command, cwd=place.real, room=room)
+    return _started(command, place, room)
 
 
-def _ripgrep_options(place: Place) -> list[str]:
-    outside = ["--no-require-git", "--no-ignore-parent"]
+def _started(arguments: list[str], place: Place, room: ToolRoom) -> Ripgrep:
+    deadline_s = room.clock.now_s() + room.settings.search_timeout_s
+    try:
+        return Ripgrep(
+            arguments,
+            cwd=place.real,
+            environment=room.settings.environment,
+            is_over=lambda: room.give_up.is_set() or room.clock.now_s() >= deadline_s,
+        )
+    except RipgrepError as error:
+        raise ToolError(
+            f"{error}, so Glob and Grep do not work in this run. Use Bash with find and grep -rn instead, or Read"
+        ) from None
+
+
+def _options(place: Place) -> list[str]:
     return [
-        "--no-config",
-        "--no-ignore-dot",
-        "--no-ignore-global",
-        "--no-ignore-exclude",
-        *([] if repository_top(Path(place.real)) else outside),
-        *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
+        *FILES_AS_GIT_SEES_THEM,
+        *(() if repository_top(Path(place.real)) else OUTSIDE_OF_REPOSITORIES),
         *(
             word
             for path in place.hidden.paths
@@ -169,15 +166,3 @@ def _as_glob(path: str) -> str:
 def _is_text(path: str) -> bool:
     """Ripgrep takes no other globs; what it finds there is left out all the same."""
     return path.encode("utf-8", "replace") == os.fsencode(path)
-
-
-def _worker_command(place: Place, room: ToolRoom, query: dict[str, object]) -> list[str]:
-    top = repository_top(Path(place.real))
-    task = {
-        "target": place.target,
-        "top": None if top is None else str(top),
-        "hidden": place.hidden.paths,
-        "limit_s": room.settings.search_timeout_s,
-        **query,
-    }
-    return own_python(_WORKER, json.dumps(task))

@@ -19,7 +19,7 @@ _PIECES = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]|\\.|.", re.DOTALL)
 _CLASS = re.compile(r"\[[!^]?+\]?+[^\]]*\]")
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 
-Segment = re.Pattern[str] | None
+_Segment = re.Pattern[str] | None
 """One segment of a pattern, for one part of a path; None is `**`, for any number of parts."""
 
 
@@ -32,12 +32,12 @@ class GlobPattern:
         if pattern.endswith("/"):
             pattern += "**"
         self.is_about_name = "/" not in pattern
-        self._alternatives = [segments_of(one) for one in _expanded(pattern.removeprefix("/"))]
+        self._alternatives = [_segments_of(one) for one in _expanded(pattern.removeprefix("/"))]
 
     def matches(self, path: str) -> bool:
         """`path` is relative, with slashes."""
         parts = [path.rpartition("/")[2]] if self.is_about_name else path.split("/")
-        return any(segments_match(segments, parts) for segments in self._alternatives) != self._is_negated
+        return any(_segments_match(segments, parts) for segments in self._alternatives) != self._is_negated
 
 
 def plain_glob(pattern: str) -> str:
@@ -74,8 +74,8 @@ def _expanded(pattern: str) -> list[str]:
     return done
 
 
-def segments_of(pattern: str) -> list[Segment]:
-    segments: list[Segment] = [None if name == "**" else _compiled(name) for name in pattern.split("/")]
+def _segments_of(pattern: str) -> list[_Segment]:
+    segments: list[_Segment] = [None if name == "**" else _compiled(name) for name in pattern.split("/")]
     if segments[-1] is None:  # `src/**` is what lies below src, not src itself
         segments.append(_compiled("*"))
     return segments
@@ -110,7 +110,7 @@ def _translated(piece: str) -> str:
     return re.escape(piece[-1])
 
 
-def segments_match(segments: list[Segment], parts: list[str]) -> bool:
+def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:
     """The usual two-pointer walk: on failure the latest `**` takes one part more."""
     at = part = 0
     retry_at, retry_part = -1, 0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.git import plain_directory
+from ralph.loop.git import listing, plain_directory
 from ralph.loop.git.plain_directory import PlainDirectory
 from ralph.loop.ports import CheckoutError
-from ralph.tools.search import ignore_rules
 from ralph.values.ports import SignalReceived
 from tests.loop.git.repositories import CLOCK, Repository
 
@@ -113,17 +113,46 @@ def test_of_too_many_files_it_is_known_that_something_changed_and_not_what(here:
     assert checkout.changes(before, after).files == ()
 
 
-def test_a_directory_that_is_too_full_to_be_listed_is_told_by_its_own_time(here: Path, monkeypatch) -> None:
-    monkeypatch.setattr(ignore_rules, "MOST_ENTRIES", 10)
-    (here / "full").mkdir()
-    for number in range(11):
-        (here / "full" / str(number)).touch()
+def test_a_pipe_in_the_place_of_rules_is_not_waited_for_and_what_rules_name_counts_then(
+    here: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(listing, "SILENCE_S", 0.2)
+    (here / "sub").mkdir()
+    os.mkfifo(here / "sub/.gitignore")
     told: list[str] = []
     checkout = plain(here, told)
     before = checkout.snapshot()
-    assert told == ["full: it has more than 10 entries"]
-    (here / "full" / "1").write_text("more")
     assert checkout.snapshot().digest == before.digest
-    os.utime(here / "full", (1, 1))
-    assert checkout.changes(before, checkout.snapshot()).files == ("full",)
+    (here / "ignored").write_text("1")
+    assert checkout.changes(before, checkout.snapshot()).files == ("ignored",)
     assert len(told) == 1
+    assert "cannot be listed by its .gitignore files" in told[0]
+
+
+def test_a_directory_that_cannot_be_listed_is_told_by_what_it_is(here: Path) -> None:
+    """By its length: no rights keep root out."""
+    held = os.open(here, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=held)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=held)
+        os.close(held)
+        held = below
+    os.close(held)
+    checkout = plain(here)
+    before = checkout.snapshot()
+    assert before.files is not None
+    [(path, digest)] = [one for one in before.files.items() if one[1].startswith("unreadable: ")]
+    assert path.startswith("d" * 250 + "/")
+    assert digest.startswith(f"unreadable: {errno.ENAMETOOLONG}")
+    assert checkout.snapshot().digest == before.digest
+
+
+def test_complaints_of_ripgrep_are_paths_and_errors() -> None:
+    complaints = [
+        b"./closed: IO error for operation on ./closed: Permission denied (os error 13)",
+        b"./\xff: Permission denied (os error 13)",
+        b"./.gitignore: line 1: error parsing glob '[z-a]'",
+        b"error building NFA",
+    ]
+    found = [(path, error.errno) for path, error in listing._unlisted(complaints)]
+    assert found == [("closed", 13), ("\udcff", 13)]

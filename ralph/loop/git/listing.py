@@ -1,0 +1,94 @@
+"""The files of a directory outside of git, as ripgrep lists them. Refuses to wait for what never comes."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ralph.loop.ports import CheckoutError
+from ralph.machine.ripgrep import (
+    FILES_AS_GIT_SEES_THEM,
+    OUTSIDE_OF_REPOSITORIES,
+    REINSTALL,
+    Ripgrep,
+    RipgrepError,
+    ripgrep_path,
+)
+from ralph.machine.starting import patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ralph.values.ports import Clock, Waiter
+
+SILENCE_S = 20.0
+"""So long nothing comes: a pipe in the place of a .gitignore file, or more rules than can be asked about each path.
+Without rules nothing but the file system itself can keep it waiting."""
+
+# `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
+_UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
+
+
+class ListingEndedError(Exception):
+    """Ripgrep did not come to its end: it was silent for too long, or took too much memory."""
+
+
+class Listing:
+    """One walk over the working directory."""
+
+    def __init__(
+        self, waiter: Waiter, clock: Clock, look_up: Callable[[], None], *, follows_rules: bool = True
+    ) -> None:
+        """`look_up` is called while ripgrep is waited for, and may raise. `follows_rules`: those of .gitignore files."""
+        self._waiter = waiter
+        self._clock = clock
+        self._look_up = look_up
+        self._follows_rules = follows_rules
+        self._heard_at_s = clock.now_s()
+        self.unlisted: list[tuple[str, OSError]] = []
+        """Directories that cannot be listed, once all paths have come."""
+
+    def paths(self) -> Iterator[str]:
+        """Regular files, relative, in the order of their paths. Raises CheckoutError, ListingEndedError, and ShortageError."""
+        with patiently(self._start, self._waiter, self._clock) as walk:
+            self._heard_at_s = self._clock.now_s()
+            for record, _size in walk.records(b"\0"):
+                self._heard_at_s = self._clock.now_s()
+                yield os.fsdecode(record).removeprefix("./")
+            if walk.is_cut_short or walk.ending_signal():
+                raise ListingEndedError
+            self.unlisted = list(_unlisted(walk.complaints()))
+
+    def _start(self) -> Ripgrep:
+        rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)
+        command = [*FILES_AS_GIT_SEES_THEM, *rules, "--files", "--null", "--", "./"]
+        try:
+            return Ripgrep(command, cwd=None, environment={}, is_over=self._is_over)
+        except RipgrepError as error:
+            raise _cannot_list(error) from None
+
+    def _is_over(self) -> bool:
+        self._look_up()
+        return self._follows_rules and self._clock.now_s() >= self._heard_at_s + SILENCE_S
+
+
+def refuse_without_ripgrep() -> None:
+    """Before a loop begins. Raises CheckoutError, with what to do."""
+    try:
+        ripgrep_path()
+    except RipgrepError as error:
+        raise _cannot_list(error) from None
+
+
+def _cannot_list(error: RipgrepError) -> CheckoutError:
+    return CheckoutError(
+        f"{error}, and without it the files of a directory outside of git are not known; {REINSTALL}, or run git init here"
+    )
+
+
+def _unlisted(complaints: list[bytes]) -> Iterator[tuple[str, OSError]]:
+    for complaint in complaints:
+        match = _UNLISTED.fullmatch(complaint)
+        if match:
+            yield os.fsdecode(match[1]), OSError(int(match[3]), os.strerror(int(match[3])))

@@ -1,0 +1,330 @@
+"""Ralph's end of the supervisor (`supervisor.py`): starts it, has it start commands, and notices when it is gone.
+
+Nothing here waits, except `wait_for_end`, which is for a thread of its own, and a request that is not taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from threading import Event
+from typing import TYPE_CHECKING
+
+from ralph.machine import launcher
+from ralph.machine.own_process import core_limit_at_start
+from ralph.machine.process_limit import MOST_PROCESSES, NoLimitError, ProcessLimit
+from ralph.machine.processes import hear_of_ends, protect_this_process, reaped_children
+from ralph.machine.running_command import NEVER_STARTED
+from ralph.values.shortage import ShortageError, shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_SCRIPT = os.path.join(os.path.dirname(launcher.__file__), "supervisor.py")  # noqa: PTH118, PTH120 - as `__file__` is
+# What `supervisor.py` knows them as; it is no module of ralph's process.
+_CONTROL = 3
+_HEAD_BYTES = 4
+_IN_GROUP = b"g"
+# Where the descriptor of the other end is kept until it becomes that: no clash with 0 to 3.
+_OUT_OF_THE_WAY = 10
+# A request is taken within microseconds, unless somebody has stopped the supervisor.
+_SEND_WITHIN_S = 5.0
+_READY_WITHIN_S = 5.0
+_KILL_S = 2.0
+_LOOK_AGAIN_AFTER_S = 0.0002
+# Closed again once the supervisor has it. O_PATH needs no right to read the directory.
+_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_LIMITS = sorted(
+    {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")} - {resource.RLIMIT_CORE}
+)
+
+
+class CommandSupervisor:
+    """The supervisor of one run. There is none until the first command, and a new one after each that was killed."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        most_processes: int | None = None,
+        is_below_loop: bool = False,
+    ) -> None:
+        """`environment`: what commands see; it has no credentials. `most_processes`: of all commands together, as far as
+        this machine can limit them; None: the usual. `is_below_loop`: the parent is a ralph too.
+        """
+        self._environment = environment
+        self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
+        self._is_below_loop = is_below_loop
+        self._limit: ProcessLimit | None = None
+        self._why_unlimited: str | None = None
+        self._serving: _Serving | None = None
+
+    def start_early(self) -> None:
+        """On the main thread, while the call still arrives. Raises OSError, which the start of a command meets again."""
+        self._running()
+
+    def start(
+        self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float
+    ) -> ForkedCommand:
+        """On the main thread. `grace_s`: from being asked to being made to stop.
+
+        Raises OSError when it cannot start, a ShortageError for want of something.
+        """
+        try:
+            return self._asked(command, cwd, environment, grace_s)
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            # Killed or stopped by an earlier command, and this one not begun: it had no whole request.
+            self._end()
+            return self._asked(command, cwd, environment, grace_s)
+
+    def why_unlimited(self) -> str | None:
+        """Why commands have no limit on processes; None: they have one. Starts the supervisor, and waits until it knows.
+
+        Raises OSError where it cannot start.
+        """
+        serving = self._running()
+        if self._limit is not None and not serving.is_in_group():
+            return "a process cannot be moved into a control group"
+        return self._why_unlimited
+
+    def kill(self) -> None:
+        """The next command gets a new one."""
+        self._end()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._serving is None else self._serving.pid
+
+    def close(self) -> None:
+        """Once the last command is gone."""
+        if self._serving is not None:
+            self._serving.dismiss()
+        self._end()
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            limit.close()
+
+    def _asked(
+        self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], grace_s: float
+    ) -> ForkedCommand:
+        directory = os.open(cwd, _DIRECTORY)
+        try:
+            serving = self._running()
+            others = set(launcher.children_of(os.getpid())) | {serving.pid}
+            output, theirs = os.pipe()
+            ours, channel = socket.socketpair()
+            with channel:
+                try:
+                    serving.ask([theirs, directory, channel.fileno()], command, environment, grace_s)
+                except BaseException:
+                    os.close(output)
+                    ours.close()
+                    raise
+                finally:
+                    os.close(theirs)
+        finally:
+            os.close(directory)
+        return ForkedCommand(self, ours, output, others)
+
+    def _running(self) -> _Serving:
+        if self._serving is not None and not self._serving.is_running():
+            self._end()
+        if self._serving is None:
+            protect_this_process()
+            hear_of_ends()
+            if self._limit is None and self._why_unlimited is None:
+                try:
+                    self._limit = ProcessLimit.made(self._most_processes, is_below_loop=self._is_below_loop)
+                except NoLimitError as why:
+                    self._why_unlimited = str(why)
+            self._serving = _Serving(self._environment, self._limit.entrance if self._limit else "")
+        return self._serving
+
+    def _end(self) -> None:
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.end()
+
+
+class _Serving:
+    """One supervisor process."""
+
+    def __init__(self, environment: Mapping[str, str], entrance: str) -> None:
+        """Raises OSError, a ShortageError for want of something."""
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(_SEND_WITHIN_S)
+        self._is_in_group: bool | None = None
+        self._is_reaped = False
+        try:
+            with theirs:
+                self.pid = _spawned(theirs, environment, entrance)
+        except OSError as error:
+            self._control.close()
+            if error.errno == errno.EAGAIN:
+                raise ShortageError("process") from error
+            raise shortage_of(error) or error from None
+
+    def ask(
+        self,
+        descriptors: list[int],
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        grace_s: float,
+    ) -> None:
+        """Raises OSError: then no command was started."""
+        fields: list[bytes] = [
+            *(str(number).encode() for number in (grace_s, _umask(), core_limit_at_start())),
+            ",".join(
+                f"{number}:{soft}:{hard}"
+                for number, (soft, hard) in zip(_LIMITS, map(resource.getrlimit, _LIMITS), strict=True)
+            ).encode(),
+            str(len(command)).encode(),
+            *map(os.fsencode, command),
+            *(os.fsencode(f"{name}={value}") for name, value in environment.items()),
+        ]
+        payload = b"\0".join(fields)
+        socket.send_fds(self._control, [len(payload).to_bytes(_HEAD_BYTES, "big")], descriptors)
+        self._control.sendall(payload)
+
+    def is_in_group(self) -> bool:
+        """Waits until it has begun."""
+        if self._is_in_group is None:
+            self._control.settimeout(_READY_WITHIN_S)
+            with suppress(OSError):
+                self._is_in_group = self._control.recv(1) == _IN_GROUP
+            self._control.settimeout(_SEND_WITHIN_S)
+        return bool(self._is_in_group)
+
+    def is_running(self) -> bool:
+        """False for a stopped one too: it would take no request."""
+        pid, status = _waited(self.pid, os.WNOHANG | os.WUNTRACED)
+        self._is_reaped = pid != 0 and not os.WIFSTOPPED(status)
+        return pid == 0
+
+    def dismiss(self) -> None:
+        """It ends by itself, as soon as what it has started is gone."""
+        self._control.close()
+        self._is_reaped = self._is_reaped or _is_over(self.pid)
+
+    def end(self) -> None:
+        """It has nothing to put away. What it started ends of it."""
+        self._control.close()
+        if not self._is_reaped:
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._is_reaped = _is_over(self.pid)
+
+
+class ForkedCommand:
+    """A running command whose launcher the supervisor has forked."""
+
+    def __init__(
+        self, supervisor: CommandSupervisor, channel: socket.socket, output: int, others: set[int]
+    ) -> None:
+        self._supervisor = supervisor
+        self._supervisor_pid = supervisor.pid
+        self._channel = channel
+        self._others = others
+        """Children of this process that are not this command's, the supervisor among them."""
+        self._has_ended = Event()
+        self._is_finished = False
+        """The launcher has said that it leaves nothing."""
+        self.output_descriptor = output
+
+    def wait_for_end(self) -> int:
+        """Block until its launcher is gone: the status; negative without one, when its effects are unknown."""
+        said = b""
+        # An error is a connection's end too.
+        with suppress(OSError):
+            while part := self._channel.recv(16):
+                said += part
+        word = said[-2:-1]
+        self._is_finished = word == launcher.STATUS
+        self._has_ended.set()
+        if word in (launcher.STATUS, launcher.STATUS_OF_UNFINISHED):
+            return said[-1]
+        return -signal.SIGKILL if said else NEVER_STARTED
+
+    def ask_to_stop(self) -> None:
+        """The whole tree gets SIGTERM, and SIGKILL after the grace."""
+        with suppress(OSError):  # its launcher is gone
+            self._channel.send(launcher.STOP)
+
+    def kill_what_is_left(self) -> bool:
+        """SIGKILL what this process adopted of it, and the supervisor with all below it unless the launcher has finished.
+
+        True when nothing was left. Processes that are being born escape one call: repeat until True.
+        """
+        # Asked first: what a dead process leaves is among our children only once it is dead.
+        is_running = not self._has_ended.is_set()
+        if not self._is_finished and self._supervisor.pid == self._supervisor_pid:
+            # Without /proc no children are seen, and a launcher ends of the supervisor's end.
+            if is_running and launcher.children_of(os.getpid()):
+                launcher.kill_below(os.getpid(), self._others - {self._supervisor_pid})
+            # Its channel closes before a dying launcher's children have a new parent. Once the supervisor is gone too,
+            # the launcher is a child of ours until it has ended, and so they are found.
+            self._supervisor.kill()
+        children = reaped_children(self._others)
+        if children:
+            launcher.kill_below(os.getpid(), self._others)
+        return not children and not is_running
+
+    def close(self) -> None:
+        """Let go of the output. Only once its reader has stopped."""
+        os.close(self.output_descriptor)
+        if self._has_ended.is_set():
+            self._channel.close()
+
+
+def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str) -> int:
+    """The pid. Not `subprocess`: that costs 8 ms to import, and everything it would do here the supervisor does itself."""
+    control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    try:
+        line = [sys.executable, "-I", "-S", _SCRIPT, str(os.getpid()), entrance]
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+            (os.POSIX_SPAWN_DUP2, 0, 1),
+            (os.POSIX_SPAWN_DUP2, 0, 2),
+            (os.POSIX_SPAWN_DUP2, control, _CONTROL),
+        ]
+        try:
+            return os.posix_spawn(line[0], line, environment, file_actions=actions, setsid=True)
+        except NotImplementedError:  # a Python that was built against an old glibc; it does so itself
+            return os.posix_spawn(line[0], line, environment, file_actions=actions)
+    finally:
+        os.close(control)
+
+
+def _is_over(pid: int) -> bool:
+    """Of a killed process, which takes microseconds; False for one that is stuck in the kernel."""
+    until_s = time.monotonic() + _KILL_S
+    while (is_running := _waited(pid, os.WNOHANG)[0] == 0) and time.monotonic() < until_s:
+        time.sleep(_LOOK_AGAIN_AFTER_S)
+    return not is_running
+
+
+def _waited(pid: int, options: int) -> tuple[int, int]:
+    """As `os.waitpid`; the pid also for one that somebody else has reaped."""
+    try:
+        return os.waitpid(pid, options)
+    except ChildProcessError:
+        return pid, 0
+
+
+def _umask() -> int:
+    """Of this process, as it is now."""
+    with suppress(OSError, ValueError), open("/proc/self/status", "rb") as status:  # noqa: PTH123 - for speed
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask

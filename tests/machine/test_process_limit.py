@@ -1,0 +1,128 @@
+"""The control group of a run's commands: where it may be, what it refuses, and who removes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.process_limit import NoLimitError, Place, ProcessLimit, place_of, remove_left_over
+from tests.machine.test_command_supervisor import finished, started
+from tests.process_groups import groups_of, needs_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIRST = "35 24 0:30 {root} {at} rw,relatime - cgroup cgroup rw,pids"
+SECOND = "36 24 0:31 {root} {at} rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate"
+OTHERS = (
+    "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n37 24 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("groups", "mounts", "place"),
+    [
+        pytest.param("8:pids:/\n0::/", FIRST.format(root="/", at="/sys/pids"), Place(Path("/sys/pids"), True), id="first"),
+        pytest.param("8:pids:/a/b", FIRST.format(root="/a", at="/pids"), Place(Path("/pids/b"), True), id="below a mount"),
+        pytest.param("8:pids:/ab", FIRST.format(root="/a", at="/pids"), None, id="beside a mount"),
+        pytest.param("0::/a:b", SECOND.format(root="/", at="/sys/cg"), Place(Path("/sys/cg/a:b"), False), id="second"),
+        pytest.param("0::/../x", SECOND.format(root="/", at="/sys/cg"), None, id="outside of a namespace"),
+        pytest.param("8:pids:/a\n0::/a", SECOND.format(root="/", at="/cg"), None, id="counted by the first alone"),
+        pytest.param("4:memory:/", "", None, id="none"),
+    ],
+)  # fmt: skip
+def test_the_group_lies_beneath_our_own(groups: str, mounts: str, place: Place | None) -> None:
+    assert place_of(groups, OTHERS + mounts) == place
+
+
+@pytest.fixture
+def limited() -> Iterator[CommandSupervisor]:
+    supervising = CommandSupervisor({"PATH": os.environ["PATH"]}, most_processes=25)
+    yield supervising
+    supervising.close()
+
+
+@needs_group
+def test_every_command_is_in_the_group_and_ralph_is_not(limited: CommandSupervisor) -> None:
+    [before] = {finished(started(limited, "cat /proc/self/cgroup"))[1] for _ in range(3)}
+    assert "ralph-commands-" in before
+    assert "ralph-commands-" not in Path("/proc/self/cgroup").read_text()
+    assert limited.why_unlimited() is None
+    limited.kill()
+    assert finished(started(limited, "cat /proc/self/cgroup"))[1] == before, "one group for the run"
+
+
+@needs_group
+def test_the_group_is_gone_with_the_run() -> None:
+    before = groups_of(os.getpid())
+    supervising = CommandSupervisor({"PATH": os.environ["PATH"]})
+    finished(started(supervising, "sleep 99 & :"))
+    [own] = set(groups_of(os.getpid())) - set(before)
+    supervising.close()
+    assert not own.exists()
+
+
+@needs_group
+def test_a_killed_ralphs_group_is_swept_and_one_in_use_is_not(limited: CommandSupervisor) -> None:
+    limited.start_early()
+    script = textwrap.dedent("""
+        import os, sys, time
+        from ralph.machine.process_limit import ProcessLimit
+        limit = ProcessLimit.made(25)
+        os.makedirs(os.path.join(os.path.dirname(limit.entrance), "ralph-commands-1-inner"))
+        print(os.path.dirname(limit.entrance), flush=True)
+        time.sleep(99)
+    """)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        group = Path(other.stdout.readline().strip())
+        remove_left_over(group.parent)
+        assert (group / "ralph-commands-1-inner").exists(), "its owner lives, and nobody is in it yet"
+        other.kill()
+    remove_left_over(group.parent)
+    assert not group.exists()
+    assert finished(started(limited, "cat /proc/self/cgroup"))[0] == 0
+    assert limited.why_unlimited() is None
+
+
+@needs_group
+def test_a_group_of_somebody_elses_is_no_left_over() -> None:
+    limit = ProcessLimit.made(25)
+    place = Path(limit.entrance).parent.parent
+    other = place / f"ralph-other-{os.getpid()}"
+    other.mkdir()
+    try:
+        remove_left_over(place)
+        assert other.exists()
+    finally:
+        other.rmdir()
+        limit.close()
+
+
+@needs_group
+def test_what_still_runs_keeps_the_group_for_a_later_sweep() -> None:
+    limit = ProcessLimit.made(25)
+    group = Path(limit.entrance).parent
+    with subprocess.Popen(["sleep", "99"]) as process:
+        Path(limit.entrance).write_text(str(process.pid))
+        limit.close()
+        assert group.exists()
+        process.kill()
+    deadline_s = time.monotonic() + 10
+    while group.exists() and time.monotonic() < deadline_s:
+        remove_left_over(group.parent)
+    assert not group.exists()
+
+
+def test_where_there_is_no_way_to_a_group_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ralph.machine.process_limit.place_of", lambda _groups, _mounts: None)
+    with pytest.raises(NoLimitError, match="this system has no control groups for processes"):
+        ProcessLimit.made(25)

@@ -1,0 +1,194 @@
+"""One supervisor for the commands of a run, and their limit on processes: seen on whole runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.machine import launcher
+from ralph.mock_api import Fault, Step
+from tests.children import is_gone
+from tests.process_groups import groups_of, needs_group
+from tests.program.conftest import processes_of, wait_until
+from tests.program.model_answers import DONE, bash, calls, results
+
+if TYPE_CHECKING:
+    from ralph.mock_api import Turn
+    from tests.program.conftest import Ralph
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+PARENTS = (
+    "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; supervisor=$(of $PPID); ralph=$(of $supervisor)"
+)
+
+LIMIT = 30
+WITH_LIMIT = f"""
+import sys
+from ralph.machine import command_supervisor
+command_supervisor.MOST_PROCESSES = {LIMIT}
+sys.argv[0] = "ralph"
+from ralph.cli.app import run_cli
+sys.exit(run_cli(sys.argv[1:]))
+"""
+# Forks until it is refused or has 60, says how many there were, and ends with them.
+STORM = """
+import os, signal
+children = []
+try:
+    for _ in range(60):
+        child = os.fork()
+        if not child:
+            signal.pause()
+        children.append(child)
+    print("never refused")
+except BlockingIOError as refused:
+    print("refused:", len(children), refused.strerror)
+"""
+
+
+def started_limited(ralph: Ralph, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WITH_LIMIT, *arguments],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_the_commands_of_a_run_have_one_supervisor_and_each_its_own_launcher(ralph, serve) -> None:
+    server = serve(*(bash(f"{PARENTS}; echo $ralph $supervisor $PPID {n}") for n in range(3)), DONE)
+    assert ralph("go").code == 0
+    told = [said.split() for nth in (1, 2, 3) for said, _ in results(server, nth)]
+    assert len({(line[0], line[1]) for line in told}) == 1
+    assert len({line[2] for line in told}) == 3
+    assert all(is_gone(int(pid)) for pid in told[0][:3])
+
+
+def test_a_run_without_a_command_has_no_supervisor_and_one_starts_while_its_call_arrives(
+    ralph, serve
+) -> None:
+    """The whole of the call never comes: what is there was started by its beginning."""
+    serve(
+        calls(("Write", {"file_path": "a", "content": "x"})),
+        Step(bash("echo"), Fault(stall_after_events=3)),
+    )
+    process = ralph.start("go", "--output-format", "stream-json")
+    try:
+        wait_until((ralph.cwd / "a").exists)
+        wait_until(lambda: "supervisor.py" in _command_lines_below(process.pid))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    assert processes_of(ralph) == []
+
+
+def test_without_a_command_no_supervisor_is_started(ralph, serve) -> None:
+    seen: list[str] = []
+    process: list[subprocess.Popen[bytes]] = []
+
+    def look(_request: Any, index: int) -> Turn:
+        if index == 0:
+            return calls(("Write", {"file_path": "a", "content": "x"}))
+        seen.append(_command_lines_below(process[0].pid))
+        return DONE
+
+    serve(script=look)
+    process.append(ralph.start("go"))
+    assert ralph.finish(process[0]).code == 0
+    assert seen == [""]
+
+
+def test_a_command_that_kills_the_supervisor_costs_that_call_alone(ralph, serve) -> None:
+    server = serve(
+        bash(f"{PARENTS}; (sleep 99 &); echo $supervisor; kill -9 $supervisor; sleep 99"),
+        bash(f"{PARENTS}; echo $supervisor"),
+        DONE,
+    )
+    assert ralph("go").code == 0
+    [(first, is_error)] = results(server, 1)
+    assert is_error
+    assert (
+        "killed the process that supervises it; all it had started was stopped. How far it came is unknown"
+        in first
+    )
+    [(second, is_error)] = results(server, 2)
+    assert not is_error
+    assert second.split()[0] != first.split()[0]
+    assert processes_of(ralph) == []
+
+
+def test_a_stopped_supervisor_saves_nothing_of_a_killed_run(ralph, serve) -> None:
+    """The end of a socket is nothing to a stopped process; SIGKILL is."""
+    serve(
+        bash(
+            f"{PARENTS}; trap '' TERM; kill -STOP $supervisor; (setsid sleep 99 &); touch there; sleep 99; :"
+        )
+    )
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    supervisors = [pid for pid in launcher.children_of(process.pid) if "supervisor.py" in _command_line(pid)]
+    process.kill()
+    process.communicate()
+    assert [is_gone(pid) for pid in supervisors] == [True]
+    wait_until(lambda: processes_of(ralph) == [])
+
+
+@needs_group
+def test_a_storm_of_forks_is_refused_in_its_command_and_the_run_goes_on(ralph, serve) -> None:
+    storm = f"{sys.executable} -c '{STORM}'"
+    server = serve(bash(storm), bash("echo still here"), calls(("Grep", {"pattern": "x"})), DONE)
+    process = started_limited(ralph, "go")
+    ran = ralph.finish(process)
+    assert (ran.code, ran.stdout) == (0, "All done.\n")
+    [(said, _)] = results(server, 1)
+    assert said.startswith("refused: ")
+    assert int(said.split()[1]) < LIMIT
+    assert "Resource temporarily unavailable" in said
+    assert results(server, 2) == [("still here", False)]
+    assert groups_of(process.pid) == [], "the group goes with the run"
+
+
+@needs_group
+def test_a_killed_runs_group_is_removed_by_the_next(ralph, serve) -> None:
+    serve(bash("touch there; sleep 99"), DONE)
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    [group] = groups_of(process.pid)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not group.exists() or not (group / "cgroup.procs").read_text())  # others sweep too
+    serve(bash("echo"), DONE)
+    assert ralph("again").code == 0
+    assert not group.exists()
+
+
+def test_doctor_says_whether_commands_have_a_limit_on_processes(ralph) -> None:
+    [line] = [line for line in ralph("doctor", "--offline").stdout.splitlines() if "process limit" in line]
+    assert "may have 512 processes at a time" in line or "none for commands: " in line
+
+
+@needs_group
+def test_doctor_names_the_limit_where_there_is_one_and_leaves_no_group(ralph) -> None:
+    process = ralph.start("doctor", "--offline")
+    said = ralph.finish(process).stdout
+    assert "process limit: the commands of a run may have 512 processes at a time" in said
+    assert groups_of(process.pid) == []
+
+
+def _command_lines_below(pid: int) -> str:
+    return "".join(map(_command_line, launcher.children_of(pid)))
+
+
+def _command_line(pid: int) -> str:
+    with suppress(OSError):  # it has just ended
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
