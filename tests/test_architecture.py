@@ -268,7 +268,8 @@ def test_requests_are_sent_from_one_place_alone() -> None:
         if isinstance(node, ast.For | ast.While) and ".send_message(" in ast.unparse(node)
     ]
     assert loop.end_lineno is not None
-    assert loop.end_lineno - loop.lineno < 50, "one screen"
+    assert loop.end_lineno - loop.lineno < 35, "one screen"
+    assert "classify_error(" in ast.unparse(loop)
 
 
 def loaded_after(code: str) -> set[str]:

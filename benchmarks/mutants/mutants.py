@@ -19,8 +19,15 @@ class Mutant(NamedTuple):
     """Names of the test files that are likely to see it, wherever they are; `*` stands for anything."""
 
 
-RETRY = ("test_retry.py", "test_retry_targets.py", "test_targets.py", "test_classify.py", "test_backoff.py")
-TARGETS = ("test_targets.py", "test_retry_targets.py", "test_roster.py", "test_target_*.py")
+RETRY = (
+    "test_step.py",
+    "test_loop.py",
+    "test_loop_targets.py",
+    "test_targets.py",
+    "test_classify.py",
+    "test_backoff.py",
+)
+TARGETS = ("test_step.py", "test_targets.py", "test_loop_targets.py", "test_roster.py", "test_target_*.py")
 RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
 REPORTS = ("test_report*.py", "test_owed_reports.py", "test_resume.py")
@@ -98,15 +105,15 @@ MUTANTS = (
     Mutant(
         "no-cap-on-a-wish",
         "standard caps retry-after at 60 s",
-        "return Wait(min(wish_s, STANDARD_WISH_CAP_S), from_server=True)",
-        "return Wait(wish_s, from_server=True)",
+        "return Wait(min(requested_s, LONGEST_STANDARD_WAIT_S), from_server=True)",
+        "return Wait(requested_s, from_server=True)",
         RETRY,
     ),
     Mutant(
         "patient-takes-a-shorter-wish",
         "patient: only a longer retry-after wins over the schedule",
-        "        if wish_s is not None and wish_s > scheduled_s:\n            wait = Wait(wish_s, from_server=True)\n        refused",
-        "        if wish_s is not None:\n            wait = Wait(wish_s, from_server=True)\n        refused",
+        "        if requested_s is not None and requested_s > scheduled_s:\n            wait = Wait(requested_s, from_server=True)\n        refused",
+        "        if requested_s is not None:\n            wait = Wait(requested_s, from_server=True)\n        refused",
         RETRY,
     ),
     Mutant(
@@ -119,36 +126,44 @@ MUTANTS = (
     Mutant(
         "waits-past-max-time",
         "a wait that the run's time does not hold is not begun",
-        "if isinstance(decision, Wait) and decision.seconds >= time_left_s:",
-        "if isinstance(decision, Wait) and decision.seconds >= 2 * time_left_s:",
+        "if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:",
+        "if isinstance(decision, Wait) and decision.seconds >= 2 * moment.time_left_s:",
         (*RETRY, "test_time_limit.py", "test_limits.py"),
     ),
     Mutant(
         "max-tokens-anew",
         "max_tokens is fixed for a chain: retries to one target send identical bytes",
-        "fixed = chain.answer_tokens.get(target.name)",
+        "fixed = state.answer_tokens.get(target.name)",
         "fixed = None",
         (*RETRY, "test_limits.py"),
     ),
     Mutant(
         "a-night-before-the-budget",
         "a retry that the budget no longer buys ends with 3, before its wait",
-        "            body = _affordable_body(conversation, site, chain)\n            if isinstance(decision, Wait):",
-        "            if isinstance(decision, Wait):",
+        "            request = affordable_request(conversation, site, state, most_tokens)\n"
+        "            if isinstance(decision, Wait):\n"
+        '                retry = f"retry {state.retries + 1} of {site.policy.max_retries}"\n'
+        "                site.waiter.sleep(decision.seconds, waiting_for=retry)\n"
+        "                state = waited(state, decision)\n",
+        "            if isinstance(decision, Wait):\n"
+        '                retry = f"retry {state.retries + 1} of {site.policy.max_retries}"\n'
+        "                site.waiter.sleep(decision.seconds, waiting_for=retry)\n"
+        "                state = waited(state, decision)\n"
+        "            request = affordable_request(conversation, site, state, most_tokens)\n",
         (*RETRY, "test_limits.py", "test_budget.py"),
     ),
     Mutant(
         "auto-retry-is-ignored",
         "set_auto_retry false stops retries",
-        "policy = site.policy if site.controls.auto_retry else backoff.off()",
-        "policy = site.policy",
+        "policy = self.policy if self.controls.auto_retry else backoff.off()",
+        "policy = self.policy",
         (*RETRY, "test_steering*.py", "test_driven_control.py"),
     ),
     Mutant(
         "chain-not-closed-by-a-signal",
         "a chain of retries is closed by exactly one event, also when a signal ends it",
-        "        ending = list(chain.failed(why))\n        raise\n    finally",
-        "        raise\n    finally",
+        "        if is_open:\n            emit(exhausted(state, end))",
+        "        if is_open and not isinstance(end, Interrupted):\n            emit(exhausted(state, end))",
         (*RETRY, "test_signals.py"),
     ),
     # --- targets

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt
     from ralph.agent.transcript import Transcript
     from ralph.conversation.messages import Conversation
-    from ralph.retry.chain import TurnRequests
-    from ralph.retry.loop import CallSite
+    from ralph.retry.call_site import CallSite, TurnRequests
     from ralph.values.answer import Answer
     from ralph.values.tool_calls import Block
 

@@ -35,8 +35,7 @@ from ralph.conversation.next_step import (
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
 from ralph.conversation.records import ended_entry
 from ralph.conversation.session import Session, asking
-from ralph.retry.chain import TurnRequests
-from ralph.retry.loop import CallSite
+from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.target_log import TargetLog
 from ralph.values.classify import FailureKind, failure_kind, is_damaged
 from ralph.values.controls import RunControls

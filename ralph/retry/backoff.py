@@ -1,4 +1,4 @@
-"""How long to wait before retry n: pure functions of the attempt number, the server's wish, the sleep so far.
+"""How long to wait before retry n: pure functions of the attempt number, the wait that the server asks for, and the sleep so far.
 
 Retries are counted from 1. All times are seconds. No jitter: one client is no thundering herd.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)
 """R2 of the retry specification: four retries, five calls at most."""
-STANDARD_WISH_CAP_S = 60.0
+LONGEST_STANDARD_WAIT_S = 60.0
 ROUND_WAIT_CAP_S = 60.0
 """A round of rate limits never sleeps through one that ended long ago."""
 
@@ -33,7 +33,7 @@ _LARGEST_EXPONENT = 64
 class Wait(Struct, frozen=True):
     seconds: float
     from_server: bool = False
-    """The server's wish decided, not the schedule."""
+    """The server's own number decided, not the schedule."""
 
 
 class GiveUp(Struct, frozen=True):
@@ -46,7 +46,7 @@ class GiveUp(Struct, frozen=True):
 
 
 class RetryPolicy(Struct, frozen=True):
-    """`next_wait(attempt, wish_s, slept_s)` decides about retry number `attempt` (1-based).
+    """`next_wait(attempt, requested_s, slept_s)` decides about retry number `attempt` (1-based).
 
     `objection(attempt, wait_s, slept_s)` says why a wait that several targets have led to is not made; None: it may be.
     """
@@ -65,11 +65,11 @@ def standard() -> RetryPolicy:
     def objection(attempt: int, _wait_s: float, _slept_s: float) -> GiveUp | None:
         return _used_up(attempt, len(STANDARD_SCHEDULE_S))
 
-    def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
+    def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         if (refused := objection(attempt, 0.0, slept_s)) is not None:
             return refused
-        if wish_s is not None:
-            return Wait(min(wish_s, STANDARD_WISH_CAP_S), from_server=True)
+        if requested_s is not None:
+            return Wait(min(requested_s, LONGEST_STANDARD_WAIT_S), from_server=True)
         return Wait(STANDARD_SCHEDULE_S[attempt - 1])
 
     return RetryPolicy("standard", len(STANDARD_SCHEDULE_S), next_wait, objection)
@@ -81,13 +81,13 @@ def patient() -> RetryPolicy:
             return None
         return GiveUp(f"the budget of {PATIENT_BUDGET_S:g}s of waiting is used up")
 
-    def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
+    def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         scheduled_s = (
             PATIENT_SCHEDULE_S[attempt - 1] if attempt <= len(PATIENT_SCHEDULE_S) else PATIENT_TAIL_S
         )
         wait = Wait(scheduled_s)
-        if wish_s is not None and wish_s > scheduled_s:
-            wait = Wait(wish_s, from_server=True)
+        if requested_s is not None and requested_s > scheduled_s:
+            wait = Wait(requested_s, from_server=True)
         refused = objection(attempt, wait.seconds, slept_s)
         if refused is not None and wait.from_server:
             reason = f"the server asks for {wait.seconds:g}s, more than is left of {PATIENT_BUDGET_S:g}s"
@@ -100,12 +100,12 @@ def patient() -> RetryPolicy:
 def off() -> RetryPolicy:
     none = GiveUp("retry is off")
     return RetryPolicy(
-        "off", 0, lambda _attempt, _wish_s, _slept_s: none, lambda _attempt, _wait_s, _slept_s: none
+        "off", 0, lambda _attempt, _requested_s, _slept_s: none, lambda _attempt, _wait_s, _slept_s: none
     )
 
 
 def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPolicy:
-    """Exponential from `base_delay_s`, extended by the server's wish; `max_delay_s` <= 0 means no maximum."""
+    """Exponential from `base_delay_s`, extended to what the server asks for; `max_delay_s` <= 0 means no maximum."""
 
     def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
         if max_delay_s > 0 and wait_s > max_delay_s and attempt <= max_retries:
@@ -113,10 +113,12 @@ def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPo
             return GiveUp(reason, is_early=True)
         return _used_up(attempt, max_retries)
 
-    def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
+    def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         scheduled_s = base_delay_s * 2.0 ** min(attempt - 1, _LARGEST_EXPONENT)
-        extended = wish_s is not None and wish_s > scheduled_s
-        wait = Wait(wish_s if extended and wish_s is not None else scheduled_s, from_server=extended)
+        extended = requested_s is not None and requested_s > scheduled_s
+        wait = Wait(
+            requested_s if extended and requested_s is not None else scheduled_s, from_server=extended
+        )
         return objection(attempt, wait.seconds, slept_s) or wait
 
     return RetryPolicy("custom", max_retries, next_wait, objection, longest_round_wait_s=math.inf)
@@ -129,8 +131,8 @@ def _used_up(attempt: int, max_retries: int) -> GiveUp | None:
 def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
     """The same policy with every wait divided by `factor` (> 0): for demonstrations, which say so."""
 
-    def next_wait(attempt: int, wish_s: float | None, slept_s: float) -> Wait | GiveUp:
-        decision = policy.next_wait(attempt, wish_s, slept_s * factor)
+    def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
+        decision = policy.next_wait(attempt, requested_s, slept_s * factor)
         if isinstance(decision, GiveUp):
             return decision
         return Wait(decision.seconds / factor, decision.from_server)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.reading import Reading
-from ralph.retry.targets import Route, Rules, TargetsState
+from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, forgiven, preferring, resumed
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.models import ALIASES, named_model
 
@@ -49,11 +49,9 @@ class Roster:
         self._can_grow = can_grow
         self.aliases = aliases
         """What short names stand for at the first target's endpoint."""
-        self.targets: list[Target] = []
-        self._shapes: list[RequestShape] = []
-        self._readings: list[Reading] = []
-        for target in targets:
-            self._add(target)
+        self.targets = tuple(targets)
+        self._shapes = tuple(self.shape_of(target) for target in targets)
+        self._readings = tuple(Reading(shape) for shape in self._shapes)
         key_counts = tuple(target.key_count for target in targets)
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
@@ -118,9 +116,9 @@ class Roster:
         """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
         facts, window = self.target.facts, self.window
         most = (most_tokens, facts.max_output if facts is not None else None)
-        wish = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
+        longest = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
         # Some servers refuse a prompt whose answer would not fit, however short it becomes.
-        return wish if window is None else min(wish, max(SHORTEST_ANSWER, window - prompt_tokens))
+        return longest if window is None else min(longest, max(SHORTEST_ANSWER, window - prompt_tokens))
 
     @property
     def window(self) -> int | None:
@@ -142,18 +140,16 @@ class Roster:
         """What `target` said of its window and of this request when it refused it. Whether that is news."""
         if self.window is not None and self.window <= window:
             return False
-        index = self.state.route.target
-        self.targets[index] = replace(self.target, context_window=window)
+        self._know(replace(self.target, context_window=window))
         self.meter = self.meter.counted(self.target.model, prompt_tokens, self._view(conversation).size)
         return True
 
     def describe(self, description: ModelDescription | None) -> None:
         """What the server says of `target`; it is asked once."""
-        index = self.state.route.target
-        self.targets[index] = replace(self.target, description=description, is_described=True)
+        self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """Whom a wish means; None: the one that was first at the start. Raises ValueError for one that cannot be had."""
+        """The target of that name; None: the one that was first at the start. Raises ValueError for one that cannot be had."""
         if name is None:
             return self.targets[0]
         for target in self.targets:
@@ -182,12 +178,7 @@ class Roster:
         target = self.find(name)
         if target not in self.targets:
             self._add(target)
-            self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
-        first = self.targets.index(target)
-        self.rules = replace(self.rules, first=first)
-        # It is asked for by name: whatever it was left out for is forgotten, and nobody is away from it.
-        skipped = self.state.skipped.difference(self.rules.keys_of(first))
-        self.state = replace(self.state, route=Route(first), skipped=skipped, is_away=False, announced=None)
+        self.state, self.rules = preferring(self.state, self.rules, self.targets.index(target))
         return target
 
     def shape_of(self, target: Target) -> RequestShape:
@@ -206,34 +197,28 @@ class Roster:
 
     def cooling_s(self) -> dict[str, float]:
         """When each target that cools down with all its keys is free again, on the run's clock."""
-        releases_s = self.state.releases_s
-        found = {}
-        for index, target in enumerate(self.targets):
-            ends = [releases_s.get(route) for route in self.rules.keys_of(index)]
-            known = [end for end in ends if end is not None]
-            if len(known) == len(ends):
-                found[target.name] = min(known)
-        return found
+        ends_s = cooling_ends_s(self.state, self.rules)
+        return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
         """As an earlier run left it: who cools down until when, on the run's clock, and who answered last."""
-        releases_s = {
-            route: ends_s[target.name]
-            for index, target in enumerate(self.targets)
-            if target.name in ends_s
-            for route in self.rules.keys_of(index)
-        }
         names = [target.name for target in self.targets]
-        route = Route(names.index(serving)) if serving in names else self.state.route
-        is_away = route.target != self.rules.first
-        self.state = replace(self.state, releases_s=releases_s, route=route, is_away=is_away)
+        by_target = {index: ends_s[name] for index, name in enumerate(names) if name in ends_s}
+        last = names.index(serving) if serving in names else None
+        self.state = resumed(self.state, self.rules, by_target, last)
 
     def forgive(self) -> None:
         """A new task: whoever was left out for the last one may be asked again."""
-        self.state = replace(self.state, skipped=frozenset())
+        self.state = forgiven(self.state)
 
     def _add(self, target: Target) -> None:
         shape = self.shape_of(target)
-        self.targets.append(target)
-        self._shapes.append(shape)
-        self._readings.append(Reading(shape))
+        self.targets = (*self.targets, target)
+        self._shapes = (*self._shapes, shape)
+        self._readings = (*self._readings, Reading(shape))
+        self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
+
+    def _know(self, target: Target) -> None:
+        """More is known of who is asked than before."""
+        index = self.state.route.target
+        self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])

@@ -19,7 +19,6 @@ from ralph.retry.backoff import STANDARD_SCHEDULE_S, GiveUp, RetryPolicy, Wait
 from ralph.values.classify import (
     ErrorClass,
     FailureKind,
-    classify_error,
     failure_kind,
     is_bad_key,
     is_shortage,
@@ -54,7 +53,7 @@ class Failure(Struct, frozen=True):
 
     kind: FailureKind
     is_transient: bool
-    wish_s: float | None = None
+    requested_s: float | None = None
     """Seconds that the server asks to be left alone."""
     is_of_key: bool = False
     """Another key of the same target may fare better."""
@@ -62,11 +61,11 @@ class Failure(Struct, frozen=True):
     """No target would fare better, and none is to blame."""
 
 
-def failure_of(error: AgentError) -> Failure:
+def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
     kind = failure_kind(error)
     return Failure(
         kind,
-        classify_error(error) is ErrorClass.TRANSIENT,
+        error_class is ErrorClass.TRANSIENT,
         error.retry_after if isinstance(error, HttpError) else None,
         kind in _OF_THE_KEY or is_bad_key(error),
         is_shortage(error),
@@ -188,6 +187,38 @@ def after_answer(
     return replace(state, is_away=True, announced=serving), "succeeded"
 
 
+def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsState, Rules]:
+    """That target comes first from now on. It is asked for by name: whatever it was left out for is forgotten."""
+    rules = replace(rules, first=first)
+    skipped = state.skipped.difference(rules.keys_of(first))
+    return replace(state, route=Route(first), skipped=skipped, is_away=False, announced=None), rules
+
+
+def forgiven(state: TargetsState) -> TargetsState:
+    """A new task: whoever was left out for the last one may be asked again."""
+    return replace(state, skipped=frozenset())
+
+
+def resumed(
+    state: TargetsState, rules: Rules, ends_s: Mapping[int, float], serving: int | None
+) -> TargetsState:
+    """As an earlier run left it: which targets cool down until when, on the run's clock, and which answered last."""
+    releases_s = {route: end_s for target, end_s in ends_s.items() for route in rules.keys_of(target)}
+    route = state.route if serving is None else Route(serving)
+    return replace(state, releases_s=releases_s, route=route, is_away=route.target != rules.first)
+
+
+def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
+    """When each target that cools down with all its keys is free again, on the run's clock."""
+    found = {}
+    for target in range(len(rules.key_counts)):
+        routes = rules.keys_of(target)
+        ends_s = [state.releases_s[route] for route in routes if route in state.releases_s]
+        if len(ends_s) == len(routes):
+            found[target] = min(ends_s)
+    return found
+
+
 def round_wait(
     policy: RetryPolicy,
     retry: int,
@@ -202,16 +233,16 @@ def round_wait(
     `others_s`: how long those still cool down that were left alone in this round.
     """
     failed, rested_s = tuple(failures), tuple(others_s)
-    wishes = [failure.wish_s for failure in failed if failure.is_transient]
-    named = [wish_s for wish_s in wishes if wish_s is not None]
+    requests_s = [failure.requested_s for failure in failed if failure.is_transient]
+    named = [requested_s for requested_s in requests_s if requested_s is not None]
     # What matters is when the first of them can be asked again; where one named nothing, the schedule knows.
-    soonest_s = min((*named, *rested_s)) if named and len(named) == len(wishes) else None
+    soonest_s = min((*named, *rested_s)) if named and len(named) == len(requests_s) else None
     decision = policy.next_wait(retry, soonest_s, slept_s)
     if isinstance(decision, Wait) and soonest_s not in named:
         decision = Wait(decision.seconds)
     if not rules.is_rotation or any(failure.kind is not FailureKind.RATE_LIMIT for failure in failed):
         return decision
-    waits = _waits_of_rate_limits(policy, retry, wishes, rested_s, rules)
+    waits = _waits_of_rate_limits(policy, retry, requests_s, rested_s, rules)
     judged = [policy.objection(retry, wait.seconds, slept_s) or wait for wait in waits]
     limited = next((wait for wait in judged if isinstance(wait, Wait)), judged[-1])
     if not policy.outlasts_outages:
@@ -224,7 +255,7 @@ def round_wait(
 def _waits_of_rate_limits(
     policy: RetryPolicy,
     retry: int,
-    wishes: Iterable[float | None],
+    requests_s: Iterable[float | None],
     rested_s: Sequence[float],
     rules: Rules,
 ) -> list[Wait]:
@@ -232,7 +263,9 @@ def _waits_of_rate_limits(
 
     `round_robin` asks all of them then, and waits for the last; unless that is so long that the run would end.
     """
-    cooldowns_s = [(_cooldown_s(wish_s, policy, retry), wish_s is not None) for wish_s in wishes]
+    cooldowns_s = [
+        (_cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
+    ]
     cooldowns_s += [(left_s, False) for left_s in rested_s]
     waits = [_round_wait(*min(cooldowns_s), policy)]
     if rules.strategy == "round_robin":
@@ -265,18 +298,18 @@ def _with_damage(
         state = replace(state, chain=replace(chain, barred=chain.barred.union(hit)))
     if rules.strategy != "fallback":
         return state
-    end_s = now_s + _cooldown_s(failure.wish_s, policy, chain.retries + 1)
+    end_s = now_s + _cooldown_s(failure.requested_s, policy, chain.retries + 1)
     # What another key was told for itself still holds; the one that was asked has just heard anew.
     cooled = {route: max(end_s, state.releases_s.get(route, end_s)) for route in hit}
     return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})
 
 
-def _cooldown_s(wish_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
+def _cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
     """What the server asks for; else the policy's wait before the next retry, after the last one that one's, and
     without any the standard's first.
     """
-    if wish_s is not None:
-        return wish_s
+    if requested_s is not None:
+        return requested_s
     for retry in (next_retry, next_retry - 1):
         wait = policy.next_wait(retry, None, 0.0) if retry else None
         if isinstance(wait, Wait):

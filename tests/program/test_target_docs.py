@@ -13,6 +13,7 @@ import pytest
 from ralph.mock_api import Fault, Text, Thinking, ToolUse, Turn
 from ralph.retry.backoff import GiveUp, standard
 from ralph.retry.targets import Route, Rules, TargetsState, after_failure, begin, failure_of
+from ralph.values.classify import classify_error
 from ralph.values.errors import Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from tests.test_docs import table
 
@@ -154,7 +155,8 @@ def choice_after(error: AgentError) -> list[str]:
     """The last three cells of the row, as the code has it: two targets, the first with two keys."""
     rules = Rules((2, 1))
     state = begin(TargetsState(), rules, 0.0)
-    decision, state = after_failure(state, failure_of(error), rules=rules, policy=standard(), now_s=0.0)
+    failure = failure_of(error, classify_error(error))
+    decision, state = after_failure(state, failure, rules=rules, policy=standard(), now_s=0.0)
     if isinstance(decision, GiveUp):
         return ["-", "-", "nobody"]
     terms = {"task": state.skipped, "request": state.chain.barred, "cooldown": frozenset(state.releases_s)}

@@ -7,9 +7,9 @@ import pytest
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, sped_up, standard
 
 
-def waits(policy: RetryPolicy, wish_s: float | None = None) -> list[float]:
+def waits(policy: RetryPolicy, requested_s: float | None = None) -> list[float]:
     found: list[float] = []
-    while isinstance(decision := policy.next_wait(len(found) + 1, wish_s, sum(found)), Wait):
+    while isinstance(decision := policy.next_wait(len(found) + 1, requested_s, sum(found)), Wait):
         found.append(decision.seconds)
     return found
 
@@ -18,9 +18,11 @@ def test_standard_waits_2_4_8_16_and_gives_up() -> None:
     assert waits(standard()) == [2, 4, 8, 16]
 
 
-@pytest.mark.parametrize(("wish_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (1e10, 60)])
-def test_standard_replaces_the_wait_by_the_servers_wish_up_to_60_s(wish_s: float, wait_s: float) -> None:
-    assert standard().next_wait(1, wish_s, 0) == Wait(wait_s, from_server=True)
+@pytest.mark.parametrize(
+    ("requested_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (1e10, 60)]
+)
+def test_standard_replaces_the_wait_by_the_servers_wish_up_to_60_s(requested_s: float, wait_s: float) -> None:
+    assert standard().next_wait(1, requested_s, 0) == Wait(wait_s, from_server=True)
 
 
 def test_a_wish_does_not_buy_a_fifth_retry() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ralph.conversation.messages import Conversation, user_message
 from ralph.retry.backoff import RetryPolicy, Wait, off, patient, standard
-from ralph.retry.chain import TurnRequests
-from ralph.retry.loop import CallSite, send_with_retry
+from ralph.retry.call_site import CallSite, TurnRequests
+from ralph.retry.loop import send_with_retry
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
@@ -211,8 +211,8 @@ def test_requests_and_waits_are_exactly_what_the_pure_policy_says(
     for error in errors:
         if classify_error(error) is ErrorClass.PERMANENT:
             break
-        wish_s = error.retry_after if isinstance(error, HttpError) else None
-        decision = policy.next_wait(len(expected) + 1, wish_s, sum(expected))
+        requested_s = error.retry_after if isinstance(error, HttpError) else None
+        decision = policy.next_wait(len(expected) + 1, requested_s, sum(expected))
         if not isinstance(decision, Wait):
             break
         expected.append(decision.seconds)

@@ -15,8 +15,8 @@ from ralph.agent.task import Run
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
-from ralph.retry.chain import TurnRequests
-from ralph.retry.loop import CallSite, send_with_retry
+from ralph.retry.call_site import CallSite, TurnRequests
+from ralph.retry.loop import send_with_retry
 from ralph.retry.roster import Roster
 from ralph.values.classify import outcome_of
 from ralph.values.controls import RunControls

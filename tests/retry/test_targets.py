@@ -24,7 +24,7 @@ from ralph.retry.targets import (
     begin,
     failure_of,
 )
-from ralph.values.classify import PERMANENT_KINDS, FailureKind
+from ralph.values.classify import PERMANENT_KINDS, FailureKind, classify_error
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ INVALID = Failure(FailureKind.INVALID_REQUEST, is_transient=False)
 OVERFLOW = Failure(FailureKind.CONTEXT_OVERFLOW, is_transient=False)
 
 
-def limited(wish_s: float) -> Failure:
-    return replace(RATE_LIMIT, wish_s=wish_s)
+def limited(requested_s: float) -> Failure:
+    return replace(RATE_LIMIT, requested_s=requested_s)
 
 
 class Choosing:
@@ -165,7 +165,7 @@ def test_what_follows_a_failure(failure, alone, two_keys, two_targets, two_of_tw
     ],
 )
 def test_what_an_error_means_for_choosing(error, failure) -> None:
-    assert failure_of(error) == failure
+    assert failure_of(error, classify_error(error)) == failure
 
 
 # --- Rounds and their waits
@@ -224,7 +224,7 @@ def test_when_all_are_rate_limited_the_first_or_the_last_of_them_is_waited_for(
 ) -> None:
     """Within 1 and 60 s; a wait that the bounds have made is no server's wish."""
     run = Choosing(1, 1, strategy=strategy)
-    failures = [replace(RATE_LIMIT, wish_s=wish_s) for wish_s in wishes]
+    failures = [replace(RATE_LIMIT, requested_s=requested_s) for requested_s in wishes]
     assert run.turn().fails(*failures) == Wait(wait_s, from_server=from_server)
 
 
@@ -271,8 +271,8 @@ def test_a_rotation_of_three_outlasts_a_patient_night_with_21_sleeps() -> None:
 
 def test_over_the_maximum_delay_it_moves_on_while_there_is_somebody_and_gives_up_then() -> None:
     run = Choosing(1, 1, policy=custom(4, 1, 100))
-    assert run.turn().fails(replace(OVERLOADED, wish_s=500)) == MoveOn()
-    decision = run.fails(replace(OVERLOADED, wish_s=101))
+    assert run.turn().fails(replace(OVERLOADED, requested_s=500)) == MoveOn()
+    decision = run.fails(replace(OVERLOADED, requested_s=101))
     assert isinstance(decision, GiveUp)
     assert decision.is_early
     alone = Choosing(1, policy=custom(4, 1, 100)).turn().fails(limited(101))
@@ -307,9 +307,9 @@ def test_after_the_last_retry_a_round_of_rate_limits_ends_the_chain() -> None:
 @pytest.mark.parametrize("policy", [patient(), custom(4, 1, 300)])
 def test_a_long_wish_ends_nothing_while_another_target_is_about_to_be_free(policy) -> None:
     run = Choosing(1, 1, policy=policy)
-    run.turn().fails(replace(OVERLOADED, wish_s=6))
+    run.turn().fails(replace(OVERLOADED, requested_s=6))
     run.answers()
-    decision = run.turn().fails(replace(OVERLOADED, wish_s=40_000))
+    decision = run.turn().fails(replace(OVERLOADED, requested_s=40_000))
     assert run.asked[-1] == Route(1)
     assert isinstance(decision, Wait)
     assert decision.seconds <= 6
@@ -327,7 +327,7 @@ def test_off_asks_everybody_once() -> None:
 
 def test_the_first_is_asked_again_when_its_cooldown_ends() -> None:
     run = Choosing(1, 1)
-    run.turn().fails(replace(OVERLOADED, wish_s=30))
+    run.turn().fails(replace(OVERLOADED, requested_s=30))
     assert run.answers() == "succeeded"
     run.now_s = 30.0
     assert run.turn().state.route == Route(1)
@@ -490,7 +490,7 @@ class Watched(Choosing):
             assert route == free[0], "the first one again"
 
     def check_wait_of_limits(self, wait_s: float, failures: Sequence[Failure], retry: int) -> None:
-        named = [one.wish_s for one in failures if one.wish_s is not None and one.is_transient]
+        named = [one.requested_s for one in failures if one.requested_s is not None and one.is_transient]
         most_s = self.policy.longest_round_wait_s
         longest_s = min(max(max(named, default=retry), 1), most_s)
         if self.rules.strategy == "round_robin" and wait_s < longest_s:

@@ -33,6 +33,14 @@ def test_should_retry_overrides_the_status_both_ways() -> None:
     assert classify_error(http(529, should_retry=False)) is P
 
 
+def test_what_must_not_be_retried_now_is_for_a_later_run_where_it_passes_with_time() -> None:
+    """Exit 75, so that a loop waits; what does not pass keeps its own exit code."""
+    for status in (429, 500, 529):
+        assert outcome_of(http(status, should_retry=False)) is Outcome.API_UNAVAILABLE, status
+    assert outcome_of(http(400, should_retry=False)) is Outcome.API_REJECTED
+    assert outcome_of(http(401, should_retry=False)) is Outcome.AUTH
+
+
 SPEND_CODES = ["enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"]
 
 

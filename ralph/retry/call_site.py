@@ -1,0 +1,93 @@
+"""What every request of a run goes through, and what the next one may cost. Sends nothing: `retry/loop.py` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.conversation.messages import make_message
+from ralph.retry import backoff
+from ralph.retry.step import Moment
+from ralph.values.limits import SHORTEST_ANSWER
+from ralph.values.ports import BudgetSpent
+from ralph.values.usage import counted_or_estimated, tokens_of
+
+if TYPE_CHECKING:
+    from ralph.conversation.messages import Conversation, RequestBody
+    from ralph.conversation.target import Target
+    from ralph.retry.backoff import RetryPolicy
+    from ralph.retry.ports import Client
+    from ralph.retry.roster import Roster
+    from ralph.retry.step import RetryState
+    from ralph.values.answer import Answer
+    from ralph.values.controls import RunControls
+    from ralph.values.limits import Budget
+    from ralph.values.ports import Clock, Events, Waiter
+    from ralph.values.usage import TokenUsage
+
+
+class TurnRequests:
+    """What one turn has asked so far, by every use of the call site."""
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
+        self.attempts = 0
+        self.took_s = 0.0
+        """Waits included, tools not."""
+
+
+class CallSite(Struct, frozen=True):
+    """What every request of a run goes through."""
+
+    roster: Roster
+    policy: RetryPolicy
+    controls: RunControls
+    budget: Budget
+    client: Client
+    waiter: Waiter
+    clock: Clock
+    events: Events
+
+    def moment(self, sent_s: float) -> Moment:
+        """Now, after the request that was sent at `sent_s`."""
+        now_s = self.clock.now_s()
+        policy = self.policy if self.controls.auto_retry else backoff.off()
+        return Moment(now_s, policy, now_s - sent_s, self.waiter.time_left_s())
+
+
+class Request(Struct, frozen=True):
+    body: RequestBody
+    prompt_tokens: int
+    """At most."""
+    answer_tokens: int
+    """`max_tokens`."""
+
+
+def affordable_request(
+    conversation: Conversation, site: CallSite, state: RetryState, most_tokens: int | None
+) -> Request:
+    """The answer may get as long as window and budget allow; who was asked before in this chain is asked the same.
+
+    Raises `BudgetSpent` where the budget does not buy it.
+    """
+    roster, budget, target = site.roster, site.budget, state.target
+    prompt_tokens = roster.at_most(conversation)
+    fixed = state.answer_tokens.get(target.name)
+    longest = fixed or roster.longest_answer(prompt_tokens, most_tokens)
+    granted = budget.longest_answer(target.facts, prompt_tokens, longest)
+    if granted < (fixed or min(SHORTEST_ANSWER, longest)):
+        raise BudgetSpent(
+            f"what is left of the budget (${budget.spent_usd:.4f} of ${budget.max_usd:g} spent) does not buy another "
+            f"request to {target.model}"
+        ) from state.last_error
+    return Request(roster.body_for(conversation, granted), prompt_tokens, granted)
+
+
+def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsage:
+    """What has a price is never free: of a server that does not count, the most that it can have been."""
+    usage = answer.message["usage"]
+    if target.facts is None or target.facts.price is None:
+        return tokens_of(usage)
+    longest = min(request.answer_tokens, make_message("assistant", answer.content).size)
+    return counted_or_estimated(usage, request.prompt_tokens, longest)

@@ -1,0 +1,268 @@
+"""What follows an answer or an error of one request: pure. State, error, moment -> state, decision, events.
+
+It chooses nobody itself: that is `retry/targets.py`. It waits for nothing and emits nothing: that is `retry/loop.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ralph.retry.backoff import GiveUp, Wait
+from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, after_failure, begin, failure_of
+from ralph.values.classify import failure_kind, is_damaged, outcome_of
+from ralph.values.errors import AgentError, HttpError, StreamTransient
+from ralph.values.events import (
+    AttemptEnded,
+    ModelFallback,
+    ModelFallbackRecovered,
+    ModelFallbackSucceeded,
+    Notice,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+)
+from ralph.values.outcome import Outcome
+from ralph.values.ports import Interrupted, RetryAborted, TimeIsUp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.conversation.target import Target
+    from ralph.retry.backoff import RetryPolicy
+    from ralph.retry.targets import Decision, Failure, Route, Rules, TargetsState
+    from ralph.values.classify import ErrorClass
+    from ralph.values.events import Event
+    from ralph.values.usage import TokenUsage
+
+
+COOLDOWN = "cooldown"
+"""Why another target is asked than the first, where no error of this turn has made it so."""
+
+
+class FailedAttempt(Struct, frozen=True):
+    route: Route
+    error: AgentError
+    failure: Failure
+
+
+class RetryState(Struct, frozen=True):
+    """How far one use of the call site has got."""
+
+    choice: TargetsState
+    """Who is asked next; after an answer, who gave it."""
+    rules: Rules
+    targets: tuple[Target, ...]
+    turn: int = 1
+    attempt: int = 0
+    """The request at work or the last one, counted within the turn from 1."""
+    retries: int = 0
+    """Waited for and made."""
+    waited_s: float = 0.0
+    answer_tokens: Mapping[str, int] = field(default_factory=dict)
+    """How long each target's answer may get, fixed by its first request: retries send identical bytes."""
+    round_failures: tuple[FailedAttempt, ...] = ()
+    """In order."""
+    damaged: FailedAttempt | None = None
+    """The last answer that made no sense: the one failure that may be asked about once more when nothing else helps."""
+    last_error: AgentError | None = None
+    """After the decision to give up: the error that the chain ends with."""
+
+    @property
+    def target(self) -> Target:
+        return self.targets[self.choice.route.target]
+
+
+class Moment(Struct, frozen=True):
+    """When a request ended, and what a retry may take from there."""
+
+    now_s: float
+    """On the run's clock."""
+    policy: RetryPolicy
+    latency_s: float = 0.0
+    """How long the request took."""
+    time_left_s: float = math.inf
+    """Until the run's time limit."""
+
+
+def begin_chain(
+    choice: TargetsState,
+    rules: Rules,
+    targets: tuple[Target, ...],
+    *,
+    turn: int,
+    attempts: int,
+    now_s: float,
+) -> tuple[RetryState, tuple[Event, ...]]:
+    """A fresh budget of retries. `attempts`: what this turn has asked before.
+
+    Where the preferred target is not the one that is asked, and nobody has said so yet, an event does.
+    """
+    choice = begin(choice, rules, now_s)
+    state = RetryState(choice, rules, targets, turn, attempts)
+    if choice.route.target in {rules.first, choice.announced}:
+        return state, ()
+    state = replace(state, choice=replace(choice, is_away=True))
+    return state, (ModelFallback(targets[rules.first].name, state.target.name, COOLDOWN, turn, attempt=0),)
+
+
+def step(
+    state: RetryState, error: AgentError, error_class: ErrorClass, moment: Moment
+) -> tuple[RetryState, Decision, tuple[Event, ...]]:
+    """What comes after this error: a wait, another target at once, or the end; and what is told of it, in order."""
+    failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
+    state = replace(
+        state,
+        last_error=error,
+        round_failures=(*state.round_failures, failed),
+        damaged=failed if is_damaged(error) else state.damaged,
+    )
+    decision, choice = _decide(state, failed.failure, moment)
+    events: list[Event] = [attempt_ended(state, moment.latency_s, error.tokens, error, decision)]
+    if isinstance(decision, Wait):
+        events.append(_scheduled(state, decision, moment.policy.max_retries))
+    events += _changes(state, choice, error)
+    if isinstance(decision, GiveUp) and decision.is_early:
+        events.append(Notice(f"giving up: {decision.reason}"))
+    return _next_state(state, decision, choice), decision, tuple(events)
+
+
+def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decision, TargetsState]:
+    decision, choice = after_failure(
+        state.choice, failure, rules=state.rules, policy=moment.policy, now_s=moment.now_s
+    )
+    if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:
+        reason = f"the time limit (--max-time) leaves no time to wait {decision.seconds:g}s"
+        # Nobody is asked any more: what is told of the end is about who failed last.
+        choice = replace(choice, route=state.choice.route)
+        return GiveUp(reason, is_early=True, outlasts_run=True), choice
+    return decision, choice
+
+
+def _next_state(state: RetryState, decision: Decision, choice: TargetsState) -> RetryState:
+    if isinstance(decision, Wait):
+        return replace(state, choice=choice, round_failures=())
+    if isinstance(decision, GiveUp) and not decision.outlasts_run:
+        telling = _telling_of_end(state, decision)
+        # Hints are about whoever it came from.
+        return replace(state, choice=replace(choice, route=telling.route), last_error=telling.error)
+    return replace(state, choice=choice)
+
+
+def waited(state: RetryState, wait: Wait) -> RetryState:
+    """The state at the begin of the next round."""
+    return replace(state, retries=state.retries + 1, waited_s=state.waited_s + wait.seconds)
+
+
+def asked(state: RetryState, answer_tokens: int) -> RetryState:
+    """The state while the next request is at work, whose answer may get so long."""
+    fixed = {**state.answer_tokens, state.target.name: answer_tokens}
+    return replace(state, attempt=state.attempt + 1, answer_tokens=fixed)
+
+
+def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
+    """The state after an answer; the events close the chain and confirm a change of targets."""
+    events: list[Event] = []
+    if state.retries:
+        events.append(RetryRecovered(state.retries, state.waited_s, state.turn, state.attempt))
+    choice, told = after_answer(state.choice, state.rules)
+    if told == "succeeded":
+        events.append(ModelFallbackSucceeded(state.target.name, state.turn, state.attempt))
+    elif told == "recovered":
+        events.append(ModelFallbackRecovered(state.target.name, state.turn, state.attempt))
+    return replace(state, choice=choice), tuple(events)
+
+
+def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
+    """What closes a chain that `end` has ended."""
+    is_stop = isinstance(end, Interrupted) and not isinstance(end, RetryAborted)
+    why = f"{end}, after: {end.__cause__}" if is_stop else str(end)
+    return RetryExhausted(state.retries, state.waited_s, why, state.turn, state.attempt)
+
+
+def raised_at_end(state: RetryState, decision: GiveUp) -> AgentError | TimeIsUp:
+    """What the call site raises after that decision."""
+    if not decision.outlasts_run and state.last_error is not None:
+        return state.last_error
+    stop = TimeIsUp(decision.reason)
+    stop.__cause__ = state.last_error
+    return stop
+
+
+def attempt_ended(
+    state: RetryState,
+    latency_s: float,
+    tokens: TokenUsage,
+    error: BaseException | None = None,
+    decision: Decision | None = None,
+) -> AttemptEnded:
+    kind = None if error is None else "interrupted"
+    if isinstance(error, AgentError):
+        kind = failure_kind(error).value
+    return AttemptEnded(
+        turn=state.turn,
+        attempt=state.attempt,
+        target=state.target.name,
+        model=state.target.model,
+        latency_s=latency_s,
+        tokens=tokens,
+        facts=state.target.facts,
+        status=error.status if isinstance(error, HttpError) else None,
+        kind=kind,
+        error=None if error is None else str(error),
+        wait_s=decision.seconds if isinstance(decision, Wait) else 0.0,
+    )
+
+
+def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetryScheduled:
+    """It names the error of whoever may answer first."""
+    telling = _telling(state.round_failures)
+    error = telling.error
+    return RetryScheduled(
+        attempt=state.retries + 1,
+        max_retries=max_retries,
+        wait_s=wait.seconds,
+        status=error.status if isinstance(error, HttpError) else None,
+        error_class=type(error).__name__,
+        kind=telling.failure.kind.value,
+        message=str(error),
+        server_wish_s=wait.seconds if wait.from_server else None,
+        restarts_response=isinstance(error, StreamTransient),
+        turn=state.turn,
+        target=state.targets[telling.route.target].name,
+    )
+
+
+def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list[Event]:
+    """Who is out, and who is asked instead."""
+    before, rules = state.choice, state.rules
+    old, reason = state.target, failure_kind(error).value
+    events: list[Event] = []
+    keys = set(rules.keys_of(before.route.target))
+    if rules.is_rotation and keys <= choice.skipped and not keys <= before.skipped:
+        events.append(Notice(f"{old.name} is left out for the rest of this task ({reason})"))
+    if choice.route.target != before.route.target:
+        new = state.targets[choice.route.target]
+        events.append(ModelFallback(old.name, new.name, reason, state.turn, state.attempt))
+    elif choice.route.key != before.route.key:
+        now, was = (old.credentials[route.key].source for route in (choice.route, before.route))
+        events.append(Notice(f"{old.name}: on with the key of {now}, not {was} ({reason})"))
+    return events
+
+
+def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
+    """What the run ends with: of those who may answer later, the error of whoever may do so first."""
+    if decision in (CANNOT_HELP, REFUSED_BY_ALL) and state.damaged is not None:
+        return state.damaged
+    failures = state.round_failures
+    return _telling(failures[-1:] if decision is REFUSED_BY_ALL else failures)
+
+
+def _telling(failures: Sequence[FailedAttempt]) -> FailedAttempt:
+    passing = [one for one in failures if one.failure.is_transient]
+    later = [one for one in failures if outcome_of(one.error) is Outcome.API_UNAVAILABLE]
+    hopeful = passing or later or failures[-1:]
+    return min(reversed(hopeful), key=lambda one: one.failure.requested_s or 0.0)

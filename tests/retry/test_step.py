@@ -1,0 +1,304 @@
+"""The pure step of the retry loop: state and error -> decision and events; and promises that span several steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.agent.task import Run
+from ralph.conversation.messages import Conversation, user_message
+from ralph.conversation.target import Target
+from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
+from ralph.retry.call_site import CallSite, TurnRequests
+from ralph.retry.loop import send_with_retry
+from ralph.retry.roster import Roster
+from ralph.retry.step import (
+    Moment,
+    RetryState,
+    answered,
+    asked,
+    begin_chain,
+    exhausted,
+    raised_at_end,
+    step,
+    waited,
+)
+from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, MoveOn, Route, Rules, TargetsState
+from ralph.values.classify import classify_error
+from ralph.values.controls import RunControls
+from ralph.values.credentials import Credential, Secret
+from ralph.values.errors import AgentError, HttpError, Json, StreamTransient
+from ralph.values.events import (
+    AttemptEnded,
+    ModelFallback,
+    ModelFallbackSucceeded,
+    Notice,
+    RetryRecovered,
+    RetryScheduled,
+)
+from ralph.values.limits import Budget
+from ralph.values.models import Price
+from ralph.values.ports import BudgetSpent, RetryAborted, SignalReceived, TimeIsUp
+from ralph.values.usage import TokenUsage
+from tests.fakes import (
+    FakeJournal,
+    FakeToolbox,
+    FakeWaiter,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    roster_of,
+    text,
+)
+
+if TYPE_CHECKING:
+    from ralph.conversation.messages import RequestBody
+    from ralph.retry.targets import Decision
+    from ralph.values.answer import Answer
+    from ralph.values.events import Event
+
+DOWN = HttpError(529, None, "")
+REFUSED = HttpError(401, None, "")
+INVALID = HttpError(400, None, "bad")
+FORCED = HttpError(400, None, "", should_retry=True)
+BROKEN = StreamTransient("cut")
+HELLO = answer(text("hello"))
+
+
+def target(name: str, keys: int = 1, price: Price | None = None) -> Target:
+    credentials = tuple(
+        Credential("x-api-key", Secret(f"secret-{key}"), f"{name.upper()}_KEY_{key}") for key in range(keys)
+    )
+    return Target(name, f"model-{name}", "http://127.0.0.1:1", credentials=credentials, price=price)
+
+
+def asking(*key_counts: int) -> RetryState:
+    """The first request of a chain is at work."""
+    targets = tuple(target(name, keys) for name, keys in zip("abc", key_counts, strict=False))
+    state, events = begin_chain(TargetsState(), Rules(key_counts), targets, turn=1, attempts=0, now_s=0.0)
+    assert events == ()
+    return asked(state, 1_000)
+
+
+def after(state: RetryState, *errors: AgentError) -> RetryState:
+    """The next request is at work; each retry was waited for, and requests take no time."""
+    for error in errors:
+        moment = Moment(state.waited_s, standard())
+        state, decision, _ = step(state, error, classify_error(error), moment)
+        if isinstance(decision, Wait):
+            state = waited(state, decision)
+        state = asked(state, 1_000)
+    return state
+
+
+TOO_LONG = "the wait of 90s is over the maximum of 30s"
+NO_TIME = "the time limit (--max-time) leaves no time to wait 2s"
+TO_B = ModelFallback("a", "b", "overloaded", turn=1, attempt=1)
+OTHER_KEY = Notice("a: on with the key of A_KEY_1, not A_KEY_0 (auth)")
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "policy", "time_left_s", "decision", "events"),
+    [
+        pytest.param(asking(1), DOWN, standard(), 99, Wait(2.0), [RetryScheduled], id="a retry"),
+        pytest.param(
+            asking(1), HttpError(529, 7, ""), standard(), 99, Wait(7, True), [RetryScheduled], id="its wait"
+        ),
+        pytest.param(asking(1), FORCED, standard(), 99, Wait(2.0), [RetryScheduled], id="400 to be retried"),
+        pytest.param(asking(1), INVALID, standard(), 99, REFUSED_BY_ALL, [], id="an invalid request"),
+        pytest.param(asking(1), REFUSED, standard(), 99, CANNOT_HELP, [], id="nobody left"),
+        pytest.param(asking(1), Json("x"), standard(), 99, CANNOT_HELP, [], id="damaged"),
+        pytest.param(asking(1), DOWN, off(), 99, GiveUp("retry is off"), [], id="off"),
+        pytest.param(asking(1, 1), DOWN, off(), 99, MoveOn(), [TO_B], id="the next target"),
+        pytest.param(asking(2, 1), REFUSED, off(), 99, MoveOn(), [OTHER_KEY], id="the next key"),
+        pytest.param(
+            asking(1),
+            HttpError(529, 90, ""),
+            custom(3, 1, 30),
+            99,
+            GiveUp(TOO_LONG, is_early=True),
+            [Notice(f"giving up: {TOO_LONG}")],
+            id="too long a wait",
+        ),
+        pytest.param(
+            asking(1),
+            DOWN,
+            standard(),
+            2,
+            GiveUp(NO_TIME, is_early=True, outlasts_run=True),
+            [Notice(f"giving up: {NO_TIME}")],
+            id="no time",
+        ),
+    ],
+)
+def test_what_follows_a_first_error(
+    state: RetryState,
+    error: AgentError,
+    policy: RetryPolicy,
+    time_left_s: float,
+    decision: Decision,
+    events: list[Event | type[Event]],
+) -> None:
+    moment = Moment(0.5, policy, 0.5, time_left_s)
+    following, decided, (ended, *told) = step(state, error, classify_error(error), moment)
+    assert decided == decision
+    assert isinstance(ended, AttemptEnded)
+    assert (ended.attempt, ended.target, ended.latency_s, ended.error) == (1, "a", 0.5, str(error))
+    assert [event if isinstance(expected, Notice | ModelFallback) else type(event) for event, expected in
+            zip(told, events, strict=True)] == events  # fmt: skip
+    assert following.last_error is error
+    assert state.last_error is None, "the state before is a value"
+
+
+def test_a_retry_counts_when_it_was_waited_for() -> None:
+    state, decision, _ = step(asking(1), DOWN, classify_error(DOWN), Moment(0.0, standard()))
+    assert isinstance(decision, Wait)
+    assert exhausted(state, RetryAborted()).retries == 0
+    state = waited(state, decision)
+    assert (state.retries, state.waited_s, state.round_failures) == (1, 2.0, ())
+
+
+def test_an_answer_after_a_retry_closes_the_chain_before_it_confirms_the_other_target() -> None:
+    state, events = answered(after(asking(1, 1), DOWN, BROKEN, DOWN))
+    assert events == (RetryRecovered(1, 2.0, 1, 4), ModelFallbackSucceeded("b", 1, 4))
+    assert answered(state)[1][1:] == (), "confirmed once"
+
+
+def test_the_chain_ends_with_the_error_of_whoever_may_be_asked_first_and_points_to_them() -> None:
+    sooner, later = HttpError(529, 30_000, ""), HttpError(529, 40_000, "")
+    state = asking(1, 1)
+    for error in (sooner, later):
+        state, decision, _ = step(state, error, classify_error(error), Moment(0.0, patient()))
+    assert isinstance(decision, GiveUp)
+    assert raised_at_end(state, decision) is sooner
+    assert state.target.name == "a"
+
+
+def test_a_time_limit_ends_with_the_last_error_as_its_cause() -> None:
+    state, decision, _ = step(asking(1), DOWN, classify_error(DOWN), Moment(0.0, standard(), time_left_s=1))
+    assert isinstance(decision, GiveUp)
+    stop = raised_at_end(state, decision)
+    assert isinstance(stop, TimeIsUp)
+    assert stop.__cause__ is DOWN
+    assert exhausted(state, stop).error == f"{NO_TIME}, after: {DOWN}"
+
+
+def test_a_damaged_answer_is_what_ends_a_chain_that_nobody_else_can_help() -> None:
+    damaged = Json("x")
+    state = asking(1, 1)
+    for error in (damaged, REFUSED):
+        state, decision, _ = step(state, error, classify_error(error), Moment(0.0, standard()))
+    assert decision == CANNOT_HELP
+    assert state.last_error is damaged
+
+
+# --- Promises over several steps
+
+
+class Chain:
+    """One use of the call site against a script, with a budget."""
+
+    def __init__(self, roster: Roster, *script: Answer | BaseException, budget: Budget | None = None) -> None:
+        self.client = ScriptedClient(script)
+        self.events = RecordingEvents()
+        self.waiter = waiter = FakeWaiter()
+        self.site = CallSite(
+            roster, standard(), RunControls(), budget or Budget(), self.client, waiter, waiter.clock, self
+        )
+
+    def send(self) -> Chain:
+        conversation = Conversation.start(self.site.roster.first_shape).plus(user_message("hi"))
+        send_with_retry(conversation, self.site, TurnRequests(1))
+        return self
+
+    def emit(self, event: Event) -> None:
+        self.site.budget.saw(event)
+        self.events.emit(event)
+
+
+def test_x_should_retry_over_a_400_cools_its_target_down_and_asks_the_next() -> None:
+    chain = Chain(roster_of("a", "b"), FORCED, HELLO).send()
+    assert [name for name, _ in chain.client.asked] == ["a", "b"]
+    assert list(chain.site.roster.cooling_s()) == ["a"]
+
+
+def test_max_tokens_stay_fixed_within_a_chain_and_a_retry_that_cannot_be_paid_so_is_not_made() -> None:
+    """$6,000 at $1 a token: the first answer may have 6,000. It breaks after 1,500: a retry of 4,500 is another request."""
+    roster = Roster([target("a", price=Price(0.0, 1_000_000.0, 0.0, 0.0, 0.0))], system="Be good.")
+    cut = StreamTransient("cut")
+    cut.tokens = TokenUsage(output=1_500)
+    chain = Chain(roster, cut, HELLO, budget=Budget(6_000))
+    with pytest.raises(BudgetSpent):
+        chain.send()
+    [body] = chain.client.bodies
+    assert b'"max_tokens":6000' in body
+    assert chain.waiter.sleeps == []
+
+
+def test_the_longest_answer_is_that_of_the_first_request_whatever_the_roster_has_learned_since() -> None:
+    """A window that is learned within a chain would shorten the answer: the next chain has it, this one does not."""
+    roster = Roster([target("a")], system="Be good.")
+
+    class Learning(ScriptedClient):
+        def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+            roster.learn_window(5_000, 10, conversation)
+            return super().send_message(target, key, body)
+
+    client = Learning([DOWN, HELLO, HELLO])
+    waiter = FakeWaiter()
+    site = CallSite(
+        roster, standard(), RunControls(), Budget(), client, waiter, waiter.clock, RecordingEvents()
+    )
+    conversation = Conversation.start(roster.first_shape).plus(user_message("hi"))
+    for _ in range(2):
+        send_with_retry(conversation, site, TurnRequests(1))
+    first, retried, next_chain = client.bodies
+    assert first == retried != next_chain
+
+
+def test_the_cooldown_of_a_target_is_renewed_by_each_failure_of_its_own() -> None:
+    state = after(asking(1), HttpError(529, 5, ""), HttpError(529, 10, ""))
+    assert state.choice.releases_s == {Route(0): 15}, "at 0 it asked for 5 s, at 5 for 10 s"
+    state = after(state, HttpError(529, 1, ""))
+    assert state.choice.releases_s == {Route(0): 16}
+
+
+def test_an_answer_clears_the_cooldown_of_whoever_gave_it_and_of_nobody_else() -> None:
+    state, _ = answered(after(asking(1, 1), HttpError(529, 50, ""), HttpError(529, 40, "")))
+    assert state.target.name == "b", "free first"
+    assert state.choice.releases_s == {Route(0): 50}
+
+
+def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
+    """Whoever is killed in the wait leaves it behind: the record stands before the retry is announced."""
+    roster = roster_of("a", "b")
+    journal, waiter = FakeJournal.of_run(roster.first_shape), FakeWaiter(interrupt_at_s=1.0)
+    run = Run(
+        roster,
+        standard(),
+        client=ScriptedClient([DOWN, DOWN]),
+        toolbox=FakeToolbox(),
+        waiter=waiter,
+        clock=waiter.clock,
+        journal=journal,
+        events=RecordingEvents(),
+    )
+    run.run("the task")
+    cooling = [record.fields["cooling"] for record in journal.records if record.kind == "target"]
+    assert {"a", "b"} in [set(ends) for ends in cooling]
+
+
+@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
+def test_set_model_replaces_the_first_target_which_no_chain_asks_any_more(strategy: str) -> None:
+    roster = roster_of("a", "b", strategy=strategy, can_grow=True)
+    roster.prefer("other")
+    chain = Chain(roster, DOWN, DOWN, DOWN, HELLO).send()
+    assert [name for name, _ in chain.client.asked] == ["other", "b", "other", "b"]
+
+
+def test_a_signal_is_told_with_the_error_before_it() -> None:
+    state = after(asking(1), DOWN)
+    stop = SignalReceived(15)
+    stop.__cause__ = state.last_error
+    assert exhausted(state, stop).error == f"{stop}, after: {DOWN}"
