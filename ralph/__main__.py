@@ -86,7 +86,9 @@ def _open_standard_streams() -> None:
 
 
 def _die_silently_of_ctrl_c() -> None:
-    """Until the run catches signals itself, Ctrl-C ends ralph as it ends any program: without a traceback."""
+    """Lets Ctrl-C end ralph as it ends any program, without a traceback, until the run catches signals
+    itself.
+    """
     import signal  # noqa: PLC0415 - see above
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

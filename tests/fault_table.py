@@ -1,11 +1,9 @@
-"""Writes the pages of faults in docs/: which faults have been tried, from the names of the tests.
+"""Writes docs/inside/faults.md: which faults have been tried, from the names of the tests.
 
-    python -m tests.fault_table > docs/faults.md
-    python -m tests.fault_table local > docs/faults-local.md
-    python -m tests.fault_table model > docs/faults-model.md
+    python -m tests.fault_table > docs/inside/faults.md
 
 A test of a row is called `test_a6_what_happens`, of two rows `test_a6_a7_...`; where it runs the whole program it
-ends in `_exits_75`. Nothing in the page is written by hand but the rows' titles, here.
+ends in `_exits_75`. Only the titles are written by hand, here.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TESTS = Path(__file__).parent
-DOCS = TESTS.parent / "docs"
+PAGE = TESTS.parent / "docs" / "inside" / "faults.md"
 
 TITLES = {
     "a1": "Connection refused",
@@ -95,32 +93,19 @@ TITLES = {
     "t18": "Odd repositories",
 }
 
-_LOCAL = """\
-# Faults on this machine that have been tried
-
-What signals, disks, locks, files and commands do to ralph in its tests, with real processes, and what comes of it. The
-page is made from the names of the tests (`python -m tests.fault_table local > docs/faults-local.md`), and a test keeps
-it true. Exit codes stand where the whole program is run.
-"""
-
-_MODEL = """\
-# Faults of models that have been tried
-
-What a model's answers do to ralph in its tests, and what comes of it. The page is made from the names of the tests
-(`python -m tests.fault_table model > docs/faults-model.md`), and a test keeps it true. Exit codes stand where the whole
-program is run. 0: the run survived it.
-"""
-
-_API = """\
+_INTRODUCTION = """\
 # Faults that have been tried
 
-What the network and the server do to ralph in its tests, on real sockets, and what comes of it. The page is made
-from the names of the tests (`python -m tests.fault_table > docs/faults.md`), and a test keeps it true. Exit codes
-stand where the whole program is run; elsewhere it is the client or the loop. 0: the run survived it.
+The page is made from the names of the tests (`python -m tests.fault_table > docs/inside/faults.md`), and a test keeps it
+true. Exit codes stand where the whole program is run; elsewhere it is the client or the loop. 0: the run survived it.
 """
 
-INTRODUCTIONS = {"faults": ("a", _API), "faults-local": ("pt", _LOCAL), "faults-model": ("d", _MODEL)}
-"""For each page the families of its rows, and its first words."""
+SECTIONS = {
+    "The network and the server": "a",
+    "Signals, disks, locks, files and commands of this machine": "pt",
+    "Answers of the model": "d",
+}
+"""The page's sections, each with the families of its rows."""
 
 _NAME = re.compile(r"test_((?:[adpt]\d+_)+)(.+?)(?:_exits_([\d_or]+))?")
 
@@ -140,9 +125,12 @@ def lines(families: str) -> list[Line]:
     )
 
 
-def page(name: str) -> str:
-    families, introduction = INTRODUCTIONS[name]
-    parts = [introduction, "| Row | What happens | Exit |", "| --- | --- | --- |"]
+def page() -> str:
+    return "\n".join([_INTRODUCTION, *(_section(*section) for section in SECTIONS.items())])
+
+
+def _section(title: str, families: str) -> str:
+    parts = [f"## {title}\n", "| Row | What happens | Exit |", "| --- | --- | --- |"]
     for row, of_row in groupby(lines(families), key=lambda line: line.row):
         parts.append(f"| **{row.upper()}** | **{TITLES[row]}** | |")
         tried = list(of_row)
@@ -168,4 +156,4 @@ def _codes(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page("-".join(["faults", *sys.argv[1:]])))
+    sys.stdout.write(page())

@@ -109,6 +109,6 @@ def test_what_names_the_distribution_names_this_one() -> None:
     """`pip install ralph` and `ralph[otel]` are somebody else's program."""
     extra = re.compile(r"(?<![\w-])ralph\[|(?:pip|pipx|uv tool) install (?:'|\")?ralph(?![\w-])")
     pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "pyproject.toml", ROOT / "quickstart.py"]
-    pages += [*(ROOT / "docs").glob("*.md"), *(ROOT / "specs").glob("*.md"), *(ROOT / "ralph").rglob("*.py")]
+    pages += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "specs").glob("*.md"), *(ROOT / "ralph").rglob("*.py")]
     assert [str(page) for page in pages if extra.search(page.read_text())] == []
     assert PROJECT["name"] == "ralph-headless"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import shlex
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROOT = DOCS.parent
+PAGES = sorted(DOCS.rglob("*.md"))
 
 
 def table(page: Path, first_header: str) -> list[list[str]]:
@@ -202,7 +204,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [DOCS / "errors.md", DOCS / "loop.md", ROOT / "README.md"], ids=lambda page: page.name
+    "page", [DOCS / "output.md", DOCS / "loop.md", ROOT / "README.md"], ids=lambda page: page.name
 )
 def test_exit_code_tables_name_real_outcomes(page: Path) -> None:
     for code, name, *_ in table(page, "Exit"):
@@ -263,7 +265,9 @@ LOOP_STATES: list[dict[str, Any]] = [
 
 
 def test_the_page_of_the_loop_has_what_prompts_are_told_word_for_word_and_nothing_else() -> None:
-    rows = {words.replace("`[", "[").replace("]`", "]") for _, words in table(DOCS / "loop.md", "When")}
+    rows = {
+        words.replace("`[", "[").replace("]`", "]") for _, words in table(DOCS / "loop-reference.md", "When")
+    }
     told = "\n\n".join(told_in_front(**state) for state in LOOP_STATES)
     paragraphs = {" ".join(paragraph.split()) for paragraph in told.split("\n\n")}
     assert paragraphs - {"", "---", "{prompt}"} == rows
@@ -306,32 +310,66 @@ def test_there_are_command_lines_of_each_kind() -> None:
 
 
 def test_every_page_that_the_docs_name_exists() -> None:
-    for page in [ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "specs").glob("*.md")]:
+    for page in [ROOT / "README.md", *PAGES, *(ROOT / "specs").glob("*.md")]:
         for name in re.findall(r"`((?:docs|specs|ralph|tests|benchmarks)/[\w./-]+)`", page.read_text()):
             if "*" not in name:
                 assert (ROOT / name).exists(), f"{page.name} names {name}"
-        for link in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
+        for link in links_of(page):
             name, _, section = link.partition("#")
             target = page.parent / name if name else page
             assert target.exists(), f"{page.name} links {link}"
             assert not section or section in sections_of(target), f"{page.name} links {link}"
 
 
+def links_of(page: Path) -> list[str]:
+    """The targets of its links, those to other sites apart."""
+    return re.findall(r"\]\((?!http)([^)]+)\)", page.read_text())
+
+
 def sections_of(page: Path) -> set[str]:
-    """What a link can name behind `#`, as sites that render Markdown form it."""
+    """The names that a link can have behind `#`, as sites that render Markdown form it."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-def test_documentation_pages_stay_under_150_lines() -> None:
-    for page in DOCS.glob("*.md"):
-        assert len(page.read_text().splitlines()) < 150, page.name
+def test_documentation_pages_stay_under_260_lines() -> None:
+    for page in PAGES:
+        if page != fault_table.PAGE:
+            assert len(page.read_text().splitlines()) < 260, page.name
 
 
-@pytest.mark.parametrize("name", fault_table.INTRODUCTIONS)
-def test_the_pages_of_faults_are_made_from_the_names_of_the_tests(name: str) -> None:
-    written = (fault_table.DOCS / f"{name}.md").read_text()
-    assert written == fault_table.page(name), "run what the page says in its first lines"
+HARD_TO_READ = re.compile(r"(Of|What|The same|Likewise|None:)(?!\w)")
+"""Beginnings that leave a stranger to guess what is spoken of."""
+ROOMS_READ = ("api", "conversation", "demo", "mock_api", "output", "prompt", "sandbox", "sessions", "values")
+"""Rooms whose docstrings were read with that in mind. The others follow."""
+
+
+def test_no_page_begins_with_words_that_leave_one_guessing() -> None:
+    for page in PAGES:
+        paragraphs = page.read_text().split("\n\n")
+        assert not HARD_TO_READ.match(paragraphs[1]), page.name
+
+
+@pytest.mark.parametrize("room", ROOMS_READ)
+def test_no_docstring_begins_with_words_that_leave_one_guessing(room: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "ralph" / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if HARD_TO_READ.match(str(node.value.value).lstrip())
+    ]
+    assert not found
+
+
+def test_the_index_names_every_page() -> None:
+    index = DOCS / "README.md"
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in links_of(index)}
+    assert [page.name for page in PAGES if page != index and page not in linked] == []
+
+
+def test_the_page_of_faults_is_made_from_the_names_of_the_tests() -> None:
+    assert fault_table.PAGE.read_text() == fault_table.page(), "run what the page says in its first lines"
 
 
 def test_every_row_of_the_faults_is_tried() -> None:

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 # Whoever has to be asked how large its window is, is asked when that begins to matter: a short run never asks.
 _ASKS_FROM_SHARE = 0.1
 _ASKS_FROM_TOKENS = 4_000
-"""Where nothing is known of the model's window: more than the first request of a short task holds."""
+"""The least size at which a server is asked for an unknown window: more than the first request of a short
+task holds.
+"""
 
 _TASKS_SHARE = 4
 """All the user's prompts together may take this part of a window, or of what was too much; the newest always stays."""
@@ -52,20 +54,20 @@ _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUE
 
 
 class Asking:
-    """Of one task."""
+    """The requests of one task."""
 
     def __init__(self, site: CallSite, transcript: Transcript) -> None:
         self._site = site
         self._transcript = transcript
         self._notices: list[str] = []
-        """What the model is told and has not accepted yet, each once."""
+        """Notices that no accepted answer has followed yet, each once."""
         self._sent = transcript.conversation
         self._steps = CompactionSteps()
         self.fresh_contexts = 0
-        """So often the model has begun anew and does not know what it was about to say."""
+        """How often the model has begun anew and no longer knows what it was about to say."""
 
     def tell(self, notice: str) -> None:
-        """With the next request, and with every further one until an answer is accepted."""
+        """Adds a notice to the next request, and to every further one until an answer is accepted."""
         if notice not in self._notices:
             self._notices.append(notice)
 
@@ -97,7 +99,7 @@ class Asking:
 
     @property
     def may_shrink(self) -> bool:
-        """There is more in this context than the task: something was answered in it, or summed up for it."""
+        """True if this context holds more than the task: an answer, or a summary."""
         transcript = self._transcript
         return transcript.session.is_afresh or any(
             message.role == "assistant" for message in transcript.conversation.messages
@@ -162,7 +164,7 @@ class Asking:
         )
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
-        """What the model says when it is asked for a summary; None: there is too little room to ask it."""
+        """The model's answer to a request for a summary; None: there is too little room for that request."""
         transcript = self._transcript
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":
@@ -208,7 +210,7 @@ class Asking:
             self._describe()
 
     def _describe(self) -> None:
-        """Once for each target."""
+        """Asks the server about its model, once for each target."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
             roster.describe(client.describe_model(roster.target, roster.state.route.key))

@@ -1,4 +1,4 @@
-"""What a tool call must stand before it is run, and what is learned from what came of it.
+"""The checks of a tool call before it runs, and what its result teaches the guards.
 
 It decides what may run, never how. One of them lives as long as the run of a task.
 """
@@ -41,7 +41,9 @@ class CallRules:
         events: Events,
         why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
-        """`desk`: takes the final report; None: none is required. `why_refused`: why a tool may not be used just now."""
+        """`desk` takes the final report; None: none is required. `why_refused` gives the reason why a tool
+        may not be used just now.
+        """
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._desk = desk
@@ -57,10 +59,10 @@ class CallRules:
         self.has_report = False
         """Some call of the answer was a report."""
         self._malformed: list[ToolCall] = []
-        """Of the answer."""
+        """The calls of the answer that could not run as written."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """What the permission mode did not let run, in the whole task."""
+        """The calls that the permission mode did not let run, in the whole task."""
 
     def begin_answer(self, turn: int) -> None:
         self.turn = turn
@@ -129,7 +131,9 @@ class CallRules:
         return output
 
     def saw(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """What came of a call that ran. `change`: None of a file tool: there was nothing that it could change."""
+        """Takes the result of a call that ran. `change`: None for a file tool means that it could not change
+        anything.
+        """
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
         self._guards.after(call, output, change=change)

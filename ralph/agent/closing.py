@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 class Closing:
     def __init__(self, max_turns: int | None, form: ReportForm | None, tally: Tally, events: Events) -> None:
-        """`form`: what the final report must be; None: none is required."""
+        """`form`: the form of the final report; None: none is required."""
         self._max_turns = max_turns
         self._form = form
         self._tally = tally
@@ -42,8 +42,9 @@ class Closing:
         """Takes the final report; None: none is required."""
         self.last_stop_reason: str | None = None
         self._last_words: str | None = None
-        """What the model said last that is no part of an answer: text that was dropped as it was no report, or that
-        stood beside calls which the final turn refused."""
+        """The model's last text outside an answer: dropped because it was no report, or written beside calls
+        that the final turn refused.
+        """
         self._is_text_dropped = False
         """The model's last text was dropped, which the next request says."""
 
@@ -51,7 +52,7 @@ class Closing:
         return self._form.desk() if self._form is not None else None
 
     def forget_reports(self) -> None:
-        """Those that came so far were about another task."""
+        """Drops the reports so far, which were about another task."""
         self.desk = self._new_desk()
 
     @property
@@ -63,13 +64,13 @@ class Closing:
         return self.finishing.is_final
 
     def enter_final_turn(self, reason: str) -> str:
-        """What the model is told. `reason`: one of `finishing.FORCES`."""
+        """The notice that opens the final turn. `reason`: one of `finishing.FORCES`."""
         self.finishing.reason = reason
         self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
         return self._final_notice(reason)
 
     def final_notice(self) -> str | None:
-        """The same again. None: this is no final turn."""
+        """The notice of the final turn once more; None outside a final turn."""
         reason = self.finishing.reason
         return None if reason is None else self._final_notice(reason)
 
@@ -92,9 +93,8 @@ class Closing:
         return self.desk is not None and self.desk.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """What the model says beside calls that are refused may be the closing answer that was asked for.
-
-        It stays in the conversation: a report there is kept until the final turn gives up, or other words follow.
+        """Keeps text beside refused calls, which may be the closing answer. It stays in the conversation: a
+        report in it is kept until the final turn gives up, or other text follows.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -156,7 +156,7 @@ class Closing:
         return Ending(step.outcome, step.result, stop_reason, step.error)
 
     def forced(self, reason: str | None = None) -> Ending:
-        """`reason`: what forces it, where that is not the turns and no final turn began."""
+        """A forced end. `reason`: what forces it, if that is not the turns and no final turn began."""
         outcome, limit, error = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words
         return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
@@ -176,7 +176,7 @@ class Closing:
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """Where nothing came that could be an answer, a report that says so."""
+        """The end with a report, where one is owed and no answer came."""
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
         # A limit may have come behind an accepted report, or into a final turn for which one was kept.
@@ -193,7 +193,7 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """What nobody has foreseen: a bug, unless the machine lacks something."""
+    """The end by an exception that nobody foresaw: a bug, unless the machine lacks something."""
     shortage = shortage_of(error)
     if shortage is not None:
         return Ending(Outcome.API_UNAVAILABLE, error=told_with_advice(shortage))

@@ -1,8 +1,8 @@
-"""What a fresh context is opened with when the old one is full, and what is tried in which order. Pure.
+"""The opening of a fresh context when the old one is full, and the attempts at one, in order. Pure.
 
-Tasks and file names come as data and are never read out of a text, so that any number of compactions keeps them word
-for word. Of the old context only its words go on: its thinking is signed for what stood before it, its results belong
-to its calls.
+Tasks and file names come as data and are never read out of a text, so that any number of compactions keeps
+them word for word. Only the words of the old context are taken over: its thinking is signed for what stood
+before it, its results belong to its calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Say, under these headings:
 6. Next steps: exactly what to do next, in order.
 
 Write down only what this conversation shows. What you are not sure of, call unsure."""
-"""What the model is told in the summary call, word for word."""
+"""The request for a summary, word for word."""
 
 OPENING = (
     "The context of this work was full. This is a fresh one: it holds the task and what is known so far."
@@ -63,7 +63,7 @@ _LEAST_WORDS_BESIDE_CALLS = 100
 
 _MOST_ARGUMENT_BYTES = 300
 _LEAST_STEP_BYTES = 400
-"""What is kept of a step, at most, once the newest ones have had their half."""
+"""The most that is kept of a step once the newest ones have had their half."""
 _STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 
 
@@ -94,9 +94,8 @@ def cut_context(
     instructions: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The same without a model's help, the last thing that is tried: of the tasks only the newest is sure to be in it.
-
-    `earlier_summary`: of the context that is cut, which may have had one.
+    """The fresh context without a summary, the last attempt. Of the tasks only the newest is sure to be in
+    it. `earlier_summary`: the one in the context that is cut, if there was one.
     """
     known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
     return _opened(_task_blocks(tasks, most_task_tokens), instructions, known, changed_files)
@@ -141,10 +140,12 @@ class Attempt(NamedTuple):
     way: Literal["whole", "digest", "cut"]
     """A summary of the whole context; of its last steps; or no summary, and the last steps themselves."""
     share: float = 1.0
-    """Of the window, for the digest or the steps."""
+    """The part of the window that the digest or the steps may fill."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """`estimate`: of the old context. A server whose window is less than is believed has refused that."""
+        """The most tokens that the fresh context may have. `estimate`: the size of the old context. A server
+        whose window is smaller than believed has refused that size.
+        """
         return int(self.share * min(estimate, window or estimate))
 
 
@@ -163,12 +164,14 @@ class CompactionSteps(Struct, frozen=True):
     """The last one did."""
 
     def attempt(self, trigger: str) -> Attempt | None:
-        """What to try now; None: nothing helps. What has overflowed does not fit into a summary call either."""
+        """The next attempt; None: nothing helps. A context that overflowed does not fit into a request for a
+        summary either.
+        """
         ways = (_HALF if trigger == "overflow" else _WHOLE, _QUARTER, _CUT)
         return ways[self.taken] if self.taken < len(ways) else None
 
     def next(self, *, has_shrunk: bool) -> CompactionSteps:
-        """After an attempt, whether or not it gave a context that shrinks."""
+        """The steps after an attempt, whether or not it gave a smaller context."""
         return CompactionSteps(self.taken + 1, has_shrunk)
 
     def answered(self) -> CompactionSteps:
@@ -216,7 +219,9 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 
 def _step(role: str, block: Block, names: Mapping[str, str]) -> str | None:
-    """None: nothing that can be told. Thinking is the model's own, and what a server's tools did is sealed."""
+    """One step as text; None: nothing of it can be told. Thinking belongs to its model, and results of a
+    server's own tools are sealed.
+    """
     match block.get("type"):
         case "text":
             return f"{'User' if role == 'user' else 'Assistant'}: {block['text']}"

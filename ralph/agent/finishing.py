@@ -27,7 +27,7 @@ class ForcedEnd(NamedTuple):
 
 
 class Finishing:
-    """Of one task."""
+    """The turns and limits of one task."""
 
     def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
         self.max_turns = max_turns
@@ -64,9 +64,8 @@ class Finishing:
         return TurnsCollapsed(turn, reason, old, new)
 
     def forced_end(self, reason: str | None = None) -> ForcedEnd:
-        """As what the run ends, where its final turn gave no report, or its turns are used up.
-
-        `reason`: what forces it, one of `FORCES`, where that is something else than the turns and no final turn began.
+        """The end of a run whose final turn gave no report, or whose turns are used up. `reason`: one of
+        `FORCES`, where something other than turns forces the end and no final turn began.
         """
         reason = self.reason or reason
         if reason == "context":

@@ -1,18 +1,18 @@
-"""Whether a tool call is one more round of a doom loop, and what the model is told instead of a result.
+"""Decides whether a tool call is one more round of a doom loop, and what the model is told instead of a
+result.
 
-It knows calls and what came of them, nothing of tools: it neither runs a call nor ends a run. Malformed calls, which
-could not run anyway, are `malformed_answers.py`'s.
+It knows calls and what came of them, nothing of tools: it neither runs a call nor ends a run. Malformed
+calls, which could not run anyway, are `malformed_answers.py`'s.
 
-A window is what ran last without an edit that changed a file in between: three rounds of one call or of a cycle of
-up to four, the results equal from round to round. The call that would go on with it is refused, and from then on
-every call of the cycle is. Whatever is let through starts the count of refusals anew.
+A window is what ran last without an edit that changed a file in between: three rounds of one call or of a
+cycle of up to four, the results equal from round to round. The call that would go on with it is refused, and
+from then on every call of the cycle is. Whatever is let through starts the count of refusals anew.
 
-Results are equal when they are so after times, numbers of processes and counters are taken out, white space apart. A
-counter is an integer
-that rises by the same step from each round to the next ("attempt 4", 5, 6): it says how often was asked, not what
-has changed. What shows that something moves is no counter, and keeps a run going: percentages, sizes, `12/340`,
-`3 of 10`, decimals, a number in a word or path, one that falls or rises unevenly, a result that is only numbers,
-because there the number is what was asked for.
+Results are equal when they are so after times, numbers of processes and counters are taken out, white space
+apart. A counter is an integer that rises by the same step from each round to the next ("attempt 4", 5, 6): it
+says how often was asked, not what has changed. What shows that something moves is no counter, and keeps a run
+going: percentages, sizes, `12/340`, `3 of 10`, decimals, a number in a word or path, one that falls or rises
+unevenly, a result that is only numbers, because there the number is what was asked for.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Refusal(Struct, frozen=True):
     refusals: int
     """1-based, with this one."""
     message: str
-    """What the model gets as the call's error result."""
+    """The error result that the model gets for the call."""
 
     @property
     def is_last(self) -> bool:
@@ -99,8 +99,8 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """What came of a call. One that `before` was not asked about counts too (an earlier process ran it); of a
-        refused one nothing is taken.
+        """Takes the result of a call. A call that `before` was not asked about counts too (an earlier process
+        ran it); a refused one does not.
 
         `change`: what it was to do to its file. None with a success: unknown, taken for a change.
         """
@@ -134,7 +134,7 @@ class Guards:
         return ("repetition" if len(cycle) == 1 else "cycle"), _repeated(cycle, is_waiting=is_waiting)
 
     def _cycle_of(self, step: _Step) -> list[_Step]:
-        """The last round of the window that this step would go on with; empty: there is none."""
+        """The last round of the window that this step would repeat; empty: there is none."""
         steps = list(self._steps)
         for length in range(1, LONGEST_CYCLE + 1):
             window = steps[-length * MOST_EQUAL :]
@@ -203,7 +203,7 @@ def _collapsed(value: Any) -> Any:
 
 
 def _is_equal(steps: Sequence[_Step]) -> bool:
-    """The same call each time, and nothing new in what came of it as far as that is known."""
+    """Whether each step is the same call and, as far as is known, no result brought anything new."""
     results = [step.result for step in steps if step.result is not None]
     if len({step.key for step in steps}) > 1 or len({result.standing for result in results}) > 1:
         return False

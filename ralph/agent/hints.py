@@ -1,4 +1,4 @@
-"""What a person can do about a failed run: one sentence per cause. Pure; shown with the outcome."""
+"""Advice to a person about a failed run: one sentence per cause. Pure; shown with the outcome."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 MOST_MALFORMED_ANSWERS = 3
-"""In a row; with the last one the run ends. The contract's number."""
+"""The most malformed answers in a row; with the last one the run ends. The contract's number."""
 
 NAMES = ("malformed_call", "unknown_tool")
 

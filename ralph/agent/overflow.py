@@ -1,6 +1,5 @@
-"""What a server says of its window when it refuses a request as too large. Pure.
-
-Text is read here because servers give nothing else; a number that is not found is not guessed.
+"""The window that a server names when it refuses a request as too large. Pure. Text is read here because
+servers give nothing else; a number that is not found is not guessed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Refused(NamedTuple):
 
 
 def refused(error: AgentError) -> Refused | None:
-    """None: the refusal does not name both numbers."""
+    """The two numbers of a refusal; None: it does not name both."""
     window, prompt = (_number(pattern, error) for pattern in (_WINDOW, _PROMPT))
     return None if window is None or prompt is None else Refused(window, prompt)
 

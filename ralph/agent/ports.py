@@ -1,4 +1,4 @@
-"""What a task needs of the world: tools that run, and a journal that keeps. `tools/` and `sessions/` implement them."""
+"""The ports of a task: tools that run, and a journal that keeps. `tools/` and `sessions/` implement them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ class Toolbox(Protocol):
     def definitions(self) -> Sequence[ToolDefinition]: ...
 
     def plan(self, call: ToolCall) -> FileChange | None:
-        """What a call is going to do to a file, nothing being done yet; None where that cannot be told.
-
-        The next `run` of the call does exactly that or fails. Raises `Interrupted` and, before anything is
-        done, `WorkingDirectoryGoneError`.
+        """The change that a call is about to make to a file, without making it; None: it cannot be told. The
+        next `run` of the call makes exactly this change or fails. Raises `Interrupted` and, before anything
+        is done, `WorkingDirectoryGoneError`.
         """
         ...
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A context over its threshold is compacted before the next request; results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""What a text keeps in any case: a model that is shown nothing of a result would only call again."""
+"""The least that is kept of a text: a model that sees nothing of a result would only call again."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65
@@ -53,7 +53,7 @@ def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[
 
 
 def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
-    """The output itself where it fits, else cut in the middle; a text never to less than 2,000 bytes."""
+    """The output itself if it fits, else cut in the middle; at least 2,000 bytes of a text are kept."""
     if output_size(output) <= room_tokens:
         return output
     room_tokens -= _ENVELOPE_TOKENS
@@ -74,7 +74,7 @@ def output_size(output: ToolOutput) -> int:
 
 
 def sent_bytes(text: str) -> int:
-    """Of a text inside a request, without the quotes; of texts joined, the sum of theirs."""
+    """The bytes of a text inside a request, quotes apart; joined texts take the sum of their sizes."""
     return len(to_json(text)) - 2
 
 
@@ -133,7 +133,9 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """To each what it needs, in the order of need, but no more than an equal part of what is left."""
+    """Shares out the room: in the order of need, to each what it needs, but at most an equal part of the
+    rest.
+    """
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[index] = min(sizes[index], max(0, room) // (len(sizes) - place))

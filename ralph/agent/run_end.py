@@ -52,7 +52,7 @@ class Ending(Struct, frozen=True):
 
     @property
     def is_forced(self) -> bool:
-        """A limit ended it; what was going on may have been all right."""
+        """A limit ended it; the work under way may have been all right."""
         return self.outcome in _FORCED
 
     def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
@@ -117,7 +117,9 @@ class Ending(Struct, frozen=True):
 
     @property
     def _words(self) -> str | None:
-        """What stands for the answer. A report that ralph had to write is followed by what the model did say."""
+        """The text that stands for the answer. A report that ralph had to write is followed by the model's
+        own words.
+        """
         if self.report is None:
             return self.result
         if self.report.source != "synthetic" or self.result is None:

@@ -60,7 +60,7 @@ def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple
 
 
 def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
-    """What follows the `#` of a reference into the schema itself; None for any other."""
+    """The part after the `#` of a reference into the schema itself; None for any other reference."""
     if not isinstance(ref, str):
         return None
     document, _, fragment = ref.partition("#")
@@ -77,7 +77,7 @@ def is_draft_4(schema: Mapping[str, Any]) -> bool:
 
 
 def leads_to(schema: Mapping[str, Any], fragment: str) -> Any:
-    """What the JSON pointer of a `$ref` names; None: nothing (or an anchor)."""
+    """The value that the JSON pointer of a `$ref` names; None: there is none (or it is an anchor)."""
     here: Any = schema
     if fragment and not fragment.startswith("/"):
         return None

@@ -1,4 +1,4 @@
-"""What a run's result counts, added up from its events. Pure: it keeps numbers, it passes nothing on."""
+"""The counts of a run's result, added up from its events. Pure: it keeps numbers and passes nothing on."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class Tally:
 
     @property
     def counted_turns(self) -> int:
-        """What a result calls its turns: an answer that was no use and one that was cut short are of a turn too.
-
-        A request that only failed is not: the same turn is asked for again when its session is resumed.
+        """The turns of a result. An answer that was no use, or was cut short, belongs to a turn too; a
+        request that only failed does not: a resumed session asks for that turn again.
         """
         return max(self.turns, self._asked_turns)
 

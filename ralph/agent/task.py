@@ -92,9 +92,8 @@ class Run:
         limits: LimitSettings | None = None,
         report_form: ReportForm | None = None,
     ) -> None:
-        """`session`: where an earlier run of it has got to; None: a new one, whose first task has a prompt.
-
-        `report_form`: what the final report must be; None: none is required.
+        """`session`: the state of an earlier run; None: a new one, whose first task has a prompt.
+        `report_form`: the form of the final report; None: none is required.
         """
         self._roster = roster
         self._controls = controls or RunControls()
@@ -116,7 +115,7 @@ class Run:
         self._begin_task()
 
     def _begin_task(self) -> None:
-        """What is counted and allowed for each task anew."""
+        """Resets everything that is counted and allowed per task."""
         self._tally = Tally()
         self._roster.forgive()
         self._target_log = TargetLog(self._roster)
@@ -136,7 +135,7 @@ class Run:
 
     @property
     def has_messages(self) -> bool:
-        """Somebody can go on from here: the journal holds a prompt at least."""
+        """The session can be resumed from here: the journal holds a prompt at least."""
         return bool(self.conversation.messages)
 
     @property
@@ -234,7 +233,7 @@ class Run:
         transcript.take_task(blocks, *opening)
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
-        """What an earlier process was told, and did not live to tell."""
+        """The report that an earlier process received and did not live to deliver."""
         report = self.log.session.report
         if prompt is not None or report is None or self._transcript.pending:
             return None
@@ -245,7 +244,7 @@ class Run:
         return bool(messages) and bool(messages[-1].tool_result_ids)
 
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
-        """What the limits say to another turn. The end, where they allow none."""
+        """Begins a turn, or gives the end where the limits allow none."""
         finishing, turn = self._closing.finishing, self._turn
         time_left_s = self._waiter.time_left_s()
         if time_left_s <= 0:
@@ -299,7 +298,7 @@ class Run:
             state = following
 
     def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
-        """What comes after an answer that is part of the conversation."""
+        """The step after an answer that became part of the conversation."""
         match step:
             case RunTools():
                 if step.notice is not None:
@@ -320,7 +319,7 @@ class Run:
     def _dropped(
         self, step: MakeRoom | AskAgain | GiveUp, state: TurnState, answer: Answer, *, is_committed: bool
     ) -> Ending | TurnState | None:
-        """What comes after an answer that is no use."""
+        """The step after an answer that is no use."""
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)
             if ending is not None:
@@ -382,9 +381,8 @@ class Run:
         return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """A report that the model wrote as text is kept, and taken for one in the final turn alone.
-
-        `said`: by answers of this turn that were cut, and went on in this one.
+        """Keeps a report that the model wrote as text, and accepts it in the final turn alone. `said`: the
+        text of answers of this turn that were cut and continued in this one.
         """
         was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report() if was_found else None
@@ -451,7 +449,7 @@ class Run:
         self._transcript.write(*self._target_entries())
 
     def _target_entries(self) -> list[Entry]:
-        """Whoever goes on with this session goes on with whom it asks, and lets those cool down who do."""
+        """Entries about who is asked and who cools down, so that a resumed session keeps to both."""
         return self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
 
     def _hints(self, ending: Ending) -> Iterator[str]:

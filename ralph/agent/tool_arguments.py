@@ -31,7 +31,7 @@ _ARTICLE_AND_NAME = {
 
 class ArgumentCheck(Struct, frozen=True):
     error: str | None
-    """None: the call may run. Else one sentence per fault, each with path and expected type."""
+    """One sentence per fault, with path and expected type; None: the call may run."""
     ignored: tuple[str, ...] = ()
     """Top-level keys the schema does not know; the call runs without them."""
 

@@ -52,15 +52,15 @@ class ToolTurn:
         self.events = events
         self.rules = rules
         self.room_tokens = room_tokens
-        """What the results may take of the context together; None: whatever they are."""
+        """Tokens of context that the results may take together; None: no bound."""
         self.finished: dict[str, ToolResult] = {}
         """Results so far, by call. What a tool did is known here even when `Interrupted` ends the turn in the middle;
         the calls under way then have an error result that says their effects are unknown."""
         self.changes: dict[str, FileChange | None] = {}
-        """What calls of this process were to do to a file, by call."""
+        """The planned file change of each call of this process."""
 
     def resume(self) -> None:
-        """What an earlier process did of this turn is done, and what it was about to do may be."""
+        """Takes over a turn of an earlier process: its finished calls are done, the announced ones may be."""
         results, intents = self.log.session.results, self.log.session.intents
         self.finished.update(results)
         if self.room_tokens is not None:
@@ -114,7 +114,9 @@ class ToolTurn:
         self._finish(done)
 
     def _announce(self, calls: Sequence[ToolCall]) -> None:
-        """What has effects is in the journal before it has them; what only reads need not be there for good."""
+        """Records the calls before they run. Those with effects are synced; those that only read need not
+        last.
+        """
         read_only = _read_only_names(self.toolbox)
         has_effects = any(call.name not in read_only for call in calls)
         for call in calls:
@@ -123,7 +125,7 @@ class ToolTurn:
         self.log.record(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
-        """What came of a call that an earlier process had announced; None where it may run (again)."""
+        """The outcome of a call that an earlier process announced; None: it may run (again)."""
         intents = self.log.session.intents
         if call.id not in intents or call.name in _read_only_names(self.toolbox):
             return None
@@ -141,7 +143,7 @@ class ToolTurn:
             raise
 
     def _fitted(self, outputs: Sequence[ToolOutput]) -> Sequence[ToolOutput]:
-        """What would not fit into the context is cut before it is part of it."""
+        """The outputs, cut where they would not fit into the context."""
         fitted = all_fitted(outputs, self.room_tokens)
         if self.room_tokens is not None:
             self.room_tokens -= sum(map(output_size, fitted))

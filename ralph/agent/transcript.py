@@ -77,7 +77,7 @@ class Transcript:
         self._events.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
-        """What the model is sent while it is not known yet whether an answer to them will be accepted."""
+        """The conversation with notices, before it is known whether an answer to them will be accepted."""
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:
@@ -110,7 +110,7 @@ class Transcript:
             self._events.emit(UserMessageCommitted(message.content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
-        """What a fresh context would be."""
+        """The conversation that a fresh context would have."""
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:

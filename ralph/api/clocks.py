@@ -14,7 +14,7 @@ class ClockLimits(Struct, frozen=True):
     connect_s: float = 10.0
     """Name lookup, TCP and TLS together."""
     first_byte_s: float = 180.0
-    """From the open connection, sending included, to the first byte of the answer's body."""
+    """Seconds from the open connection, sending included, to the first byte of the answer's body."""
     bytes_idle_s: float = 90.0
     """Between two reads of the body. Pings count as bytes."""
     progress_idle_s: float = 300.0
@@ -30,7 +30,7 @@ class Deadline(Struct, frozen=True):
     clock: str
     at_s: float
     after_s: float
-    """The limit that will have been reached."""
+    """Seconds of the limit that will have been reached."""
 
 
 class ResponseClocks:
@@ -94,7 +94,7 @@ class CatchUp:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """Until when to wait for something; None: the clock has fired."""
+        """The time until which to wait for something; None: the clock has fired."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s

@@ -122,7 +122,9 @@ def _is_name(value: object) -> bool:
 
 
 def _check_strict(value: Any) -> None:
-    """As JSON has it: no NaN, no Infinity (also not as 1e999), no half characters. Raises ValueError."""
+    """Refuses values that JSON does not have: NaN, Infinity (also as 1e999), half characters. Raises
+    ValueError.
+    """
     # Two halves of a character in different escapes join here; a half alone could not reach a command.
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 

@@ -35,7 +35,7 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """None: the answer is no success, or not whole within the bounds."""
+    """The body of a success; None: the answer is none, or is not whole within the bounds."""
     is_success = False
     body = bytearray()
     # A wait prefers what is there to its deadline: a server that never stops sending would put it off for ever.

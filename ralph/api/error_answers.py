@@ -1,7 +1,7 @@
-"""What an answer says that is not the one we want: an HTTP error, or a 2xx that is no event stream.
+"""Reads answers that are not a message: an HTTP error, or a 2xx that is no event stream.
 
-It reads bodies whichever server wrote them: Anthropic's error object, OpenAI's, a proxy's page. Everything that
-leaves it is redacted.
+It reads bodies whichever server wrote them: Anthropic's error object, OpenAI's, a proxy's page. Everything
+that leaves it is redacted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[st
 
 
 def _error_fields(text: str) -> ErrorFields:
-    """What an error's body says; nothing where it is no JSON, or cut."""
+    """The fields of an error's body; empty if it is no JSON, or cut."""
     try:
         return error_fields(json.loads(text))
     except (ValueError, RecursionError):

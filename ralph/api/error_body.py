@@ -31,7 +31,7 @@ def stream_error(event: dict[str, Any]) -> AgentError:
 
 
 class ErrorFields(Struct, frozen=True):
-    """What an error object says, whichever server wrote it; None where it does not say so."""
+    """The fields of an error object, whichever server wrote it; None: not in it."""
 
     type: str | None = None
     code: str | None = None

@@ -137,7 +137,7 @@ class Exchange:
             self._mailbox.put(Failed(error))
 
     def _read_body(self, response: httpx.Response) -> None:
-        """To its end, unless the exchange is aborted or more follows a complete answer than can be called a rest."""
+        """Reads to the end, unless the exchange is aborted or too much follows a complete answer."""
         rest_bytes = 0
         for chunk in decoded_body(response):
             if self._unwanted.is_set():

@@ -94,7 +94,7 @@ def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:
-    """None: the authorities that everybody trusts."""
+    """A TLS context that trusts `ca_file`; None: the authorities that everybody trusts."""
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
     import certifi  # noqa: PLC0415 - 200 KB of certificates, not for plain http

@@ -33,9 +33,8 @@ _PROXY_STATUS = re.compile(r"^(\d{3})\b")
 def error_before_answer(
     error: Exception, host: str, redact: Callable[[str], str], *, has_answered: bool = False
 ) -> AgentError:
-    """What a failure before the headers were read means. `redact` cleans the library's sentence.
-
-    `has_answered`: the host is there, whatever a resolver says now.
+    """The error for a failure before the headers were read. `redact` cleans the library's sentence.
+    `has_answered`: the host exists, whatever a resolver says now.
     """
     detail = redact(str(error))
     if isinstance(error, httpx.ProxyError) and (refused := _PROXY_STATUS.match(str(error))):
@@ -55,7 +54,7 @@ def shortage_error(error: BaseException) -> Api:
 
 
 def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> AgentError:
-    """What a failure after a 2xx status line means: the answer was cut, or cannot be decoded at all."""
+    """The error for a failure after a 2xx status line: the answer was cut, or cannot be decoded at all."""
     detail = redact(str(error)) or type(error).__name__
     if isinstance(error, httpx.DecodingError):
         return StreamParse(f"the answer's content-encoding is broken: {detail}")

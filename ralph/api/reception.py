@@ -56,7 +56,7 @@ class Reception:
         host: str,
         answered: set[str],
     ) -> None:
-        """`answered`: the hosts that have answered before in this session; it grows by this one when it does."""
+        """`answered`: the hosts that have answered in this session; this one is added when it does."""
         self.exchange = exchange
         self._clocks = clocks
         self._clock = clock

@@ -58,7 +58,7 @@ class StreamAssembler:
 
     @property
     def streamed_tokens(self) -> int:
-        """At most so many tokens of the answer have come, whatever the server has counted by now."""
+        """An upper bound of the answer's tokens so far, whatever the server has counted by now."""
         return tokens_of_bytes(self._streamed_bytes)
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:

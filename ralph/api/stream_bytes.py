@@ -19,7 +19,7 @@ class StreamBytes:
         self._after_cr = False
 
     def clean(self, chunk: bytes) -> bytes:
-        """What of the stream is certain by now; may be empty."""
+        """The bytes of the stream that are certain by now; may be empty."""
         try:
             self._strict.decode(chunk)
         except UnicodeDecodeError:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Connecting(Struct, frozen=True):
-    """What all connections share. `redact` cleans every text that leaves them inside an error."""
+    """The parts that all connections share. `redact` cleans every text that leaves them inside an error."""
 
     ca_file: str | None
     limits: ClockLimits
@@ -47,7 +47,7 @@ class TargetClients:
         """Hosts that exist, whatever a resolver says for a while."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
-        """They have answered in this session before, to another process."""
+        """Notes hosts that answered an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:

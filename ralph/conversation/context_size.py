@@ -44,7 +44,7 @@ def is_over(estimate: int, window: int | None) -> bool:
 
 
 class SizeCount(Struct, frozen=True):
-    """What one server said of one request."""
+    """A server's count of one request."""
 
     counted: int
     """Tokens; since the answer, also what the answer holds beyond its bytes."""
@@ -60,10 +60,10 @@ class SizeCount(Struct, frozen=True):
 
 
 class ContextMeter(Struct, frozen=True):
-    """What was counted last, by model. Immutable; sizes are those of what the model itself is sent."""
+    """The last counts, by model. Immutable; each size is that of the messages as the model receives them."""
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
-    """In the order of counting, the newest last."""
+    """The counts in the order of counting, the newest last."""
     before: SizeCount | None = None
     """The last count of the context before this one: how many tokens its bytes were. None: there was none."""
 
@@ -91,13 +91,13 @@ class ContextMeter(Struct, frozen=True):
         return next(reversed(list(self.counts.values())), None)
 
     def at_most(self, model: str, size_now: int) -> int:
-        """What money depends on: only this model's own count makes it less than the bytes say."""
+        """An upper estimate, for money: only this model's own count makes it less than the bytes say."""
         own = self.counts.get(model)
         # Less than was counted is another context, of which nothing is known but its bytes.
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        """The same, but what has not been counted yet is believed to be much as what was."""
+        """An estimate in which uncounted messages are taken to resemble the counted ones."""
         if model in self.counts:
             return self.at_most(model, size_now)
         if self._newest is not None:

@@ -80,7 +80,8 @@ def read_lines(data: bytes) -> Reading:
 def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
     """The records up to the first line that is not as it was written, and what is wrong with that one.
 
-    For people who look, never for going on: a torn end is what a journal has while it is written, and is no damage.
+    For people who look, never for resuming: a torn end is what a journal has while it is written, and is no
+    damage.
     """
     *lines, tail = data.split(b"\n")
     if _NUL in tail or _is_whole(tail) or _is_whole(tail[:-1]):

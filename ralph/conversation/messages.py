@@ -58,7 +58,7 @@ class Message(Struct, frozen=True, dict=True, weakref=True):
     content: tuple[Block, ...]
     body: bytes
     author: Author | None = None
-    """Of an assistant message; None: not known."""
+    """The model that wrote an assistant message; None: not known."""
 
     @cached_property
     def size(self) -> int:
@@ -85,7 +85,7 @@ class RequestShape(Struct, frozen=True):
     system: str
     tools: tuple[ToolDefinition, ...]
     max_tokens: int | None = None
-    """None: the default, or the model's maximum where that is less."""
+    """The longest answer; None: the default, or the model's maximum if that is less."""
     effort: str | None = None
     thinking: str | None = None
     """The type of thinking to ask for; "none": do not speak of it; None: what the model is known to need."""
@@ -96,7 +96,7 @@ class RequestShape(Struct, frozen=True):
 
     @property
     def author(self) -> Author:
-        """Of what is answered to it."""
+        """The author of answers to this request."""
         return Author(self.model, self.endpoint)
 
     @property
@@ -108,7 +108,9 @@ class RequestShape(Struct, frozen=True):
     def with_wishes(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
-        """A recorded head as it is wished for by now. What is left to defaults stays as it was, to the byte."""
+        """A recorded head with the settings that are requested now. Settings left to defaults stay as
+        recorded, to the byte.
+        """
         recorded = json.loads(self.head() + b"}")
         wished = dict(recorded)
         facts = facts_of(self.model)
@@ -167,7 +169,7 @@ class Conversation(Struct, frozen=True):
     marks_cache: bool
     messages: tuple[Message, ...] = ()
     thinkers: frozenset[Author] = frozenset()
-    """Whose thinking is in it."""
+    """The models whose thinking is in it."""
     _packed: RequestBody = ()
     """The bodies of the first `_packed_messages` messages, a comma behind each."""
     _packed_messages: int = 0
@@ -209,18 +211,18 @@ class Conversation(Struct, frozen=True):
         )
 
     def under(self, shape: RequestShape) -> Conversation:
-        """The same messages behind another head."""
+        """A conversation with these messages and another head."""
         return replace(self, head=shape.head() + _OPENS_MESSAGES, marks_cache=is_claude(shape.model))
 
     def emptied(self) -> Conversation:
-        """The same head before any message."""
+        """A conversation with this head and no messages."""
         return Conversation(self.head, self.marks_cache)
 
     def is_under(self, shape: RequestShape) -> bool:
         return self.head == shape.head() + _OPENS_MESSAGES
 
     def amended(self, message: Message) -> Conversation:
-        """With `message` in the place of the last one, which nothing has answered yet."""
+        """The conversation with `message` instead of the last one, which nothing has answered yet."""
         amended = self.emptied()
         for kept in (*self.messages[:-1], message):
             amended = amended.plus(kept)

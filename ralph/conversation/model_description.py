@@ -1,4 +1,4 @@
-"""What a server says of a model it serves, and what that changes. Pure; numbers that no model has are not believed."""
+"""A server's description of its model, and what it changes. Pure; numbers that no model has are not believed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class ModelDescription(Struct, frozen=True):
 
 
 def description_of(document: object) -> ModelDescription | None:
-    """What the answer to `GET /v1/models/{id}` says. None: nothing that counts.
+    """The description in an answer to `GET /v1/models/{id}`; None: nothing usable.
 
-    `max_input_tokens`, "maximum input context window size" in Anthropic's words, is taken for the whole window. Where a
-    server means the prompt alone, that is too little by one answer: a context is compacted early and never overflows.
+    `max_input_tokens`, "maximum input context window size" in Anthropic's words, is taken for the whole
+    window. Where a server means the prompt alone, that is too little by one answer: a context is compacted
+    early and never overflows.
     """
     # In other shapes the same names mean other things: LiteLLM's `max_tokens` may be a window.
     if not isinstance(document, dict) or document.get("type") != "model":
@@ -35,7 +36,9 @@ def description_of(document: object) -> ModelDescription | None:
 
 
 def described(facts: ModelFacts | None, description: ModelDescription | None) -> ModelFacts:
-    """What is known of the model, the server's word on window and answer first. Prices are not its to name."""
+    """The known facts of a model, with window and longest answer as the server describes them. Prices are not
+    the server's to name.
+    """
     known = facts or ModelFacts(context_window=None, max_output=None, price=None)
     if description is None:
         return known

@@ -1,6 +1,7 @@
-"""What an answer means for the run: go on, and how, or end, and as what. Pure: state in, state out.
+"""The consequence of an answer: continue, and how, or end, and with which outcome. Pure: state in, state out.
 
-The table is section 2.6 of the Messages API reference, from the point of view of somebody who runs unattended.
+The table is section 2.6 of the Messages API reference, from the point of view of somebody who runs
+unattended.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ _SAYS_NOTHING = frozenset({"empty", "thinking_only"})
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 _PAUSES = frozenset({"pause_turn", "compaction"})
-"""The server stopped in the middle and goes on from its own answer. (`compaction` is a beta that ralph never asks for.)"""
+"""The server stopped in the middle and will continue from its own answer. (`compaction` is a beta that ralph
+never asks for.)
+"""
 _STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
 
 
 class TurnState(Struct, frozen=True):
-    """What earlier answers of the same turn left behind."""
+    """The state that earlier answers of one turn left behind."""
 
     said: str = ""
-    """Text of answers that were cut or paused; the next answer goes on from it."""
+    """Text of answers that were cut or paused; the next answer continues it."""
     continuations: int = 0
     pauses: int = 0
     failures: int = 0
@@ -61,7 +64,7 @@ class TurnState(Struct, frozen=True):
 
     @property
     def damaged(self) -> TurnState:
-        """Behind an answer that came damaged."""
+        """The state after an answer that came damaged."""
         return replace(self, failures=self.failures + 1, was_damaged=True)
 
     @property
@@ -77,7 +80,7 @@ class RunTools(Struct, frozen=True):
 
 
 class Continue(Struct, frozen=True):
-    """The answer was cut; ask the model to go on."""
+    """The answer was cut; ask the model to continue."""
 
 
 class Resend(Struct, frozen=True):
@@ -104,7 +107,7 @@ class GiveUp(Struct, frozen=True):
 class End(Struct, frozen=True):
     outcome: Outcome
     result: str | None
-    """What the model said last; None when that is nothing."""
+    """The model's last words; None: there are none."""
     error: str | None = None
     notice: str | None = None
 
@@ -113,7 +116,9 @@ Step = RunTools | Continue | Resend | AskAgain | MakeRoom | GiveUp | End
 
 
 def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
-    """`needs_report`: text alone does not end the task. The state is of the turn that the next answer belongs to."""
+    """The step after an answer. `needs_report`: text alone does not end the task. The new state is that of
+    the turn to which the next answer belongs.
+    """
     said = state.said + answer.text
 
     def end(outcome: Outcome, error: str | None, notice: str | None = None) -> tuple[TurnState, Step]:

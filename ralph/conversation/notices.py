@@ -1,4 +1,4 @@
-"""What ralph says to the model, word for word. `docs/turns.md` shows when; a test compares."""
+"""The sentences that ralph adds for the model, word for word. `docs/turns.md` shows when; a test compares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHAT_WAS_NO_USE = {
     "thinking_only": "your last answer held thinking only and was dropped.",
     "no_report": "plain text does not end this task and was dropped.",
 }
-"""By what was wrong with the answer. Calls that were of no use have results of their own that say so."""
+"""The words for each fault of an answer. Useless calls have results of their own that say so."""
 ACT_OR_ANSWER = "Call a tool, or give your final answer as text."
 ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done, call final_report."
 ANSWER_NOW = "Give your closing answer now, as text."
@@ -53,7 +53,7 @@ NEAR_LIMIT = (
 
 
 def final_turn(reason: str, *, needs_report: bool, turns: str) -> str:
-    """`turns`: how many the task may take, in words."""
+    """The notice of a final turn. `turns`: how many the task may take, in words."""
     why = WHY_FINAL[reason].format(turns=turns)
     return (FINAL_WITH_REPORT if needs_report else FINAL_WITHOUT_REPORT).format(why=why)
 

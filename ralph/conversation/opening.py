@@ -57,7 +57,7 @@ def directory_of(records: Sequence[Record]) -> str:
 
 
 def in_directory(session: Session, cwd: str) -> Session:
-    """The same, with heads of requests that say where it works now."""
+    """The session with heads of requests that name its present directory."""
 
     def moved(shape: RequestShape) -> RequestShape:
         head = shape.head().replace(_said(session.cwd), _said(cwd), 1)

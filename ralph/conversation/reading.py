@@ -44,7 +44,7 @@ class Reading:
 
 
 def readable_part(message: Message, reader: Author) -> Message | None:
-    """What of a message this model can read; None: nothing of it."""
+    """The part of a message that this model can read; None: nothing of it."""
     author = message.author
     if author is None or author == reader or not message.thinks:
         return message

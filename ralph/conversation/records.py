@@ -74,7 +74,7 @@ def target_entry(target: str, shape: RequestShape | None, cooling: Mapping[str, 
 
 
 def queued_entry(content: Iterable[Block]) -> Entry:
-    """What the user said while calls were pending: it follows their results."""
+    """The entry of a message that the user sent while calls were pending: it follows their results."""
     return "queued", {"content": list(content)}
 
 
@@ -88,16 +88,15 @@ def _asked(target: str, shape: RequestShape) -> dict[str, Any]:
 
 
 def user_entry(message: Message, *, amends: bool = False, task: int = 0) -> Entry:
-    """`amends`: it takes the place of the last user message, which nothing has answered yet.
-
-    `task`: how many of its last blocks are a prompt of the user's; 0: ralph itself speaks.
+    """The entry of a user message. `amends`: it replaces the last user message, which nothing has answered
+    yet. `task`: how many of its last blocks are the user's prompt; 0: ralph itself speaks.
     """
     fields: dict[str, Any] = {"content": list(message.content), "task": task}
     return "user", {**fields, "amends": True} if amends else fields
 
 
 def users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Of what begins a task, the words of the user: what ralph tells a model that goes on is no task."""
+    """The user's own words in a task's opening message, without ralph's notices."""
     return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
 
 
@@ -166,7 +165,9 @@ def ended_entry(ended: RunEnded) -> Entry:
 
 
 def delivery_entry(delivery: Delivery, ended: RunEnded) -> Entry:
-    """What became of the last result. `ended`: as the process ended, which may be by the delivery itself."""
+    """The entry of a result's delivery. `ended`: how the process ended, which the delivery itself may have
+    decided.
+    """
     fields: dict[str, Any] = {"state": delivery.value}
     if delivery is Delivery.FAILED:
         fields |= {"exit_code": ended.exit_code, "errors": list(ended.errors)}

@@ -43,7 +43,7 @@ class NewerFormatError(SessionError):
 
 
 class NoMessageError(SessionError):
-    """Its run was killed before it had anything to go on with."""
+    """Its run was killed before there was anything to resume."""
 
 
 def refuse_newer(opening: Mapping[str, Any]) -> None:
@@ -58,25 +58,25 @@ NO_SHAPE = RequestShape("", "", ())
 
 
 class Session(Struct, frozen=True):
-    """What the records so far say. Empty: nothing was recorded."""
+    """The state to which the records so far lead. Empty: nothing was recorded."""
 
     id: str = ""
     cwd: str = ""
     created_at: str = ""
     shape: RequestShape = NO_SHAPE
-    """Of the target that answered last: its model, and the head of its requests."""
+    """The model and the head of requests of the target that answered last."""
     conversation: Conversation = Conversation(b"", marks_cache=False)
     """All committed messages, under that head; `reading` tells what of them that model is sent."""
     reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
-    """What of the conversation is sent to that target."""
+    """The part of the conversation that this target is sent."""
     answer: Answer | None = None
     """The last message, where the model has it and nothing has followed it yet."""
     results: Mapping[str, ToolResult] = field(default_factory=dict)
-    """Of that answer's calls, those that have one."""
+    """The results that calls of that answer already have."""
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
-    """Of that answer's calls, those that were about to run."""
+    """The calls of that answer that were about to run."""
     turn_state: TurnState = field(default_factory=TurnState)
-    """What answers before that one, or before the next one, left behind."""
+    """The state left by answers before that one, or before the next one."""
     ended: Mapping[str, Any] | None = None
     """How the last run ended, and nothing has followed; None: it was killed, or is still running."""
     is_delivered: bool = True
@@ -88,17 +88,17 @@ class Session(Struct, frozen=True):
     first: str = ""
     """The name of the last run's first target."""
     shapes: Mapping[str, RequestShape] = field(default_factory=dict)
-    """What each target was sent, by name, in the last run that asked it."""
+    """The head that each target was sent, by name, in the last run that asked it."""
     cooling: Mapping[str, str] = field(default_factory=dict)
-    """Of the last run: whose cooldown ends when, RFC 3339."""
+    """When the cooldown of each target ends, as the last run recorded it (RFC 3339)."""
     queued: tuple[Block, ...] = ()
-    """What the user said while calls were pending, and the model has not been told yet."""
+    """Messages that the user sent while calls were pending, and the model has not received yet."""
     writable: tuple[str, ...] = ()
-    """What file tools might change in the last run, besides the working directory."""
+    """Directories besides the working directory in which the last run's file tools could write."""
     tasks: tuple[tuple[Block, ...], ...] = ()
     """Every prompt of the user's, in order."""
     changed_files: tuple[str, ...] = ()
-    """By file tools, in the order of their first change."""
+    """The files that file tools changed, in the order of their first change."""
     report: Mapping[str, Any] | None = None
     """The arguments of a final report that was accepted, where nothing has followed it."""
     is_afresh: bool = False
@@ -106,15 +106,15 @@ class Session(Struct, frozen=True):
     summary: str = ""
     """The model's, of what came before this context."""
     meter: ContextMeter = field(default_factory=ContextMeter)
-    """What servers have counted in this context."""
+    """The counts of servers in this context."""
     answered: frozenset[str] = frozenset()
     """Base URLs of the endpoints that have answered, with an error at least."""
     seen: Mapping[str, str] = field(default_factory=dict)
-    """By path, the content that the model saw last, as `ToolOutput.seen` says it."""
+    """The content that the model last knew of each path, as `ToolOutput.seen` has it."""
 
     @property
     def is_completed(self) -> bool:
-        """Nothing is pending, not even the delivery of the answer: going on needs a prompt."""
+        """Nothing is pending, not even the delivery of the answer: a resume needs a prompt."""
         return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued
 
     @property
@@ -127,7 +127,7 @@ class Session(Struct, frozen=True):
 
     @property
     def offered_tools(self) -> frozenset[str]:
-        """By name, in the requests to the last run's first target."""
+        """The names of the tools in the requests to the last run's first target."""
         return frozenset(tool["name"] for tool in self._offered())
 
     def offered_tool(self, name: str) -> ToolDefinition | None:
@@ -364,9 +364,8 @@ def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
 
 
 def _opening_of(fields: Mapping[str, Any], old: Sequence[Block]) -> tuple[Block, ...]:
-    """Of a `user` record, what begins a task. `old`: the message whose place it takes.
-
-    Formats before 3 do not tell: it is what is new, and neither a result nor in the middle of an answer.
+    """The part of a `user` record that begins a task. `old`: the message that it replaces. Formats before 3
+    do not mark it: there it is new content that is no result and not in the middle of an answer.
     """
     content: list[Block] = fields["content"]
     if "task" in fields:

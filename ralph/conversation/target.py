@@ -24,11 +24,11 @@ THINKING_CHOICES = ("adaptive", "between_tools", "disabled", "none")
 
 class Target(Struct, frozen=True):
     name: str
-    """What settings, events and people call it."""
+    """The name in settings, events and messages to people."""
     model: str
     """The model's id; aliases are resolved."""
     base_url: str
-    """Without a closing `/` or `/v1`."""
+    """The address without a closing `/` or `/v1`."""
     credentials: tuple[Credential, ...] = ()
     """Its keys, in the order they are tried; empty: requests carry none."""
     headers: Headers = NO_HEADERS
@@ -41,7 +41,7 @@ class Target(Struct, frozen=True):
     thinking: str | None = None
     """One of THINKING_CHOICES; "none": the request does not speak of it; None: what is known of the model."""
     price: Price | None = None
-    """None: what is known of the model."""
+    """The price that the user gave; None: the known price of the model."""
     description: ModelDescription | None = None
     """The server's own word on the model; None: it has said nothing."""
     is_described: bool = False
@@ -54,13 +54,17 @@ class Target(Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be shown: its keys, and its headers that look like one. Empty: it is asked without a key."""
+        """The texts that must never be shown: its keys, and headers that look like one. Empty: it needs no
+        key.
+        """
         keys = (credential.secret for credential in self.credentials)
         return tuple(dict.fromkeys((*keys, *secret_header_values(self.headers.plain))))
 
     @property
     def facts(self) -> ModelFacts | None:
-        """What is known of the model: the user's own words first, then the server's. None: nothing is."""
+        """The known facts of the model: the user's own settings first, then the server's description; None:
+        there are none.
+        """
         known = facts_of(self.model)
         if self.description is not None:
             known = described(known, self.description)

@@ -51,7 +51,7 @@ LONGEST_S = 300
 
 
 class _Stopped(BaseException):
-    """By a signal that came while no command of ralph's was there to hear it."""
+    """Stopped by a signal that came while no command of ralph's was there to receive it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()

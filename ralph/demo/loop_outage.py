@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ralph.loop.store import LoopStore
 
 BEGINS = (2, 1)
-"""In this iteration, after so many answers, the API is overloaded."""
+"""The iteration, and the number of answers in it, after which the API is overloaded."""
 _GONE_AFTER = 1
-"""So many processes that ended with 75."""
+"""The server is gone after so many processes have ended with 75."""
 _BACK_AFTER = 2
 
 # An iteration takes ten times as long to start: it is never asked in between.
@@ -35,7 +35,7 @@ class LoopOutage:
     def __init__(self, store: LoopStore, *, has_git: bool) -> None:
         self.ended_runs = 0
         self.waited_s = 0.0
-        """Of waits that were waited to their end."""
+        """Seconds of completed waits."""
         self._store = store
         self._has_git = has_git
         self._servers: list[MockApi] = []

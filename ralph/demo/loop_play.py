@@ -160,7 +160,7 @@ def _plan(play: _Play, config_file: Path) -> LoopPlan:
 
 
 def _command(plan: LoopPlan) -> str:
-    """As it would be typed."""
+    """The command as a user would type it."""
     commit = " --commit" if plan.commits else ""
     return (
         f"ralph loop -f {_PROMPT}{commit} --max-iterations {plan.limits.max_iterations} \\\n"
@@ -179,7 +179,7 @@ def _settings(play: _Play, base_url: str) -> str:
 
 
 def _listed(waits_s: Iterable[float]) -> str:
-    """As TOML, never with an exponent, and never 0, which is no wait."""
+    """The waits as a TOML list: no exponents, and no 0, which would not be a wait."""
     shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
     return f"[{', '.join(shown)}]"
 

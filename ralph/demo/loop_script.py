@@ -24,7 +24,7 @@ _FAILING_TEST = re.compile(r"^(?:FAIL|ERROR): (test_\w+)", re.MULTILINE)
 
 
 class Repair(Struct, frozen=True):
-    """What the model does about one failing test."""
+    """The model's actions for one failing test."""
 
     diagnosis: str
     old: str

@@ -38,7 +38,7 @@ class DemoScript(Struct, frozen=True):
 
     has_git: bool
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """What happens to a request instead of its answer, or to the answer, by the request's number from 0."""
+    """The fault of a request, or of its answer, by the request's number from 0."""
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])
@@ -113,7 +113,7 @@ def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def said_that_tests_pass(result: dict[str, Any]) -> bool:
-    """`result`: of a tool that ran them."""
+    """True if the result of running the tests says that they pass."""
     return not result.get("is_error") and _PASSED in str(result.get("content"))
 
 

@@ -28,13 +28,13 @@ class Stage(Struct, frozen=True):
     """A scenario whose servers are up."""
 
     about: str
-    """What is scripted here and what is real."""
+    """A text that says which parts are scripted and which are real."""
     servers: list[MockApi]
     """All of them, those that are down again too."""
     speed: float
     """The retry policy's waits are divided by it."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """As flags, under their settings' names."""
+    """Settings by name, given to ralph as flags."""
     config_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the run's."""

@@ -1,4 +1,6 @@
-"""What the demo's run came to, counted from its events. It judges nothing: whether the tests pass is told to it."""
+"""The totals of the demo's run, counted from its events. It does not judge: whether the tests pass is told to
+it.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _is_kept(name: str) -> bool:
 
 
 def make_project(template: str, project: Path, environment: dict[str, str]) -> None:
-    """`template`: a directory of this package. A git repository where there is git."""
+    """Makes the project, as a git repository if git is there. `template`: a directory of this package."""
     with as_file(files("ralph.demo") / template) as source:
         shutil.copytree(source, project, ignore=shutil.ignore_patterns("__pycache__"))
     (project / ".gitignore").write_text("__pycache__/\n")
@@ -83,7 +83,7 @@ def make_project(template: str, project: Path, environment: dict[str, str]) -> N
 
 
 def tests_pass(project: Path, environment: dict[str, str]) -> bool:
-    """They are run for it."""
+    """Runs the project's tests."""
     ran = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"],
         cwd=project,

@@ -1,1 +1,3 @@
-"""What the outer loop touches: the checkout, the iterations' processes, the check, its record and its lock."""
+"""`ralph loop`: iterations, rules, state, the check; `git/` the checkout, `process/` an iteration as a
+process.
+"""

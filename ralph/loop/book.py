@@ -17,7 +17,7 @@ class LoopBook:
     def __init__(self, state: LoopState, record: LoopRecord, people: LoopVoice, clock: Clock) -> None:
         self.state = state
         self.taken_over_at = state.updated_at
-        """When the process before this one recorded something last."""
+        """The time at which the previous process recorded something last."""
         self._record = record
         self._people = people
         self._clock = clock
@@ -37,7 +37,7 @@ class LoopBook:
         self._record.save(self.state)
 
     def save_current(self, **changes: object) -> None:
-        """Of the iteration under way. Raises OSError."""
+        """Saves the record of the iteration under way. Raises OSError."""
         self.save(current=replace(self.current, **changes))
 
     def note(self, text: str) -> None:

@@ -37,7 +37,9 @@ class CheckLog:
         longest_bytes: int,
         most_bytes: int = MOST_LOG_BYTES,
     ) -> None:
-        """`folder`: the loop's own. `longest_bytes`: of a credential, as `redact` knows them."""
+        """`folder`: the loop's own. `longest_bytes`: the length of the longest credential that `redact`
+        knows.
+        """
         self._redact = redact
         self._redaction = StreamRedaction(redact, longest_bytes)
         self._room_bytes = self._most_bytes = most_bytes
@@ -56,7 +58,9 @@ class CheckLog:
         self._close_file()
 
     def tail(self, note: str = "") -> str:
-        """At most `TAIL_BYTES`, `note` at its end included, from the beginning of a line where lines are not too long."""
+        """At most `TAIL_BYTES` of the end, `note` included, from the beginning of a line unless lines are too
+        long.
+        """
         data = bytes(self._end)
         if self._has_lost_its_beginning:
             data = data[data.find(b"\n", 0, len(data) // 2) + 1 :]

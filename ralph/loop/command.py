@@ -222,7 +222,7 @@ class LoopCommand:
         return replace(state, plan=replace(state.plan, prompt=prompt))
 
     def _with_prompt(self, state: LoopState, settings: Settings) -> LoopState:
-        """Also whoever pipes it in may take for ever: the loop's time limit counts from here on."""
+        """Adds the prompt. A pipe may take for ever: the loop's time limit counts from here on."""
         wish, max_time_s = self._options.prompt_wish, state.plan.limits.max_time_s
         if wish is None:
             return state
@@ -251,7 +251,7 @@ class LoopCommand:
         return Redactor(known_secrets(self._environment, settings.secrets))
 
     def _scrubbed(self, settings: Settings) -> dict[str, str]:
-        """What the check and git may see: no more than a command of the agent."""
+        """The environment of the check and of git: no more than a command of the agent gets."""
         secrets = known_secrets(self._environment, settings.secrets)
         return child_environment(self._environment, settings.tools.pass_env, secrets, settings.key_variables)
 
@@ -308,7 +308,9 @@ class LoopCommand:
     def _refuse_what_is_not_as_it_was(
         self, record: FileRecord, plan: LoopPlan, checkout: GitCheckout | PlainDirectory
     ) -> None:
-        """What a record asks for is run with the user's key, and pushes follow what git said when the loop began."""
+        """Refuses to continue a loop whose record or git settings have changed: a record is run with the
+        user's key, and pushes follow the settings of the loop's beginning.
+        """
         if checkout.tracks(record.path):
             why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
             raise CannotBeginError(Outcome.CONFIG, why)
@@ -324,7 +326,7 @@ class LoopCommand:
     def _new_record(
         self, store: LoopStore, plan: LoopPlan, checkout: GitCheckout | PlainDirectory
     ) -> FileRecord:
-        """What the last loop left must not end this one, and is named where that was not over."""
+        """Begins a new record. Leftovers of the last loop must not end this one; an unfinished loop is named."""
         try:
             if plan.until is None:
                 StopFileBelow(self._directory).remove()
@@ -403,7 +405,7 @@ class LoopCommand:
         )
 
     def _tell_end(self, state: LoopState | None, end: LoopEnd) -> None:
-        """`state`: None where nothing was begun."""
+        """Tells how the loop ended. `state`: None if nothing was begun."""
         if state is not None:
             way_on = words.way_on(state, end)
             about_input = self._silent_input.in_the_end if self._silent_input is not None else ()

@@ -1,7 +1,8 @@
-"""`ralph loop`: the same task, a fresh context and a fresh process, again and again, until a fact says that it is over.
+"""`ralph loop`: the same task, a fresh context and a fresh process, again and again, until a fact says that
+it is over.
 
-It decides nothing itself (`loop/rules.py` does) and believes no text: exit codes, git and the check count. Each
-step is recorded before it is begun, so that a loop that was killed goes on where it was.
+It decides nothing itself (`loop/rules.py` does) and believes no text: exit codes, git and the check count.
+Each step is recorded before it is begun, so that a killed loop can be resumed where it stopped.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class OuterLoop:
         return self._book.state
 
     def run(self) -> LoopEnd:
-        """To its end, which is recorded. Raises nothing for what it meets."""
+        """Runs the loop to its end, which is recorded. Raises nothing for the failures it meets."""
         try:
             end = self._work()
         except Interrupted as stop:
@@ -100,7 +101,7 @@ class OuterLoop:
         return end_after(self.state, iteration.granted, result.limit, has_stop_file=has_stop_file)
 
     def _finish(self, before: Snapshot, result: IterationResult) -> None:
-        """What it came to is saved, checked and recorded."""
+        """Saves, checks and records the iteration's work."""
         self._book.save_current(phase=Phase.SAVING)
         after = self._world.checkout.snapshot()
         changes = self._world.checkout.changes(before, after)
@@ -139,7 +140,7 @@ class OuterLoop:
         self._world.people.iteration_ended(self.state)
 
     def _commit(self, outcome: Outcome) -> bool:
-        """What it left uncommitted. False: there was nothing to commit, or it could not be."""
+        """Commits the iteration's uncommitted work. False: there was nothing to commit, or the commit failed."""
         if not self.state.plan.commits:
             return False
         current = self._book.current
@@ -174,7 +175,7 @@ class OuterLoop:
     # --- the check
 
     def _look_first(self) -> LoopEnd | None:
-        """Whether there is anything to do, before anything is spent; also when a loop goes on."""
+        """Decides whether there is anything to do, before anything is spent; also when a loop is resumed."""
         plan, state = self.state.plan, self.state
         if state.current is not None and unseen_end(self._book, self._world) is not None:
             return None  # it is counted first, and checked then
@@ -190,7 +191,7 @@ class OuterLoop:
         return end_at_first_look(self.state, result)
 
     def _run_check(self) -> CheckResult | None:
-        """None: there is no check."""
+        """The result of the check; None: there is no check."""
         if self._world.check is None:
             return None
         if self.state.current is not None:
@@ -214,7 +215,7 @@ class OuterLoop:
             self._world.people.warn(f"the end is not recorded: {_reason(error)}")
 
     def _save_cut_off(self, end: LoopEnd) -> None:
-        """What an iteration that goes on later has done so far: nobody may come back to this machine."""
+        """Commits and pushes the work of an interrupted iteration: nobody may come back to this machine."""
         current, plan = self.state.current, self.state.plan
         if current is None or not (plan.commits or plan.pushes):
             return
@@ -228,7 +229,7 @@ class OuterLoop:
 
 
 def _reason(error: CheckoutError | OSError) -> str:
-    """Without the number that Python puts before what the system says."""
+    """The error's text without the number that Python puts before it."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -33,11 +33,11 @@ class Iteration:
         self._world = world
         self._patience = patience
         self._prompt: str | None = None
-        """None: its session is resumed."""
+        """The prompt of a fresh session; None: the session is resumed."""
         self.before = Snapshot("")
         """The checkout as it was when the iteration began."""
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
-        """What its last process might use."""
+        """The share that its last process could use."""
 
     def begin(self) -> None:
         """Recorded before its process starts. Raises CheckoutError, OSError and `Interrupted`."""
@@ -74,7 +74,9 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _rest_of_wait_s(self) -> float:
-        """Of one that was broken off. No more than it was then, whatever the wall clock has done since."""
+        """Seconds that remain of an interrupted wait: never more than remained then, whatever the wall clock
+        has done since.
+        """
         state = self._book.state
         if state.current is None or state.current.waits_until is None:
             return 0.0
@@ -84,7 +86,9 @@ class Iteration:
         return min(was_s, rest_s, self._patience.left_s())
 
     def run(self) -> IterationResult | LoopEnd:
-        """Until it ends by something else than a setback. Raises OSError and `Interrupted`."""
+        """Runs the iteration until it ends by something else than a setback. Raises OSError and
+        `Interrupted`.
+        """
         while True:
             self.granted = share(self._book.state, self._world.own_limits, self._book.elapsed_s())
             result = self._with_earlier(self._unseen_end() or self._world.iterations.run(self._order()))
@@ -101,9 +105,8 @@ class Iteration:
             self._take_up_again(wait)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
-        """What follows from one setback more, and how many of its kind there were in a row.
-
-        A kill does not make an outage shorter: both in turn must come to an end.
+        """The consequence of one more setback, and how many of its kind came in a row. A kill does not
+        shorten an outage: a mix of both must end too.
         """
         current, schedule, left_s = self._book.current, self._world.schedule, self._patience.left_s()
         if setback is Setback.KILL:
@@ -129,7 +132,7 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _with_earlier(self, result: IterationResult) -> IterationResult:
-        """What the iteration took, and not its last session alone."""
+        """The result with the turns and cost of the whole iteration, not only of its last session."""
         current = self._book.current
         cost = None
         if result.cost_usd is not None and current.earlier_cost_usd is not None:
@@ -166,7 +169,7 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
 
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
-    """Of the current session, where it ended while nobody looked: the loop was killed in the moment after."""
+    """The end of the current session that nobody read, because the loop was killed just after it."""
     seen = world.iterations.seen(book.current.session_id)
     ended = seen.ended if seen is not None else None
     return ended if ended is not None and is_counted(ended.outcome) else None

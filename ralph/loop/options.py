@@ -1,4 +1,4 @@
-"""What the command line said about an outer loop, as values."""
+"""The options of an outer loop, as values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ralph.loop.values import LoopLimits, LoopPlan
 
 
 class PromptWish(Struct, frozen=True):
-    """What the command line said about the prompt; with neither it is on standard input."""
+    """The prompt that the command line names; with neither field it is on standard input."""
 
     argument: str | None = None
     file: str | None = None

@@ -46,16 +46,16 @@ class Patience:
         self._is_over = False
 
     def end(self) -> None:
-        """From now on a shortage is an OSError like any other: the loop is at its end."""
+        """From now on a shortage is an OSError like any other: the loop is ending."""
         self._is_over = True
 
     def left_s(self) -> float:
-        """Of the loop's time."""
+        """Seconds that remain of the loop's time."""
         limit_s = self._book.state.plan.limits.max_time_s
         return math.inf if limit_s is None else limit_s - self._book.elapsed_s()
 
     def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:
-        """`number`: how many setbacks of that kind in a row. Raises OSError and `Interrupted`."""
+        """Waits. `number`: the count of setbacks of that kind in a row. Raises OSError and `Interrupted`."""
         until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
         self._world.people.waits(self._book.state, wait, until, setback, number)
         current = self._book.state.current if is_recorded else None

@@ -67,7 +67,7 @@ class Iterations(Protocol):
         ...
 
     def seen(self, session_id: str) -> SessionSeen | None:
-        """What became of a session that this process did not follow; None: it was never begun."""
+        """The session of an iteration that this process did not follow; None: it was never begun."""
         ...
 
 
@@ -89,12 +89,12 @@ class StopFile(Protocol):
 
 class LoopRecord(Protocol):
     def save(self, state: LoopState) -> None:
-        """Whole or not at all. Raises OSError."""
+        """Saves the state, whole or not at all. Raises OSError."""
         ...
 
 
 class LoopVoice(Protocol):
-    """What people see of the loop, as it happens."""
+    """Tells people what the loop does, as it happens."""
 
     def checked_first(self, result: CheckResult) -> None:
         """The check was run before any iteration."""
@@ -105,19 +105,23 @@ class LoopVoice(Protocol):
         ...
 
     def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
-        """The current iteration, which an earlier process has begun. `is_anew`: of it nothing was kept."""
+        """Reports that the current iteration of an earlier process is resumed. `is_anew`: nothing of it was
+        kept.
+        """
         ...
 
     def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
-        """Before the current iteration, or a step of the loop, is tried again. `number`: of such setbacks in a row."""
+        """Announces a wait before the current iteration, or a step of the loop, is tried again. `number`: the
+        count of such setbacks in a row.
+        """
         ...
 
     def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
-        """By the current iteration. None: on no branch."""
+        """Reports that the current iteration changed the branch. None: on no branch."""
         ...
 
     def git_changed(self, state: LoopState, names: Sequence[str]) -> None:
-        """By the current iteration: settings and hooks that git follows here."""
+        """Reports that the current iteration changed settings and hooks that git follows here."""
         ...
 
     def pushed(self, commits: int) -> None: ...
@@ -134,12 +138,12 @@ class LoopVoice(Protocol):
 
 
 class LoopWorld(Struct, frozen=True):
-    """What a loop works with."""
+    """Everything that a loop works with."""
 
     checkout: Checkout
     iterations: Iterations
     check: Check | None
-    """None: no `--until`."""
+    """The check of `--until`; None: there is none."""
     stop_file: StopFile
     record: LoopRecord
     people: LoopVoice
@@ -148,7 +152,7 @@ class LoopWorld(Struct, frozen=True):
     read_prompt: Callable[[], str]
     """The user's prompt as it stands now. Raises OSError."""
     own_limits: LimitSettings
-    """Of each iteration, by the settings."""
+    """The limits that the settings give each iteration."""
     schedule: LoopSettings
     late_input: Callable[[], str | None]
     """Why nothing may be begun: data came on standard input after it had been left alone. None: none came."""

@@ -1,6 +1,6 @@
-"""What an iteration is told before the user's prompt: facts that its fresh context cannot know. Pure.
+"""The text in front of the user's prompt in an iteration: facts that its fresh context cannot know. Pure.
 
-docs/loop.md shows these texts word for word.
+docs/loop-reference.md shows these texts word for word.
 """
 
 from __future__ import annotations

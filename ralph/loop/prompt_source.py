@@ -29,7 +29,7 @@ _NO_STDIN = -1
 
 class PromptSource(Struct, frozen=True):
     text: str | None
-    """None: it stands in `file`."""
+    """The prompt itself; None: it stands in `file`."""
     file: str | None
     notices: tuple[str, ...] = ()
     """For people."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "loop.json"
 PINS_FILE = "git.json"
-"""What `GitCheckout.pins_text` said when the loop began."""
+"""The text of `GitCheckout.pins_text` when the loop began."""
 # A record of thousands of iterations has a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
 _PRIVATE = 0o600
@@ -43,7 +43,7 @@ class FileRecord:
         self._has_saved = False
 
     def save(self, state: LoopState) -> None:
-        """Whole or not at all. Raises OSError."""
+        """Saves the state, whole or not at all. Raises OSError."""
         if not self._has_saved:
             remove_leftovers(self.folder)
         write_private(self.folder, RECORD_FILE, state_text(state).encode())
@@ -68,7 +68,7 @@ class FileRecord:
         write_private(self.folder, PINS_FILE, text.encode())
 
     def pins(self) -> str | None:
-        """None: the loop has none. Raises RecordError."""
+        """The pinned settings; None: the loop has none. Raises RecordError."""
         path = self.folder / PINS_FILE
         try:
             return read_regular_file(path, _MOST_BYTES).decode()
@@ -86,7 +86,9 @@ class FileRecord:
 
 
 def write_private(folder: Path, name: str, data: bytes) -> Path:
-    """Whole or not at all, for the user alone; a folder that somebody removed is made again. Raises OSError."""
+    """Writes a file whole or not at all, for the user alone; a folder that somebody removed is made again.
+    Raises OSError.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     try:

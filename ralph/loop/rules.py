@@ -1,6 +1,5 @@
-"""What the outer loop does next: when it ends, what an iteration may use, how long an outage is waited for.
-
-Pure. It goes by exit codes, snapshots and the check's exit code; what anybody says decides nothing.
+"""The rules of the outer loop: when it ends, what an iteration may use, how long it waits in an outage. Pure.
+It looks at exit codes, snapshots and the check's exit code; no text decides anything.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SHORTEST_WAIT_S = 1.0
 """Whatever a server names: less than this is no wait."""
 
 MOST_KILLS = 2
-"""In a row, from which an iteration is taken up again."""
+"""The most kills in a row after which an iteration is still resumed."""
 
 CHECK_GRACE_S = 10.0
 """A check is given so much more than the last one took, though the loop's time is over: done is done."""
@@ -45,13 +44,13 @@ ENDS_THE_LOOP = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""What another iteration would meet again, and what a person asked for."""
+"""Outcomes that the next iteration would meet again, or that a person asked for."""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
 
 class Share(Struct, frozen=True):
-    """What one `ralph run` process may use. None: no limit."""
+    """The limits of one `ralph run` process. None: no limit."""
 
     budget_usd: float | None
     time_s: float | None
@@ -61,14 +60,13 @@ class Share(Struct, frozen=True):
 
 
 def is_counted(outcome: Outcome) -> bool:
-    """Whether a run that ended so was an iteration. An outage was none: its session goes on."""
+    """Whether a run with this end was an iteration. After an outage it was not: its session is resumed."""
     return outcome not in ENDS_THE_LOOP and outcome is not Outcome.API_UNAVAILABLE
 
 
 def reserve_s(state: LoopState) -> float:
-    """Of the loop's time, what is kept back for the check after an iteration: as long as the last one took.
-
-    Never more than half of what is left.
+    """Seconds of the loop's time to keep for the check after an iteration: as long as the last check took, at
+    most half of the remaining time.
     """
     return 0.0 if state.last_check is None else state.last_check.duration_s
 
@@ -87,7 +85,7 @@ def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
 
 
 def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
-    """What is left of the loop's limits, and no more than `own`, an iteration's limits by the settings."""
+    """The rest of the loop's limits, but no more than `own`, an iteration's limits by the settings."""
     limits = state.plan.limits
     left_usd = None if limits.max_budget_usd is None else limits.max_budget_usd - (state.spent_usd or 0.0)
     left_s = None
@@ -111,7 +109,7 @@ def _least(one: float | None, other: float | None) -> float | None:
 
 
 def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
-    """None: the loop goes on after it."""
+    """The end of the loop that this result brings; None: the next iteration begins."""
     if result.stopped_by is not None:
         return LoopEnd(
             Outcome.INTERRUPTED,
@@ -135,7 +133,8 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """After the outage of this `number` in a row, from 1, and `slept_s` of waiting for those before it.
+    """The wait after the outage of this `number` in a row, from 1, and `slept_s` of waiting for those before
+    it.
 
     A time that the server named is waited; once that did not help, the schedule is the least.
     """
@@ -160,7 +159,9 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """After the kill of this `number` in a row, from 1. What took the memory may be gone in a moment."""
+    """The wait after the kill of this `number` in a row, from 1. Whatever took the memory may be gone in a
+    moment.
+    """
     if number > MOST_KILLS:
         return GiveUp(f"{reason}, {number} times in a row")
     wait = Wait(_scheduled_s(number, schedule))
@@ -184,7 +185,7 @@ def check_limit_s(state: LoopState, elapsed_s: float) -> float:
 
 
 def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
-    """After the check that comes before anything is begun, or resumed. None: there is something to do."""
+    """The end by the check that comes before anything is begun, or resumed. None: there is something to do."""
     was_begun = bool(state.iterations) or state.current is not None
     if result.why_not_run is not None and not was_begun:
         # A check that nobody can run would have every iteration paid for. Later it is the work that may have broken it.
@@ -209,7 +210,7 @@ def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> in
 
 
 def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_file: bool) -> LoopEnd | None:
-    """After the iteration that was recorded last. `limit`: which one ended it, as in its result."""
+    """The end after the iteration that was recorded last. `limit`: the one that ended it, as in its result."""
     last = state.last
     assert last is not None  # noqa: S101 - it is asked after an iteration
     if state.plan.until is not None:

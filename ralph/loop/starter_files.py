@@ -38,7 +38,7 @@ def write_starters(directory: Path) -> Iterator[Starter]:
 
 
 def _write_new(directory: Path, name: str, text: bytes) -> str | None:
-    """Why not; None: it is written."""
+    """Writes a new file. Returns why it was not written; None: it was."""
     path = directory / name
     if path.parent != directory:
         if path.parent.is_symlink():  # what it leads to is no part of this directory

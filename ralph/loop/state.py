@@ -21,7 +21,7 @@ FORMAT = 1
 MOST_FILES_KEPT = 20
 """Names of changed files in a record; their number is kept as well."""
 MOST_DIGESTS_KEPT = 1000
-"""Of a snapshot."""
+"""The most file digests that one snapshot keeps."""
 
 
 class Phase(enum.Enum):
@@ -37,7 +37,7 @@ class IterationRecord(Struct, frozen=True):
     """One iteration that counts."""
 
     number: int
-    """From 1."""
+    """Counted from 1."""
     session_id: str
     outcome: Outcome
     exit_code: int
@@ -46,13 +46,13 @@ class IterationRecord(Struct, frozen=True):
     duration_s: float
     """Waits for the API and the check included."""
     commits: int
-    """That of `--commit` included."""
+    """Commits, that of `--commit` included."""
     files: tuple[str, ...]
     """At most `MOST_FILES_KEPT`."""
     file_count: int
     made_progress: bool
     check: str | None
-    """In a word or two; None: there is none, or it was not run."""
+    """The check's result in a word or two; None: there is none, or it was not run."""
     has_loop_commit: bool = False
     """`--commit` committed what it had left."""
     reason: str = ""
@@ -70,21 +70,21 @@ class CurrentIteration(Struct, frozen=True):
     started_at: str
     """ISO 8601, UTC."""
     elapsed_s: float
-    """Of the loop, when it began."""
+    """The loop's elapsed time when the iteration began."""
     head: str
     digest: str
-    """Of the checkout, when it began."""
+    """The digest of the checkout when the iteration began."""
     files: tuple[FileDigest, ...] | None = None
-    """Likewise; None: they were too many."""
+    """The files when the iteration began; None: they were too many."""
     branch: str | None = None
-    """Likewise; None: on no branch, or no git."""
+    """The branch when the iteration began; None: on no branch, or no git."""
     phase: Phase = Phase.WORKING
     outages: int = 0
     """Ends by exit 75 in a row."""
     slept_s: float = 0.0
-    """What they were waited for."""
+    """Seconds of waiting for these setbacks."""
     kills: int = 0
-    """Of it, by somebody else, in a row."""
+    """How many times in a row something else killed the iteration."""
     waits_until: str | None = None
     """ISO 8601, UTC; None: nothing is waited for."""
     turns: int = 0
@@ -92,11 +92,13 @@ class CurrentIteration(Struct, frozen=True):
     """So far."""
     earlier_turns: int = 0
     earlier_cost_usd: float | None = 0.0
-    """Likewise of a session that was given up for this one."""
+    """The cost of a session that was given up for this one."""
     commits: int = 0
     """Counted when it was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
-    """Of settings and hooks of git's, by name, when it began; None: there is no git, or they were too many."""
+    """Digests of git's settings and hooks when the iteration began, by name; None: there is no git, or they
+    were too many.
+    """
 
 
 class LoopState(Struct, frozen=True):
@@ -104,21 +106,21 @@ class LoopState(Struct, frozen=True):
     started_at: str
     """ISO 8601, UTC."""
     pid: int
-    """Of the process that works, or worked, on it."""
+    """The process that works, or worked, on the loop."""
     updated_at: str = ""
     elapsed_s: float = 0.0
-    """Of all processes that worked on it, until `updated_at`."""
+    """Seconds that all processes worked on the loop, until `updated_at`."""
     iterations: tuple[IterationRecord, ...] = ()
     idle: int = 0
     """Iterations in a row without progress."""
     first_check: CheckResult | None = None
-    """Before any iteration: what had failed already."""
+    """The check before any iteration."""
     last_check: CheckResult | None = None
     current: CurrentIteration | None = None
     ended: LoopEnd | None = None
     format: int = FORMAT
     notes: tuple[str, ...] = ()
-    """What people must know in the end: a commit that could not be made."""
+    """Notes to repeat at the end, such as a commit that could not be made."""
     push_problem: str | None = None
     """Why the last push failed; None: it did not."""
     unpushed: int = 0
@@ -133,7 +135,7 @@ class LoopState(Struct, frozen=True):
 
     @property
     def spent_usd(self) -> float | None:
-        """None: the cost of one iteration is not known."""
+        """The cost of all iterations; None: the cost of one is not known."""
         costs = [record.cost_usd for record in self.iterations]
         costs += [self.current.cost_usd] if self.current is not None else []
         known = [cost for cost in costs if cost is not None]
@@ -151,7 +153,7 @@ class NewerStateError(ValueError):
 def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
-    """An iteration, with what the checkout is like as it begins."""
+    """A new iteration, with the state of the checkout as it begins."""
     return CurrentIteration(
         number,
         session_id,
@@ -166,7 +168,7 @@ def begun(
 
 
 def snapshot_before(current: CurrentIteration) -> Snapshot:
-    """As far as it was kept."""
+    """The snapshot before an iteration, as far as it was kept."""
     files, guarded = _by_path(current.files), _by_path(current.guarded)
     return Snapshot(current.digest, current.head, files, current.branch, guarded)
 
@@ -187,7 +189,7 @@ def state_text(state: LoopState) -> str:
 
 
 def state_fields(state: LoopState) -> dict[str, Any]:
-    """As JSON has it."""
+    """The state as JSON fields."""
     fields: dict[str, Any] = to_builtins(state)
     return fields
 

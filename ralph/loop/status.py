@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def loop_status(directory: Path, *, is_json: bool = False) -> int:
-    """On standard output; the exit code. Raises UsageError where there is no loop."""
+    """Prints the status; returns the exit code. Raises UsageError if there is no loop."""
     store = LoopStore.to_read(os.environ, directory)
     try:
         record = store.newest()

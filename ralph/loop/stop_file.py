@@ -31,7 +31,7 @@ class StopFileBelow:
         self.path = directory / STOP_FILE
 
     def is_there(self) -> bool:
-        """Of whatever kind: a link that leads nowhere was put there as well."""
+        """True for a file of any kind: a link that leads nowhere was also put there by somebody."""
         return os.path.lexists(self.path)
 
     def make_room(self) -> None:

@@ -30,7 +30,7 @@ class LoopStore:
 
     def __init__(self, sessions: SessionStore, directory: Path) -> None:
         self.roots = sessions.beside(LOOPS)
-        """With the loops of all directories. New ones are made below the first."""
+        """The folders with the loops of all directories. New ones are made in the first."""
         self.notice = None
         """For people: why this is not the usual place."""
         if sessions.notice is not None:

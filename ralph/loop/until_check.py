@@ -41,7 +41,9 @@ class UntilCheck:
         clock: Clock,
         grace_s: float = _GRACE_S,
     ) -> None:
-        """`folder`: the loop's own, for the log. `environment`: already without credentials. `longest_bytes`: of a credential that `redact` knows."""
+        """`folder`: the loop's own, for the log. `environment`: without credentials. `longest_bytes`: the
+        length of the longest credential that `redact` knows.
+        """
         self._command = command
         self._directory = directory
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What the outer loop deals in: its plan, what an iteration, a check and a checkout came to. Values alone."""
+"""Values of the outer loop: its plan, and the results of an iteration, a check and a look at the checkout."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class LoopLimits(Struct, frozen=True):
 
 
 class LoopPlan(Struct, frozen=True):
-    """What the command line asked for. Recorded, so that `--continue` needs nothing said again."""
+    """The loop as the command line asked for it. It is recorded, so that `--continue` needs no options."""
 
     directory: str
-    """Where the work is. Absolute."""
+    """The directory of the work. Absolute."""
     launch_directory: str
-    """Where relative paths among `run_arguments` start. Absolute."""
+    """The directory in which relative paths among `run_arguments` start. Absolute."""
     prompt: str | None = None
     """The task itself; None: it stands in `prompt_file`."""
     prompt_file: str | None = None
@@ -45,16 +45,16 @@ class LoopPlan(Struct, frozen=True):
     run_arguments: tuple[str, ...] = ()
     """Options of `ralph run`, passed on as they were typed."""
     session_directory: str | None = None
-    """Where `run_arguments` say that sessions are, absolute; None: the user's state directory."""
+    """The directory of sessions that `run_arguments` name, absolute; None: the user's state directory."""
     config_file: str | None = None
-    """Where `run_arguments` name a settings file: absolute."""
+    """The settings file that `run_arguments` name, absolute."""
     settings_files: tuple[RecordedFile, ...] | None = None
     """Settings files that an iteration could write to, and what they said before the first one: that counts to the end
     of the loop. None: not recorded yet."""
     metrics_file: str | None = None
-    """Where `run_arguments` want metrics: absolute."""
+    """The metrics file that `run_arguments` name, absolute."""
     added_directories: tuple[str, ...] = ()
-    """Where `run_arguments` let the agent write besides `directory`. Absolute."""
+    """Directories besides `directory` in which `run_arguments` let the agent write. Absolute."""
     pass_env: tuple[str, ...] = ()
     """Variables that `run_arguments` let tools see: the check and git see them too."""
     is_quiet: bool = False
@@ -66,17 +66,21 @@ class LoopPlan(Struct, frozen=True):
     commits: bool = False
     pushes: bool = False
     plan_file: str = DEFAULT_PLAN_FILE
-    """From `directory`."""
+    """The plan file's path from `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_paths: tuple[str, ...] = ()
-    """Where processes of this loop have written, or who started them, besides `OWN_DIRECTORY`. Absolute."""
+    """Paths, besides `OWN_DIRECTORY`, that processes of this loop or whoever started them have written.
+    Absolute.
+    """
 
 
 class Snapshot(Struct, frozen=True):
     """A checkout at one moment. Two with the same digest show no progress between them."""
 
     digest: str
-    """Of all that progress looks at: git HEAD, index, working tree and the plan file; outside git the files."""
+    """The digest of everything that counts as progress: git HEAD, index, working tree and the plan file;
+    outside git the files.
+    """
     head: str = ""
     """The commit's id; empty: there is none yet, or no git."""
     files: Mapping[str, str] | None = field(default_factory=dict)
@@ -92,16 +96,18 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Whose content changed or that came or went, committed or not, sorted; committed ones alone where not more is known."""
+    """Files whose content changed or that came or went, committed or not, sorted; only committed ones if no
+    more is known.
+    """
     guarded: tuple[str, ...] = ()
     """Names of settings and hooks that came, went or changed, sorted."""
 
 
 class CheckResult(Struct, frozen=True):
-    """What one run of the `--until` command came to."""
+    """The result of one run of the `--until` command."""
 
     exit_code: int | None
-    """None: it was stopped at its time limit, or could not be started."""
+    """The exit code of the check; None: it was stopped at its time limit, or could not be started."""
     tail: str = ""
     """The end of its output, at most 4 KB, as readable text without known credentials."""
     problem: str | None = None
@@ -114,7 +120,7 @@ class CheckResult(Struct, frozen=True):
 
     @property
     def why_not_run(self) -> str | None:
-        """What the shell says by the exit code where it could not run the command; None: it ran."""
+        """The shell's reason, by its exit code, for not running the command; None: it ran."""
         return None if self.exit_code is None else _CANNOT_RUN.get(self.exit_code)
 
     @property
@@ -145,9 +151,9 @@ class IterationOrder(Struct, frozen=True):
     prompt: str | None
     """The whole prompt; None: the session of that id is resumed."""
     budget_usd: float | None = None
-    """What it may spend; None: the loop sets no limit."""
+    """The dollars that it may spend; None: the loop sets no limit."""
     time_s: float | None = None
-    """Likewise: seconds it may take."""
+    """Seconds it may take; None: the loop sets no limit."""
     waiting_for: str = "the iteration"
 
 
@@ -158,15 +164,15 @@ class IterationResult(Struct, frozen=True):
     """0-255; 128 + n when signal n killed it."""
     outcome: Outcome
     turns: int = 0
-    """Of the whole session, earlier processes included."""
+    """Turns of the whole session, earlier processes included."""
     cost_usd: float | None = 0.0
-    """Likewise. None: not known."""
+    """Cost of the whole session; None: not known."""
     last_words: str = ""
     """Its last answer or report; empty: it said nothing."""
     reason: str = ""
     """Why it ended, in a sentence; empty: nothing to say."""
     limit: str | None = None
-    """Of LIMIT_REACHED by turns or money: `max_turns` or `max_budget_usd`."""
+    """The limit behind LIMIT_REACHED: `max_turns` or `max_budget_usd`."""
     retry_after_s: float | None = None
     duration_s: float = 0.0
     stopped_by: int | None = None
@@ -176,18 +182,20 @@ class IterationResult(Struct, frozen=True):
 
     @property
     def has_to_wait_for(self) -> Setback | None:
-        """None: it came to an end of its own, or was stopped by who runs the loop."""
+        """The setback that the loop has to wait for; None: the run ended by itself, or was stopped by whoever
+        runs the loop.
+        """
         if self.stopped_by is not None:
             return None
         return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
 
 
 class SessionSeen(Struct, frozen=True):
-    """What the journal of an iteration's session tells of it."""
+    """An iteration as its session's journal shows it."""
 
     turns: int
     cost_usd: float | None
-    """None: not known."""
+    """The cost as far as the journal has it; None: not known."""
     ended: IterationResult | None = None
     """How its last run ended; None: it was killed, or is at it."""
     written_at: datetime | None = None

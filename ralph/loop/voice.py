@@ -85,7 +85,9 @@ class StandardErrorVoice:
         self._write(text, _RED if is_error else _GREEN)
 
     def _write(self, text: str, color: int | None) -> None:
-        """In one piece, so that an iteration's lines do not tear it. A reader that left changes nothing."""
+        """Writes in one piece, so that an iteration's lines do not tear it. A reader that left changes
+        nothing.
+        """
         line = f"[loop] {' '.join(self.redact(in_one_line(text)).split())}"
         if self._has_color and color is not None:
             line = f"\x1b[{color}m{line}\x1b[0m"

@@ -89,7 +89,7 @@ def taken_up_line(state: LoopState, *, is_anew: bool) -> str:
 def waiting_line(
     state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int, *, schedule: LoopSettings
 ) -> str:
-    """`number`: of such setbacks in a row."""
+    """The line of a wait. `number`: the count of such setbacks in a row."""
     current = state.current
     what, counts = _SETBACKS[setback]
     own = "" if schedule.outage_waits_s == PATIENT_SCHEDULE_S else ", by the schedule loop.outage_waits_s"
@@ -127,7 +127,7 @@ def branch_line(state: LoopState, before: str | None, after: str | None) -> str:
 
 
 def git_line(state: LoopState, names: Sequence[str]) -> str:
-    """What stands in `.git` may run at the next command of git's, whoever types it."""
+    """A line that names changed git settings and hooks: the next git command may run them, whoever types it."""
     current = state.current
     assert current is not None  # noqa: S101 - it changed them
     shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
@@ -155,7 +155,7 @@ def changed(record: IterationRecord) -> str:
 
 
 def ending_line(state: LoopState | None, end: LoopEnd) -> str:
-    """`state`: None where nothing was begun."""
+    """The last line of a loop. `state`: None if nothing was begun."""
     code = f" (exit {end.exit_code})" if end.exit_code else ""
     came_to = "" if state is None else f"; {totals(state)}"
     return f"{end.outcome.value}{code}: {end.reason}{came_to}"
@@ -220,14 +220,14 @@ _HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED
 
 
 def way_on(state: LoopState, end: LoopEnd) -> str | None:
-    """How a loop that ended so goes on; None: it is done, or would meet the same again."""
+    """How to continue a loop with this end; None: it is done, or would meet the same end again."""
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
         return None
     return f"go on with: {continue_command(state)}{_HIGHER.get(end.outcome, '')}"
 
 
 def continue_command(state: LoopState) -> str:
-    """As it can be typed where the loop was started."""
+    """The command that continues the loop, as it can be typed where the loop was started."""
     plan = state.plan
     where = "" if plan.directory == plan.launch_directory else f" --cd {shell_word(plan.directory)}"
     return f"ralph loop --continue{where}"
@@ -281,7 +281,7 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def local(moment: str) -> str:
-    """An ISO time as the clock on the wall shows it; what is none stays as it is."""
+    """An ISO time in local time; a text that is none stays as it is."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):
@@ -294,6 +294,6 @@ def _number(number: int, state: LoopState) -> str:
 
 
 def _cell(text: str) -> str:
-    """What a model or a program said must not end its cell, its row or its table."""
+    """The text of a model or a program, made safe for a cell: it cannot end the cell, the row or the table."""
     shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

@@ -1,4 +1,6 @@
-"""What a fault does to the events of a stream and to their bytes. Pure; when and how they are sent is `plan`'s."""
+"""Applies a fault to the events of a stream and to their bytes. Pure; `plan` decides when and how they are
+sent.
+"""
 
 from __future__ import annotations
 

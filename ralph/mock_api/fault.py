@@ -28,7 +28,7 @@ Body = str | bytes | Mapping[str, Any] | Sequence[Any]
 
 
 class Fault(Struct, frozen=True):
-    """What goes wrong. The defaults break nothing; events are counted from 1, so `message_start` is event 1."""
+    """One fault. The defaults break nothing; events are counted from 1, so `message_start` is event 1."""
 
     status: int | None = None
     """HTTP status of an answer without a turn. With `body` or `huge_body_bytes` alone: 200."""
@@ -47,7 +47,7 @@ class Fault(Struct, frozen=True):
     at_accept: bool = False
     """Reset or close a new connection before reading from it. Uses up the step without a recorded request."""
     partial_headers_bytes: int | None = None
-    """So many bytes of the status line and headers, then RST."""
+    """The number of bytes of the status line and headers that are sent before a RST."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     """Added to the answer's headers; one that is there already is replaced."""

@@ -1,4 +1,4 @@
-"""What the API asks of `messages`: roles, content, and every tool call with its result. Pure."""
+"""The API's rules for `messages`: roles, content, and every tool call with its result. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def blocks_of(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def message_violations(messages: Any, *, continues_turn: bool) -> Iterator[str]:
-    """The API's messages for what is wrong, the first one first."""
+    """The API's error messages for a list of messages, the first fault first."""
     if not isinstance(messages, list):
         yield "messages: Input should be a valid list"
         return

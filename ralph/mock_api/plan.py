@@ -31,16 +31,16 @@ class Send(Struct, frozen=True):
 
 
 class Fill(Struct, frozen=True):
-    """So many bytes of `x`."""
+    """A number of bytes `x`."""
 
     size: int
 
 
 class Pause(Struct, frozen=True):
     duration_s: float | None
-    """None: for ever."""
+    """Seconds of the pause; None: for ever."""
     ping_interval_s: float | None
-    """None: silence."""
+    """Seconds between pings; None: silence."""
     ping: bytes = b""
 
 
@@ -48,7 +48,7 @@ BodyPart = Send | Fill | Pause
 
 
 class Ending(enum.Enum):
-    """What becomes of the connection after the last byte."""
+    """How the connection ends after the last byte."""
 
     KEEP_ALIVE = "keep-alive"
     CLOSE = "close"
@@ -65,13 +65,13 @@ class Plan(Struct, frozen=True):
     chunked: bool = False
     """Each `Send` goes out as chunks."""
     terminator: bytes = b""
-    """What a chunked body ends with when it is whole."""
+    """The bytes that end a whole chunked body."""
     drip_s: float | None = None
     """Seconds between two bytes of the body. None: as fast as the client reads."""
 
 
 class Context(Struct, frozen=True):
-    """What an answer depends on besides its step."""
+    """The facts besides its step on which an answer depends."""
 
     index: int = 0
     """Number of the answer, from 0."""

@@ -1,4 +1,4 @@
-"""Where in the scenario we are: gives each accepted request its step, once. Used by many threads."""
+"""The position in the scenario: gives each accepted request its step, once. Used by many threads."""
 
 from __future__ import annotations
 

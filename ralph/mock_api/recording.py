@@ -1,4 +1,4 @@
-"""Who asked what, and when: in memory and as JSON lines. Credentials are replaced before anything is kept."""
+"""Records of requests, in memory and as JSON lines. Credentials are replaced before anything is kept."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class RecordedRequest(Struct, frozen=True):
     """`time.monotonic()` at that moment; for durations."""
     method: str
     path: str
-    """With the query; values that look like credentials are replaced."""
+    """The path with the query; values that look like credentials are replaced."""
     headers: Mapping[str, str]
     """Names in lower case; values of headers that look like credentials are replaced."""
     body_bytes: int
     """Size of the body, also when the body itself is no longer kept."""
     body: bytes | None
-    """None: not kept, see `keep_bodies`."""
+    """The body of the request; None: not kept, see `keep_bodies`."""
 
     def json(self) -> Any:
         """The body, parsed. Raises ValueError when it is no JSON or is not kept."""

@@ -1,4 +1,4 @@
-"""What each request is answered with: recorded, refused or given its step. Sends nothing; returns plans."""
+"""Decides how each request is answered: recorded, refused or given its step. Sends nothing; returns plans."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Responder:
         self._cached: tuple[Step, Plan] | None = None
 
     def at_accept(self) -> Plan | None:
-        """What happens to a new connection before anything is read from it. None: nothing."""
+        """The plan for a new connection before anything is read from it; None: read on."""
         fault = self._playback.take_at_accept()
         return None if fault is None else plan_step(Step(fault=fault), Context())
 

@@ -1,4 +1,6 @@
-"""What a scenario is made of: answers as values. Refuses what cannot be played; how it breaks is `fault`'s."""
+"""The parts of a scenario: answers as values. Refuses those that cannot be played; `fault` says how they
+break.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class ToolUse(Struct, frozen=True):
     name: str
     input: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
-    """None: made from the number of the answer and of the block, so that no two answers share one."""
+    """The id of the call; None: made from the numbers of answer and block, so that no two answers share one."""
     input_json: str | None = None
     """Streamed verbatim instead of `input`: the way to send arguments that are no JSON."""
 
@@ -44,16 +46,16 @@ class Turn(Struct, frozen=True):
     content: str | Sequence[Block] = ()
     """A string is one text block, as in the API. Empty: a message without content."""
     stop_reason: str | None = None
-    """None: `tool_use` when there is a tool call, else `end_turn`. "" is sent as it is."""
+    """The stop reason, "" sent as it is; None: `tool_use` if there is a tool call, else `end_turn`."""
     stop_sequence: str | None = None
     stop_details: Mapping[str, Any] | None = None
     """Sent beside `stop_reason: "refusal"` by the API. None: left out."""
     usage: Mapping[str, Any] | None = None
     """Token counts, sent verbatim. None: 10 input tokens, and a quarter of the characters as output tokens."""
     model: str | None = None
-    """None: the model of the request."""
+    """The model of the answer; None: the model of the request."""
     id: str | None = None
-    """None: made from the number of the answer."""
+    """The id of the message; None: made from the number of the answer."""
     chunk_chars: int = 16
     """Characters per delta of text, thinking and tool input. 0: everything in one delta."""
     pings_before_start: int = 0
@@ -74,14 +76,14 @@ class Turn(Struct, frozen=True):
 
 
 STAND_IN = Turn(content="Hello from the mock API.")
-"""What a fault breaks when its step has no turn of its own."""
+"""The answer that a fault breaks when its step has no turn of its own."""
 
 
 class Step(Struct, frozen=True):
-    """What one request is answered with: a turn, a fault, or a turn broken by a fault."""
+    """The answer to one request: a turn, a fault, or a turn broken by a fault."""
 
     turn: Turn | None = None
-    """None: a fault that needs an answer to break takes a short greeting."""
+    """The answer of this step; None: a fault that needs an answer to break takes a short greeting."""
     fault: Fault | None = None
     repeat: int | Literal["forever"] = 1
     """How many requests in a row get this step."""
@@ -108,13 +110,13 @@ def as_step(playable: Playable) -> Step:
 
 
 class Model(Struct, frozen=True):
-    """What `GET /v1/models/{id}` says of a model."""
+    """A model as `GET /v1/models/{id}` describes it."""
 
     id: str
     max_input_tokens: int | None = None
-    """None: sent as null."""
+    """The window of the model; None: sent as null."""
     max_tokens: int | None = None
-    """None: sent as null."""
+    """The longest answer of the model; None: sent as null."""
     fault: Fault | None = None
     """Breaks every answer about it."""
 
@@ -149,7 +151,7 @@ class Scenario(Struct, frozen=True):
     """One is used up by each request that is not refused. When none is left, requests are refused with 400."""
     description: str = ""
     models: Sequence[Model] = ()
-    """What is said of models. Asking uses up no step, and of any other model the answer is 404."""
+    """The models that can be looked up. A lookup uses up no step; any other model is a 404."""
     validate: bool = True
     """Refuse requests the API would refuse. A refused request uses up no step."""
     require_key: bool = False

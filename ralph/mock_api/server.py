@@ -108,7 +108,7 @@ class MockApi:
 
     @property
     def base_url(self) -> str:
-        """Without a path: clients add `/v1/messages`."""
+        """The address without a path: clients add `/v1/messages`."""
         return f"http://127.0.0.1:{self._port}"
 
     @property

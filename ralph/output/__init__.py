@@ -1,1 +1,1 @@
-"""What users and programs read: JSON lines on standard output, sentences on standard error, the result."""
+"""Output for users and programs: JSON lines on standard output, sentences on standard error, the result."""

@@ -99,7 +99,7 @@ class Narration:
         return isinstance(event, _WORDS) and not self._tells_words
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
-        """Of a stop by somebody else's will the outcome tells."""
+        """Lines for an attempt; one that somebody stopped has none, as the outcome says it."""
         if event.error is not None and event.kind != "interrupted":
             yield from self._rest_of_text()
             who = f"{event.target}: " if self._names_targets else ""
@@ -226,7 +226,7 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """What is on the screen already cannot be taken back, only marked."""
+        """Marks text that is on the screen already: it cannot be taken back."""
         yield from self._rest_of_text()
         if self._held is not None:
             self._held.clear()
@@ -284,7 +284,7 @@ def _in_words(words: Mapping[str, str], name: str) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Whole where it is whole, else to the millisecond; never with an exponent."""
+    """Seconds as text: no decimals if whole, else to the millisecond; never with an exponent."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
@@ -298,13 +298,15 @@ def describe_call(call: ToolCall) -> str:
 
 
 def _announced(call: ToolCall) -> str:
-    """What a report says is said once it is accepted."""
+    """The line of a call; a report's summary is printed once it is accepted."""
     status = call.arguments.get("status") if call.name == FINAL_REPORT else None
     return describe_call(call) if status is None else f"{call.name}: {one_line(str(status))}"
 
 
 def _gist(event: ev.ToolFinished) -> str:
-    """One line of an error: a command's last, where its exit code stands, every other tool's first."""
+    """One line of a tool's error: the last one of Bash, where the exit code stands, the first one of other
+    tools.
+    """
     lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
     if event.call.name == FINAL_REPORT:
         problems = [line.removeprefix("- ") for line in lines if line.startswith("- ")]

@@ -64,7 +64,9 @@ def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] 
 
 
 def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
-    """`real`: where it really lies. An agent may have made it a link since the run began, and may undo that meanwhile."""
+    """The problem of a directory on the path. `real`: its path without links. An agent may have made it a
+    link since the run began, and may undo that meanwhile.
+    """
     if real == above:
         return None
     from ralph.machine.planted_link import is_beneath, planted_link, repositories  # noqa: PLC0415 - few have a link
@@ -97,7 +99,7 @@ def _is_replaced(path: str) -> bool:
 
 
 def _regular_file(directory: int, name: str) -> os.stat_result | None:
-    """Its mode and owner stay; those of a link are nothing to keep."""
+    """The stat of the file to replace, whose mode and owner the new one gets; None: there is no regular file."""
     try:
         before = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -106,7 +108,9 @@ def _regular_file(directory: int, name: str) -> os.stat_result | None:
 
 
 def _write_into(path: str, data: bytes) -> None:
-    """To replace /dev/null would harm everybody. Nobody may be reading a pipe: the run must not wait for that."""
+    """Writes into a special file. Replacing /dev/null would harm everybody, and the run must not wait for the
+    reader of a pipe.
+    """
     link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was none a moment ago
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link)
     try:

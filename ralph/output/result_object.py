@@ -85,12 +85,12 @@ def _subtype(ended: RunEnded) -> str:
 
 
 def _rounded(cost_usd: float | None) -> float | None:
-    """To a ten-thousandth of a cent: sums of floats end in noise."""
+    """The cost, rounded to a ten-thousandth of a cent: sums of floats end in noise."""
     return None if cost_usd is None else round(cost_usd, 6)
 
 
 def usage_object(tokens: TokenUsage) -> dict[str, Any]:
-    """As the API writes it. ralph asks for no server tool, so there is nothing of them to count."""
+    """Usage in the form of the API. ralph uses no server tools, so their counts are 0."""
     return {
         "input_tokens": tokens.input,
         "cache_creation_input_tokens": tokens.cache_write,
@@ -105,7 +105,7 @@ def usage_object(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def api_error_text(ended: RunEnded) -> str | None:
-    """What stands for the answer where a failure of the API ended the run; None: something else did."""
+    """The text that stands for the answer where an API failure ended the run; None: something else did."""
     return f"API Error: {ended.errors[-1]}" if ended.api_failure is not None and ended.errors else None
 
 

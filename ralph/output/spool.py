@@ -1,8 +1,9 @@
 """Write to a file descriptor without ever making the run wait for its reader.
 
 A thread writes; what the reader has not taken is kept up to a bound. A reader that is gone (EPIPE) or never
-was (closed descriptor) is no error: the work goes on. Where the machine has no thread left, what was written waits for
-one, and at the end the main thread writes it itself: the result must not be lost for want of a thread.
+was (closed descriptor) is no error: the run continues. Where the machine has no thread left, what was written
+waits for one, and at the end the main thread writes it itself: the result must not be lost for want of a
+thread.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Spool:
         """Writes left out because the reader was too far behind."""
         self._has_thread = False
         self._rest = memoryview(b"")
-        """Of a write that the main thread has begun."""
+        """The unwritten rest of a write that the main thread has begun."""
         self._start_thread()
 
     def write(self, data: bytes, *, must_arrive: bool = False) -> None:

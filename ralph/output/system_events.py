@@ -75,7 +75,9 @@ _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
 def journal_fields(event: ev.Event) -> dict[str, Any] | None:
-    """What the journal keeps of an event: what readers see of a run, and every attempt. Signs of life are none."""
+    """The fields of an event for the journal: those that readers get, and every attempt, but no signs of
+    life.
+    """
     match event:
         case ev.Heartbeat():
             return None
@@ -107,12 +109,12 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
 
 
 def error_name(kind: str) -> str:
-    """What readers call a failure of this `FailureKind`."""
+    """The public name of this kind of failure."""
     return _ERROR_NAMES.get(FailureKind(kind), "unknown")
 
 
 def system_fields(event: ev.Event) -> dict[str, Any] | None:
-    """Of events that are no part of the conversation; None for those that are."""
+    """The fields of an event that is no part of the conversation; None for the others."""
     if (plain := _PLAIN.get(type(event))) is not None:
         subtype, names = plain
         return {"subtype": subtype, **{key: getattr(event, name) for key, name in names.items()}}
@@ -160,7 +162,8 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
 
 
 def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
-    """What `system_fields` was made of, as far as it kept it; None for what this ralph does not know.
+    """The event behind `system_fields`, as far as they keep it; None for an event that this ralph does not
+    know.
 
     Journals of format 1 lack some fields: those are left to their defaults.
     """

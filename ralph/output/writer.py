@@ -46,9 +46,11 @@ class OutputOptions(Struct, frozen=True):
     include_partial: bool = False
     is_quiet: bool = False
     result_file: str | None = None
-    """Where the `result` object is written too, by atomic rename. None: nowhere."""
+    """The file that gets the `result` object too, by atomic rename. None: there is none."""
     directories: tuple[str, ...] = ()
-    """Where ralph was called and where it works, absolute: links there do not lead its files elsewhere."""
+    """The directories where ralph was called and where it works, absolute: links there do not lead its files
+    elsewhere.
+    """
 
 
 class Writer:
@@ -100,7 +102,7 @@ class Writer:
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
-        """Of the end of the run only the result is written here; its last lines come with `tell_end`."""
+        """Writes the event. At the end of a run it writes only the result; `tell_end` writes the last lines."""
         if self._is_closing:
             return  # a heartbeat of the last wait: the result stays the last word
         if isinstance(event, RunEnded):
@@ -124,7 +126,7 @@ class Writer:
         self._put_json(line, must_arrive=True)
 
     def count_down(self, waiting_for: str, left_s: float) -> None:
-        """In place, on a terminal: seconds until a wait is over. 0 takes the line away."""
+        """Shows on a terminal, in place, the seconds until a wait is over. 0 removes the line."""
         left = f"[wait] {waiting_for} in {math.ceil(left_s)}s" if left_s > 0 else ""
         if left != self._counting:
             self._counting = left
@@ -148,7 +150,7 @@ class Writer:
 
     @property
     def delivery(self) -> Delivery:
-        """Of what was written to standard output so far."""
+        """How far everything written to standard output so far has been delivered."""
         if self._stdout.failure is not None:
             return Delivery.FAILED
         if self._stdout.has_lost_reader:
@@ -156,7 +158,7 @@ class Writer:
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
     def tell(self, event: Event) -> None:
-        """To people alone: before the run has begun, or after its result was written."""
+        """Tells people alone: before the run has begun, or after its result was written."""
         self._narrate(event)
 
     def tell_end(self, ended: RunEnded) -> None:
@@ -211,7 +213,9 @@ class Writer:
                 self._stdout.write(_encoded(answer), must_arrive=True)
 
     def _text_answer(self, ended: RunEnded) -> str | None:
-        """What was asked for: the report's payload, else the last words. None: they stand on the screen already."""
+        """The answer as text: the report's payload, else the last words. None: they stand on the screen
+        already.
+        """
         report = ended.report
         if report is not None and report.payload is not None:
             payload = json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)

@@ -1,1 +1,1 @@
-"""Where the words come from that open a task: prompt, piped data, instruction files."""
+"""The sources of the words that open a task: prompt, piped data, instruction files."""

@@ -47,9 +47,8 @@ def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
 def read_named_file(
     path: str, directories: Sequence[str | Path], most_bytes: int, *, takes_pipe: bool = True
 ) -> bytes:
-    """All of it. Raises OSError: EINVAL for what is no file, EFBIG for more bytes, ETIMEDOUT for a silent pipe.
-
-    `takes_pipe`: False for what will be read again.
+    """The whole content of the file. Raises OSError: EINVAL if it is no file, EFBIG for more bytes, ETIMEDOUT
+    for a silent pipe. `takes_pipe`: False for a file that will be read again.
     """
     descriptor = open_named_file(path, directories)
     try:

@@ -53,14 +53,14 @@ class SilentPipe(NamedTuple):
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
-        """What the result says about it."""
+        """Notices for the result about the piped input."""
         count = self.unread_bytes()
         come = "1 byte has" if count == 1 else f"{count:,} bytes have"
         later = (f"{come} come on standard input since then and stay unread",) if count else ()
         return (self.notice, *later)
 
     def unread_bytes(self) -> int:
-        """That have come by now. 0 where the system does not say."""
+        """The number of bytes that have come by now; 0 if the system does not say."""
         import fcntl  # noqa: PLC0415 - most runs leave no pipe alone
         import struct  # noqa: PLC0415 - the same
         import termios  # noqa: PLC0415 - the same
@@ -77,7 +77,9 @@ class InputReader:
     """Reads one descriptor, once."""
 
     def __init__(self, wait: InputWait, fd: int, name: str, *, most_bytes: int, advice: str = "") -> None:
-        """`name`: what people call it. `most_bytes`: reading ends beyond them. `advice`: ends the line about a long wait."""
+        """`name`: the input's name for people. `most_bytes`: reading ends beyond them. `advice` ends the line
+        about a long wait.
+        """
         self._wait = wait
         self._fd = fd
         self._name = name
@@ -147,13 +149,13 @@ def _is_readable(fd: int) -> bool:
 
 
 def _watch(fd: int, mailbox: Mailbox) -> None:
-    """In a thread of its own, which may stay until the process ends."""
+    """Runs in a thread of its own, which may stay until the process ends."""
     _poll(fd, None)
     mailbox.put(True)
 
 
 def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
-    """In a thread of its own. It reads on only while somebody wants more."""
+    """Runs in a thread of its own. It reads on only while somebody wants more."""
     read_bytes = 0
     while read_bytes <= most_bytes:
         try:

@@ -31,7 +31,7 @@ class PromptError(Exception):
 
 
 class InputWait(NamedTuple):
-    """What waiting for input needs, and how long its first byte may take."""
+    """The ports for waiting for input, and how long its first byte may take."""
 
     waiter: Waiter
     clock: Clock
@@ -43,7 +43,7 @@ class InputWait(NamedTuple):
 
 class PromptFound(NamedTuple):
     text: str | None
-    """None: none was given, and none was required."""
+    """The prompt's text; None: none was given, and none was required."""
     notices: tuple[str, ...] = ()
     """For people: where it came from."""
     silent: SilentPipe | None = None
@@ -160,7 +160,7 @@ def _text_of(received: Received, name: str) -> str:
 
 
 def _decoded(data: bytes | str, name: str) -> str:
-    """`data`: an argument, or the bytes of something else."""
+    """The text of an argument, or of bytes from elsewhere."""
     try:
         return argument_text(data) if isinstance(data, str) else prompt_text(data)
     except ValueError as error:

@@ -11,7 +11,9 @@ _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 
 
 def prompt_text(data: bytes) -> str:
-    """Without a byte order mark. Raises ValueError, whose text goes after the name of what holds the bytes."""
+    """The text of the bytes without a byte order mark. Raises ValueError, whose text goes after the name of
+    what holds the bytes.
+    """
     if data.startswith(_UTF_16_MARKS):
         raise ValueError(_refusal(data, 0, _UTF_16))
     first_nul = data.find(b"\0")
@@ -24,7 +26,7 @@ def prompt_text(data: bytes) -> str:
 
 
 def argument_text(argument: str) -> str:
-    """As `prompt_text`, of an argument: there bytes that are no UTF-8 stand as lone surrogates."""
+    """`prompt_text` of an argument, in which bytes that are no UTF-8 stand as lone surrogates."""
     return prompt_text(argument.encode("utf-8", "surrogateescape"))
 
 

@@ -1,1 +1,1 @@
-"""One process of `ralph run`."""
+"""One process of `ralph run`, text or driven: from options to exit code."""

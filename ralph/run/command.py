@@ -144,7 +144,9 @@ class RunCommand:
             self._prepared.hear(event)
 
     def _note(self, event: Event) -> None:
-        """What is no part of the conversation, but of the story. Raises JournalError, the first time it cannot."""
+        """Records an event that belongs to the session's story, not to the conversation. Raises JournalError,
+        the first time it cannot.
+        """
         fields = journal_fields(event)
         if fields is None or not self._takes_notes or self._prepared is None:
             return
@@ -159,7 +161,7 @@ class RunCommand:
         return self._redactor.redact(value) if isinstance(value, str) else value
 
     def _remove_old_journals(self) -> None:
-        """Once everybody has what they wait for."""
+        """Runs last, when everybody has what they wait for."""
         journal = self._prepared.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
             remove_old_journals(
@@ -218,7 +220,7 @@ class RunCommand:
         return prepared.work(first_prompt)
 
     def ended_by(self, work: Callable[[], T]) -> T | RunEnded:
-        """What `work` gives, or how it ended instead. Raises UsageError alone."""
+        """The value of `work`, or the end that it came to instead. Raises UsageError alone."""
         try:
             return work()
         except Interrupted as stop:
@@ -275,7 +277,9 @@ class RunCommand:
             write()
 
     def _note_delivery(self, ended: RunEnded) -> None:
-        """What became of the last result, into the journal: of those before it in this process too, as they went first."""
+        """Records the delivery of the last result, and with it of this process's earlier ones, which were
+        written before it.
+        """
         if self._prepared is None:
             return
         try:
@@ -286,12 +290,13 @@ class RunCommand:
             self._writer.tell(Notice(f"the session does not tell what became of the result: {error}"))
 
     def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
-        """The same end, whose result could not be delivered, and how to get at it."""
+        """That end with the failed delivery of its result, and how to get at the result."""
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_way_back(failed) if self._prepared is not None else failed
 
     def delivered(self, ended: RunEnded, *, is_told: bool) -> RunEnded:
-        """What is written has been read, or never will be. Where it cannot be, the outcome becomes io_error.
+        """Waits until the output has been read, or never will be. Where it cannot be written, the outcome
+        becomes io_error.
 
         `is_told`: the lines about the end stand on standard error already.
         """
@@ -343,7 +348,9 @@ class RunCommand:
         return around
 
     def _files_of_loop(self) -> tuple[SettingsFile, ...] | None:
-        """What the outer loop read for all its iterations. None: there is none, and the files are read."""
+        """The settings files that the outer loop read for all its iterations. None: there is no loop, and the
+        files are read.
+        """
         descriptor = self.options.settings_descriptor
         if descriptor is None:
             return None
@@ -364,7 +371,7 @@ class RunCommand:
             self.emit(Notice(f"no traces of this run: {error}"))
 
     def _prepare(self, around: Surroundings) -> PreparedRun:
-        """With the session open."""
+        """Prepares the run and opens its session."""
         prepared = PreparedRun(self.options, around, self._redactor, self.controls, self._session_id)
         self._prepared = prepared
         self._writer.session_id = prepared.session.id

@@ -28,7 +28,7 @@ _LINE_COST_BYTES = 256
 
 
 class TooLong(Struct, frozen=True):
-    """In the place of a line that was dropped."""
+    """Stands for a line that was dropped."""
 
     most_bytes: int
 
@@ -44,7 +44,7 @@ Item = bytes | TooLong | EndOfInput
 
 
 def why_unusable(fd: int) -> str | None:
-    """What is wrong with a descriptor that control lines are to come from; None: nothing."""
+    """The reason why no control lines can come from a descriptor; None: they can."""
     try:
         os.fstat(fd)
     except OSError:
@@ -127,7 +127,9 @@ class LineSplitter:
         self._is_dropping = False
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
-        """What is whole with this chunk. A line that gets too long is told at once, not when it ends."""
+        """The lines that this chunk completes. A line that gets too long is reported at once, not when it
+        ends.
+        """
         found: list[bytes | TooLong] = []
         *ends, begun = chunk.split(b"\n")
         for end in ends:

@@ -1,6 +1,7 @@
-"""What one line on standard input asks for, and how a request is answered. Pure.
+"""Reads control lines from standard input, and makes the answers to requests. Pure.
 
-Whatever the bytes hold, reading them gives a value. A line that cannot be taken is `Malformed`, with what is allowed.
+Whatever the bytes hold, reading them gives a value. A line that cannot be taken is `Malformed`, with what is
+allowed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ IMAGE_TYPES = {
     "image/gif": re.compile(rb"GIF8[79]a"),
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
-"""What the API takes, and how each begins."""
+"""The image types that the API takes, and how each begins."""
 # What a driver of another program may send too; it asks nothing of ralph, which sends no requests of its own.
 _IGNORED_TYPES = ("control_response", "control_cancel_request", "keep_alive")
 _KNOWN_TYPES = ("user", "control_request", *_IGNORED_TYPES)
@@ -55,13 +56,15 @@ class Ignored(Struct, frozen=True):
 class Malformed(Struct, frozen=True):
     reason: str
     request_id: str | None = None
-    """None: the line has none, or one that cannot be given back."""
+    """The id of the request; None: the line has none, or one that cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """What it asked for where it was meant as a control request, `subtype` included: it may have been a guard."""
+    """The fields of a line that was meant as a control request, `subtype` included: it may have asked for a
+    guard.
+    """
 
 
 class _LineError(Exception):
-    """What is wrong with a line, for its sender."""
+    """A fault of a line, as a sentence for its sender."""
 
 
 ControlLine = UserMessage | ControlRequest | Ignored | Malformed

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock
 
     class Host(Protocol):
-        """What it needs of the command around it."""
+        """The parts of the command that a driven run calls."""
 
         @property
         def options(self) -> RunOptions: ...
@@ -117,7 +117,9 @@ class DrivenRun:
         return self._host.delivered(last, is_told=True).exit_code
 
     def _open(self) -> PreparedRun:
-        """With somebody who reads the lines: not even the first is lost for want of a thread."""
+        """Opens the session after the reader of lines has started: not even the first line is lost for want
+        of a thread.
+        """
         patiently(self._channel.start, self._host.waiter, self._host.clock)
         return self._host.open()
 
@@ -154,7 +156,9 @@ class DrivenRun:
         return self._host.delivered(stopped, is_told=is_told).exit_code
 
     def _refuse_the_rest(self, end: RunEnded) -> bool:
-        """Who has sent a message waits for its result. Whether there was one to refuse."""
+        """Refuses the messages that are left, as each sender waits for a result. Returns whether there were
+        any.
+        """
         with suppress(Interrupted):  # a second signal: what is known has to do
             self._steering.take_last_lines(self._host.waiter)
         why = end.errors[-1] if end.errors else end.outcome.value

@@ -1,4 +1,5 @@
-"""What a driver is told of ralph when it says `initialize`: what there is to choose from. Pure.
+"""The answer to a driver's `initialize`: the models that it can choose, and the present permission mode.
+Pure.
 
 Readers look here instead of sending requests; of what ralph does not have there is an empty list.
 """
@@ -59,7 +60,7 @@ def _model(target: Target) -> dict[str, Any]:
 
 
 def _account(first: Target) -> dict[str, str]:
-    """Where the credential comes from; a bearer token is no key."""
+    """The source of the credential; a bearer token is no key."""
     key = first.credentials[0] if first.credentials else None
     is_token = key is not None and key.header == "authorization"
     return {

@@ -1,6 +1,5 @@
-"""An old session that a run goes on with, itself or a copy of it.
-
-Refuses to guess: what cannot be gone on with is one line and its exit code.
+"""An old session that a run resumes, itself or a copy of it. Refuses to guess: one that cannot be resumed is
+one line and an exit code.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ def open_old_session(
     *,
     settings: Settings,
 ) -> OpenSession:
-    """`new_id`: of the copy, where the session forks.
-
-    Raises UsageError where there is nothing to go on with, CannotOpenError where there is and it cannot be.
+    """Opens the old session. `new_id`: the id of the copy, if the session forks. Raises UsageError if there
+    is nothing to resume, CannotOpenError if there is and it cannot be opened.
     """
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
@@ -119,7 +117,7 @@ class OldSession:
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
-        """One that is gone was moved or removed: the session goes on where it is asked to."""
+        """A session of a directory that still exists is resumed there; one whose directory is gone, here."""
         if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
             return
         name = self._store.short_name(old.id)

@@ -1,4 +1,4 @@
-"""What the command line said about one run, as values. None: not given."""
+"""The options of one run, as values. None: not given."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class RunOptions(Struct, frozen=True):
     """Directories besides the working directory that file tools may write beneath. Absolute."""
     config_file: str | None = None
     settings_descriptor: int | None = None
-    """Where an outer loop hands over what settings files hold; None: they are read."""
+    """The descriptor by which an outer loop hands over what settings files hold; None: they are read."""
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     permission_mode: PermissionMode | None = None
     report: ReportWish | None = None
-    """None: an old session's, where it has one."""
+    """The report to require; None: the one that the old session required, if any."""
     is_iteration: bool = False
-    """Of an outer loop, which has limits of its own and goes on by itself."""
+    """True for an iteration of an outer loop, which has its own limits and resumes by itself."""
     metrics_file: str | None = None
     exports_traces: bool = False
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -57,7 +57,7 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def needed_again(self) -> dict[str, str]:
-        """Options without which the session would not go on as it was, by name."""
+        """Options without which the session would not resume as it was, by name."""
         options = {
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),

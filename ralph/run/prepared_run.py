@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ralph.values.redaction import Redactor
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
-"""What becomes of an end whose result cannot be written."""
+"""The outcomes of an end whose result cannot be written."""
 _RESUMABLE = frozenset(
     {
         Outcome.LIMIT_REACHED,
@@ -58,7 +58,7 @@ _RESUMABLE = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""Ends that nothing is wrong with but the time or the disk: another run goes on from there."""
+"""Ends for which only the time or the disk is to blame: another run can resume from there."""
 
 
 class PreparedRun:
@@ -76,7 +76,7 @@ class PreparedRun:
         self._controls = controls
         self._redactor = redactor
         self._early_notes: list[Entry] = []
-        """What happened before the next task begins."""
+        """Entries that precede the next task."""
         self._is_working = False
         self._recorded: RunEnded | None = None
         """The end that the journal tells of, without what became of it."""
@@ -125,7 +125,9 @@ class PreparedRun:
         )
 
     def _tools(self, redactor: Redactor) -> LocalToolbox:
-        """What a session was not allowed before stays so, unless the command line says anew which tools there are."""
+        """The tools of the run. A session keeps its limits of tools, unless the command line lists tools
+        anew.
+        """
         options, old = self._options, self.session.old
         self._writable = options.writable or (old.writable if old is not None else ())
         offered = old.offered_tools if old is not None and not options.names_tools else None
@@ -141,7 +143,7 @@ class PreparedRun:
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
-        """What is begun, with what, and what of the wishes did not fit."""
+        """Announces the run, its session, and the requested options that did not fit."""
         settings, emit = self._around.settings, self._around.events.emit
         names, first = self.roster.names, self.roster.first
         source = first.credentials[0].source if first.credentials else "none"
@@ -189,13 +191,15 @@ class PreparedRun:
                 self._toolbox.expect(str(block.get("name")))
 
     def first_prompt(self, prompt: str | None) -> str | None:
-        """What the model is told first; None: what is pending goes on."""
+        """The first prompt for the model; None: the pending work is resumed."""
         if self.session.old is None:
             return prompt
         return prompt_of_resumed(self.session.old, prompt, self._way_back)
 
     def find_target(self, wish: str | None) -> Target:
-        """Whom a driver's wish means. Raises ValueError for one that cannot be had, or not within the budget."""
+        """The target that a driver's request names. Raises ValueError for one that cannot be had, or not
+        within the budget.
+        """
         target = self.roster.find(wish)
         problem = why_uncountable(target, self._around.settings)
         if problem is not None:
@@ -225,7 +229,7 @@ class PreparedRun:
         return self.with_way_back(replace(ended, session_total=self._total))
 
     def with_way_back(self, ended: RunEnded) -> RunEnded:
-        """With the command that goes on with the session as the last hint, where there is something to go on with."""
+        """The end with the command that resumes the session as the last hint, if anything can be resumed."""
         if ended.outcome not in _RESUMABLE or self._options.is_iteration or not self._run.has_messages:
             return ended
         command = self._way_back()
@@ -233,7 +237,7 @@ class PreparedRun:
         return ended if command is None or hint in ended.hints else replace(ended, hints=(*ended.hints, hint))
 
     def note_delivery(self, ended: RunEnded, delivery: Delivery) -> None:
-        """What became of the last result, as the process has told it. Raises JournalError."""
+        """Records the delivery of the last result, as the process reports it. Raises JournalError."""
         recorded, self._recorded = self._recorded, None
         if recorded is None:
             return  # no task was worked on, or that was noted before
@@ -243,17 +247,16 @@ class PreparedRun:
         self._run.log.record(entry, sync=has_failed)
 
     def note(self, entry: Entry) -> None:
-        """Something that belongs to the story: of the task at work, else of the next one. Raises JournalError."""
+        """Records an entry of the story, in the task at work, else in the next one. Raises JournalError."""
         if self._is_working:
             self._run.log.record(entry, sync=False)
         else:
             self._early_notes.append(entry)
 
     def _way_back(self, prompt: str | None = None) -> str | None:
-        """With what was said on the command line and the next one must say again.
-
-        None: nothing goes on from it, or a machine that is short of everything leaves no way to tell. The end of the
-        run is worth more than a hint.
+        """The command that resumes, with those options of this command line that the next one must repeat.
+        None: nothing can be resumed, or a machine that is short of everything leaves no way to tell. The end
+        of the run is worth more than a hint.
         """
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None
@@ -272,7 +275,7 @@ class PreparedRun:
 
 
 def _go_on_from(roster: Roster, old: Session, around: Surroundings) -> None:
-    """Who had to be left alone by the last run is left alone for the rest of that time."""
+    """Takes over the cooldowns of the last run for the rest of their time."""
     now_s, now = around.clock.now_s(), around.clock.utc_now()
     ends_s = {
         name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()

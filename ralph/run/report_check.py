@@ -43,7 +43,7 @@ class ReportCheck:
         environment: Mapping[str, str],
         within_s: float = CHECKED_WITHIN_S,
     ) -> None:
-        """`environment`: what a process of ours may see that handles what a model wrote."""
+        """`environment`: for a process of ralph's own that reads what a model wrote."""
         self._schema = dict(tool_input_schema)
         self._waiter = waiter
         self._clock = clock

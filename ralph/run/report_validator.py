@@ -42,13 +42,15 @@ def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
 
 
 def answer() -> None:
-    """What the process of `report_check.py` does: a task on standard input, the problems on standard output."""
+    """The work of the process of `report_check.py`: a task on standard input, the problems on standard
+    output.
+    """
     task = json.load(sys.stdin)
     json.dump(validator_of(task["schema"])(task["arguments"]), sys.stdout)
 
 
 def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
-    """Of `{"payload": ...}` alone: the rest has sentences of its own."""
+    """A check of `{"payload": ...}` alone: the other fields have sentences of their own."""
     from jsonschema import validators  # noqa: PLC0415 - costs 100 ms
     from referencing import Registry  # noqa: PLC0415 - comes with it
 
@@ -72,7 +74,7 @@ def _unique_items(
 
 
 def _hashable(value: Any) -> object:
-    """Equal for what is equal in JSON: 1 is 1.0 and is not true."""
+    """A key that is equal for values equal in JSON: 1 is 1.0 and is not true."""
     if isinstance(value, dict):
         return dict, frozenset((name, _hashable(inner)) for name, inner in value.items())
     if isinstance(value, list):

@@ -1,4 +1,6 @@
-"""What a schema library finds wrong, as sentences: a path, and what was expected there. Values are cut, never repeated."""
+"""Turns the findings of a schema library into sentences: a path, and what was expected there. Values are cut,
+never repeated.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _LONGEST_EXPECTATION = 200
 
 
 def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
-    """Where something is wrong, and what was expected there."""
+    """The place of each fault, and what was expected there."""
     closest = _closest(error)
     path = list(closest.absolute_path)
     note = "" if closest is error else " (in the closest alternative)"
@@ -45,7 +47,7 @@ def _closest(error: ValidationError) -> ValidationError:
 
 
 def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
-    """What is wrong with each branch of `anyOf` or `oneOf`; none where no branch is the matter."""
+    """The problems of each branch of `anyOf` or `oneOf`; empty if the branches are not to blame."""
     return [
         list(faults) for _, faults in groupby(error.context or (), key=lambda inner: inner.schema_path[0])
     ]

@@ -1,6 +1,5 @@
-"""A run's session: what the command line said of it, how a new one is opened, and the way back to it.
-
-Old ones are opened by `ralph/run/old_session.py`.
+"""A run's session: its options, the opening of a new one, and the command that resumes it. Old ones are
+opened by `ralph/run/old_session.py`.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _LIMITS = frozenset({Outcome.LIMIT_REACHED.value, Outcome.TIMED_OUT.value})
 
 
 class SessionOptions(Struct, frozen=True):
-    """What the command line said about sessions."""
+    """The options of the command line about sessions."""
 
     session_id: str | None = None
     """For a new one; None: made up."""
     goes_on: bool = False
-    """With the last session of this directory."""
+    """Resumes the last session of this directory."""
     resume: str | None = None
-    """The beginning of the id of the session to go on with."""
+    """The beginning of the id of the session to resume."""
     forks: bool = False
-    """The old session stays as it is; a copy of it goes on."""
+    """The old session stays as it is; a copy of it is resumed."""
     directory: Path | None = None
-    """Where sessions are; None: the user's state directory."""
+    """The directory of sessions; None: the user's state directory."""
     is_kept: bool = True
 
     @property
@@ -69,7 +68,7 @@ class OpenSession(Struct, frozen=True):
     old: Session | None = None
     notices: tuple[str, ...] = ()
     total: SessionTotal = field(default_factory=SessionTotal)
-    """Of its earlier runs."""
+    """Totals of the session's earlier runs."""
 
     def forget(self) -> None:
         """A new one in which nothing was said: `--continue` means the one before. An old one stays."""
@@ -81,9 +80,8 @@ class OpenSession(Struct, frozen=True):
 def prompt_of_resumed(
     old: Session, prompt: str | None, command_with: Callable[[str], str | None]
 ) -> str | None:
-    """What the model is told first; None: nothing, what is pending goes on.
-
-    Raises UsageError for a session that is completed. `command_with`: the command that resumes it by a prompt.
+    """The first prompt for the model; None: the pending work is resumed. Raises UsageError for a session that
+    is completed. `command_with`: the command that resumes it by a prompt.
     """
     if prompt is not None:
         return prompt
@@ -99,7 +97,7 @@ def prompt_of_resumed(
 
 
 def _was_told(old: Session, words: str) -> bool:
-    """They end the last message, which nothing has answered yet."""
+    """True if the words end the last message, which nothing has answered yet."""
     last = old.conversation.messages[-1]
     return last.role == "user" and last.content[-1].get("text") == words
 
@@ -112,7 +110,7 @@ def way_back(
     again: Mapping[str, str],
     prompt: str | None = None,
 ) -> str | None:
-    """The command that goes on with a run's session; None: nothing can. None of the others: it need not be said."""
+    """The command that resumes a run's session; None: nothing can. None of the others: it need not be said."""
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
         return None
     from ralph.values.resume_command import resume_command  # noqa: PLC0415 - most runs end without

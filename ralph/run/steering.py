@@ -107,11 +107,13 @@ class Steering:
         acknowledge: Callable[[Item], None] | None = None,
         emit: Callable[[Event], None] = lambda _event: None,
     ) -> None:
-        """`respond` writes one object; `choose_model` gives a wish's full name, for None the first model's.
+        """`respond` writes one object; `choose_model` gives a requested model's full name, for None the first
+        model's.
 
-        `choose_model` raises ValueError with what to say about a model that cannot be had. `serving` tells who is
-        asked at present, `introduction` what there is to choose from, `has_room` whether answers are read. `acknowledge`
-        is told of every item that was taken, `emit` of what people and readers should know.
+        `choose_model` raises ValueError with what to say about a model that cannot be had. `serving` tells
+        who is asked at present, `introduction` what there is to choose from, `has_room` whether answers are
+        read. `acknowledge` is told of every item that was taken, `emit` of what people and readers should
+        know.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -124,9 +126,9 @@ class Steering:
         self._acknowledge = acknowledge
         self._emit = emit
         self._missing_guard: str | None = None
-        """Of `initialize`, for as long as the process lives."""
+        """The guard that `initialize` asked for and did not get, for as long as the process lives."""
         self._missing_mode: str | None = None
-        """Until a mode is set that can be kept."""
+        """The reason why the requested mode is missing, until a mode is set that can be kept."""
         self._queue: deque[tuple[UserMessage, int]] = deque()
         self._queued_bytes = 0
         self._has_input_ended = False
@@ -134,7 +136,7 @@ class Steering:
         self._has_stopped = False
         self._turn = 0
         self._retry: RetryScheduled | None = None
-        """Of the chain that is open."""
+        """The pending retry of the open chain."""
         self._retry_waits_until_s: float | None = None
 
     @property
@@ -189,7 +191,9 @@ class Steering:
         return message
 
     def take_last_lines(self, waiter: Waiter) -> None:
-        """What has come by now, that which is still in the pipe included. Raises what the waiter raises."""
+        """Takes the lines that have come by now, including those still in the pipe. Raises what the waiter
+        raises.
+        """
         started_s = self._clock.now_s()
         while not self._has_input_ended and self._clock.now_s() - started_s < _LAST_LOOK_S:
             until_s = self._clock.now_s() + _QUIET_S
@@ -276,9 +280,9 @@ class Steering:
         )
 
     def _initialize(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """What only informs is let pass; a driver that counts on the rest must not think it has it.
-
-        A guard that was refused once stays missed: whatever is asked for later, nothing runs.
+        """Answers `initialize`. Fields that only inform are ignored; a request for something that ralph does
+        not offer is refused, as the driver counts on it. A guard that was refused once stays missing: nothing runs, whatever is requested
+        later.
         """
         self._miss_guards(fields)
         if self._missing_guard is not None:
@@ -298,7 +302,9 @@ class Steering:
             )
 
     def _miss_mode(self, reason: str) -> None:
-        """Who asked for a mode that is refused must not be worked for in a looser one. None is tighter than `plan`."""
+        """Notes a refused mode: whoever asked for it must not get work in a looser one. None is tighter than
+        `plan`.
+        """
         if self._controls.permission_mode is not PermissionMode.PLAN:
             self._missing_mode = (
                 f"set_permission_mode was refused: {reason}. Nothing runs without a mode that was asked for: set one "

@@ -1,6 +1,7 @@
-"""What a run tells to machines that watch many of them: a metrics file, and a trace. Both are off unless asked for.
+"""Metrics and traces of a run, for machines that watch many runs. Both are off unless asked for.
 
-Neither may hurt the run: what cannot be had is refused before anything is spent, what fails later is one notice.
+Neither may hurt the run: what cannot be had is refused before anything is spent, what fails later is one
+notice.
 """
 
 from __future__ import annotations
@@ -35,9 +36,8 @@ class Telemetry:
     def open_metrics(
         self, path: str | None, directories: Sequence[str], *, tell: Callable[[Event], None]
     ) -> None:
-        """None: there are none. Raises CannotOpenError, in one line, for a file that cannot be written.
-
-        `directories`: where ralph was called and where it works.
+        """Opens the metrics file; `path` None: there is none. Raises CannotOpenError, in one line, for a file
+        that cannot be written. `directories`: where ralph was called and where it works.
         """
         if path is None:
             return
@@ -83,7 +83,7 @@ class Telemetry:
             self._metrics.tick(self._clock.now_s())
 
     def close(self, exit_code: int, *, was_stopped: bool) -> list[Event]:
-        """What went wrong at the very end. `was_stopped`: somebody waits for this process to be gone."""
+        """The problems of the very end, as events. `was_stopped`: somebody waits for this process to be gone."""
         if self._metrics is not None:
             try:
                 self._metrics.close(exit_code)

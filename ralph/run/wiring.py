@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Struct, frozen=True, dict=True):
-    """What every effect of one run shares."""
+    """The parts that every effect of one run shares."""
 
     settings: Settings
     environment: Mapping[str, str]
@@ -58,7 +58,7 @@ class Surroundings(Struct, frozen=True, dict=True):
 
     @cached_property
     def tools_environment(self) -> dict[str, str]:
-        """What a tool's process may see."""
+        """The environment that a tool's process may see."""
         return child_environment(
             self.environment, self.settings.tools.pass_env, self.secrets, self.settings.key_variables
         )
@@ -76,8 +76,8 @@ def build_toolbox(
 ) -> LocalToolbox:
     """`offered`: what the requests of the session have offered so far; None: it does not matter.
 
-    `keeps_list`: the requests go on with their list of tools, so that the permission mode refuses calls; else it leaves
-    tools out.
+    `keeps_list`: the requests keep their list of tools, so that the permission mode refuses calls; else it
+    leaves tools out.
 
     Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
     """
@@ -143,7 +143,9 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
 
 
 def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
-    """Without known credentials: whoever pastes one into a task, or links one in, has not meant it for the API."""
+    """The prompt without known credentials: whoever pastes one into a task, or links one in, has not meant it
+    for the API.
+    """
     if prompt is None or isinstance(prompt, str):
         return prompt and redactor.redact(prompt)
     return [redacted(block, redactor.redact) for block in prompt]
@@ -152,7 +154,9 @@ def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
 def build_report_form(
     around: Surroundings, redactor: Redactor, options: RunOptions, old: Session | None
 ) -> ReportForm | None:
-    """What the final report must be: what was asked for just now, else what the session's requests say. None: nothing."""
+    """The form of the final report: as requested now, else as in the session's requests. None: no report is
+    required.
+    """
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:
         return None
@@ -179,9 +183,8 @@ def build_roster(
     options: RunOptions,
     old: Session | None,
 ) -> tuple[Roster, tuple[str, ...]]:
-    """Whom the run can ask, and notices about what of the wishes did not fit.
-
-    A session that is gone on with keeps its requests as they were, unless the command line shapes them anew.
+    """The targets of the run, and notices about requested options that did not fit. A resumed session keeps
+    its requests as they were, unless the command line changes them.
     """
     settings = around.settings
     instructions, left_out = read_project_instructions(around.cwd)
@@ -270,7 +273,7 @@ def why_uncountable(target: Target, settings: Settings) -> str | None:
 
 
 def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
-    """Which tools the run has, where it has not all of them. `names`: of those that it offers."""
+    """A notice about the tools of a run that has not all of them. `names`: the tools that it offers."""
     usable = [name for name in names if is_permitted(mode, name)]
     if len(usable) == len(TOOL_NAMES):
         return ()
@@ -300,7 +303,7 @@ def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
 
 
 def retry_policy(retry: RetrySettings) -> RetryPolicy:
-    """Where retry is off, the one that a driver may switch on."""
+    """The retry policy; where retry is off, the one that a driver may switch on."""
     match retry.policy:
         case "patient":
             return backoff.patient()
@@ -311,7 +314,7 @@ def retry_policy(retry: RetrySettings) -> RetryPolicy:
 
 
 def _effort_notices(targets: Sequence[Target]) -> Iterator[str]:
-    """What was asked for and is not sent, because the model is known to refuse it."""
+    """Notices about requested options that are not sent, because the model is known to refuse them."""
     for target in targets:
         if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
             yield f"{target.model} takes no effort setting; it is left out"

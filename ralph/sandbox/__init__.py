@@ -1,1 +1,1 @@
-"""What tools may touch: protected paths and the read deny list."""
+"""Limits of what tools may touch: protected paths and the read deny list."""

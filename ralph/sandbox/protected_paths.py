@@ -50,7 +50,7 @@ class ProtectedPath(Struct, frozen=True):
 
 
 class ProtectedName(Struct, frozen=True):
-    """What is never written, at any depth; capitals do not count, as on some file systems."""
+    """Names that are never written, at any depth; capitals do not count, as on some file systems."""
 
     name: str
     """A name, or the end of a path; `*` stands for anything but a slash."""
@@ -107,10 +107,10 @@ _STATE_NAMES = ("sessions", "loops", "loop.key")
 
 
 class PlaceFacts(Struct, frozen=True):
-    """What is known of this machine and this run. All paths are absolute."""
+    """The facts of this machine and this run. All paths are absolute."""
 
     roots: tuple[str, ...]
-    """What Write and Edit may write beneath, links followed; the working directory first."""
+    """The directories in which Write and Edit may write, links followed; the working directory first."""
     homes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """The environment that ralph was started with."""
@@ -119,13 +119,13 @@ class PlaceFacts(Struct, frozen=True):
     state: tuple[str, ...] = ()
     """Directories with its sessions and loops."""
     package: str | None = None
-    """Where this ralph lies."""
+    """The directory of this ralph."""
     prefixes: tuple[str, ...] = ()
     """The environment that it is installed in, and the one that this was made from."""
     code: tuple[str, ...] = ()
     """The parts of the prefixes that programs are loaded from, where a whole prefix (/usr) would be too much."""
     git_directories: tuple[str, ...] = ()
-    """Of the checkouts that the roots lie in, common ones too."""
+    """The git directories of the checkouts around the roots, common ones included."""
 
 
 class ProtectedPaths(Struct, frozen=True):
@@ -136,14 +136,14 @@ class ProtectedPaths(Struct, frozen=True):
     names: tuple[ProtectedName, ...] = PROTECTED_NAMES
 
     def why_not_read(self, path: str) -> Protection | None:
-        """None: it may be."""
+        """The rule that protects a path from reading; None: it may be read."""
         for place in self.paths:
             if not place.may_be_read and is_within(path, place.path):
                 return Protection(place.path, place.predicate, place.advice)
         return None
 
     def why_not_written(self, path: str) -> Protection | None:
-        """None: it may be, as far as this table goes."""
+        """The rule that protects a path from writing; None: this table allows it."""
         for place in self.paths:
             if is_within(path, place.path):
                 return Protection(place.path, place.predicate, place.advice)
@@ -189,7 +189,7 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def protected_paths(facts: PlaceFacts, resolved: Callable[[str], str]) -> ProtectedPaths:
-    """`resolved` follows the links of a path whose end may not be there."""
+    """The table for these places. `resolved` follows the links of a path whose last parts may not exist."""
     found: dict[str, ProtectedPath] = {}
     for place in (*_own_places(facts), *_secret_places(facts), *_git_places(facts), *_code_places(facts)):
         path = resolved(place.path)
@@ -218,7 +218,9 @@ def _secret_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 def _bases(facts: PlaceFacts) -> Bases:
     def below(variable: str, usual: str) -> tuple[str, ...]:
-        """Where the variable says, and where it usually is: what was put there before the variable was set stays."""
+        """The place that the variable names, and the usual one: files from before the variable was set are
+        still there.
+        """
         named = facts.variables.get(variable, "")
         usuals = (f"{home.rstrip('/')}/{usual}" for home in facts.homes)
         return tuple(dict.fromkeys((*([named] if named.startswith("/") else ()), *usuals)))

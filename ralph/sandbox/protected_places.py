@@ -48,7 +48,7 @@ def gather_paths(
 
 
 class _Resolver:
-    """As `os.path.realpath`, for many paths below few directories: each directory's links are followed once."""
+    """`os.path.realpath` for many paths below few directories: each directory's links are followed once."""
 
     def __init__(self) -> None:
         self._known = {"/": "/"}

@@ -174,7 +174,9 @@ SECRET_PLACES = (
 
 
 class Bases(NamedTuple):
-    """What the templates begin with: absolute paths, several where there is more than one to look below."""
+    """The directories that the templates begin with: absolute paths, several where there is more than one to
+    look in.
+    """
 
     homes: Sequence[str]
     config: Sequence[str]

@@ -191,7 +191,7 @@ def _refuse(look: SessionLook) -> int:
 
 
 def _way_back(look: SessionLook, store: SessionStore, place: Place) -> str:
-    """The command that goes on with it from here."""
+    """The command that resumes it from here."""
     directory = directory_of(look.records)
     return resume_command(
         store.short_name(look.id),

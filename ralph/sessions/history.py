@@ -1,7 +1,7 @@
 """A session as people look at it: its runs, what each cost, how far it got. Pure: records in, values out.
 
 It refuses nothing but a newer format: of a session that is running, killed or damaged it tells what is there.
-`conversation/session.py` is stricter, because a run goes on from what that says.
+`conversation/session.py` is stricter, because runs are resumed from it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class RunHistory(Struct, frozen=True, dict=True):
     number: int
     """Counts from 1."""
     fields: Mapping[str, Any]
-    """Of its `run` record."""
+    """The fields of its `run` record."""
     records: tuple[Record, ...]
-    """What it wrote, its `run` record apart."""
+    """The records that it wrote, except its `run` record."""
     is_copied: bool = False
     """It belongs to the session that this one was forked from, and so does its cost."""
     told: Mapping[str, Any] | None = None
@@ -64,7 +64,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def delivery(self) -> Delivery | None:
-        """What became of its result; None: nobody knows. Older journals do not tell, and those results were delivered."""
+        """The delivery of its result; None: nobody knows. Older journals do not record it, and those results
+        count as delivered.
+        """
         if self.ended is None:
             return None
         if self.ended.get("delivered", True):
@@ -88,7 +90,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def turns(self) -> int:
-        """Without an end: the answers that something has followed, as the next run counts the last one."""
+        """The turns of the run. Without an end: the answers that something has followed, as the next run
+        counts the last one.
+        """
         if self.ended is not None:
             return int(self.ended["num_turns"])
         answers = sum(record.kind == "assistant" for record in self.records)
@@ -96,7 +100,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def cost_usd(self) -> float | None:
-        """None: not known. Without an end: what the attempts cost, whatever became of them."""
+        """The cost of the run; None: not known. Without an end: the cost of its attempts, whatever became of
+        them.
+        """
         if self.ended is not None:
             cost: float | None = self.ended["cost_usd"]
             return cost
@@ -118,7 +124,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def open_calls(self) -> Sequence[Block] | None:
-        """Of the last answer, the calls that have no result here; None: something has followed that answer."""
+        """The calls of the last answer that have no result here; None: something followed that answer."""
         calls: dict[str, Block] | None = None
         for record in self.records:
             match record.kind:

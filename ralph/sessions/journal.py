@@ -42,7 +42,7 @@ class FileJournal:
         found = found or Reading(())
         self.path = path
         self.records: Sequence[Record] = found.records
-        """What was in it when it was opened."""
+        """The records that it held when it was opened."""
         self._torn, self._lacks_break = found.torn, found.lacks_break
         self._descriptor = descriptor
         self._seq = len(found.records)
@@ -88,7 +88,7 @@ class FileJournal:
         return cls(path, descriptor, reading, len(data) - len(reading.torn))
 
     def mend(self) -> None:
-        """What is torn at its end is cut off and kept beside it, as `.torn`. Raises JournalError."""
+        """Cuts off a torn end and keeps it in a file beside the journal, as `.torn`. Raises JournalError."""
         try:
             if self._torn:
                 _set_aside(self.path, self._torn)
@@ -102,7 +102,7 @@ class FileJournal:
 
     @property
     def is_gone(self) -> bool:
-        """It has no name any more: somebody has deleted it, and nothing goes on from it."""
+        """It has no name any more: somebody has deleted it, and nothing can be resumed from it."""
         try:
             return os.fstat(self._descriptor).st_nlink == 0
         except OSError:
@@ -153,7 +153,9 @@ class NoJournal:
 
 
 def lock_file(descriptor: int) -> None:
-    """Until it is closed. Raises SessionLockedError; and FileNotFoundError where another run's end has removed it."""
+    """Locks the file until it is closed. Raises SessionLockedError; and FileNotFoundError where another run's
+    end has removed it.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -188,7 +190,9 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 def _refuse_newer(data: bytes) -> None:
-    """By the first line alone: what the others look like is that ralph's business. Raises NewerFormatError."""
+    """Looks at the first line alone: the form of the others is that ralph's business. Raises
+    NewerFormatError.
+    """
     opening, _ = readable_part(data[: data.find(b"\n") + 1])
     for record in opening:
         if record.kind == "session" and isinstance(record.fields.get("format"), int):
@@ -196,7 +200,7 @@ def _refuse_newer(data: bytes) -> None:
 
 
 def _set_aside(path: Path, torn: bytes) -> None:
-    """On the disk before it leaves the journal, and never in the place of what was set aside before."""
+    """Writes the torn end to disk before it leaves the journal, and never over an earlier one."""
     names = chain([".torn"], (f".{number}.torn" for number in count(2)))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     for name in names:

@@ -26,7 +26,7 @@ class SessionList:
     """Columns of fixed widths; the task gets what is left."""
 
     def __init__(self, *, now: datetime, width: int, has_directory: bool, has_color: bool) -> None:
-        """`now`: with the local time zone."""
+        """`now`: the present time, with the local time zone."""
         self._now = now
         self._width = width
         self._has_directory = has_directory

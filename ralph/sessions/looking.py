@@ -32,7 +32,7 @@ class SessionLook(Struct, frozen=True):
     written_at_s: float
     """On the wall clock."""
     outcome: str
-    """Of the last run, or one of the words of `sessions/history.py`."""
+    """The outcome of the last run, or one of the words of `sessions/history.py`."""
     history: SessionHistory = field(default_factory=SessionHistory)
     records: tuple[Record, ...] = ()
     problem: str | None = None
@@ -63,7 +63,7 @@ def look_at(path: Path) -> SessionLook:
 
 
 def _look_at(path: Path) -> SessionLook:
-    """Until nothing was written between reading and asking for the lock, so that no end is overlooked."""
+    """Looks until nothing was written between reading and asking for the lock, so that no end is overlooked."""
     for _ in range(_MOST_READINGS):
         size, look = _read(path)
         if look.outcome not in {history_names.KILLED, history_names.NOT_DELIVERED}:

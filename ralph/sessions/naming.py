@@ -9,13 +9,15 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def named_session(session_id: str, age_s: float, task: str) -> str:
-    """`age_s`: since something was written to it."""
+    """A session's short description. `age_s`: seconds since something was written to it."""
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
 
 
 def age_text(age_s: float) -> str:
-    """In the largest unit that is whole; a time to come, by a clock that was put back, is now."""
+    """The age in the largest unit that is whole; a moment in the future, by a clock that was put back, is
+    now.
+    """
     age_s = max(0.0, age_s)
     if age_s < _MINUTE_S:
         return f"{age_s:.0f} s ago"

@@ -30,9 +30,8 @@ _OUR_JOURNAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.es
 
 
 def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:
-    """Of the store that `own` is in, that one excepted. Never raises; what is left over is the next run's.
-
-    0 days or megabytes: no such limit.
+    """Removes old journals from the store of `own`, never `own` itself. Never raises; the next run takes what
+    is left over. 0 days or megabytes: no such limit.
     """
     if not keep_days and not keep_mb:
         return
@@ -68,7 +67,9 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 
 def _remove(journal: KeptJournal) -> None:
-    """Under its lock: a run that has just opened it finds it taken, or gone, and never writes to what is gone."""
+    """Removes it under its lock: a run that has just opened it finds it taken, or gone, and never writes to a
+    removed file.
+    """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:

@@ -17,15 +17,14 @@ class KeptJournal(Struct, frozen=True):
     path: str
     size_bytes: int
     age_s: float
-    """Since something was written to it."""
+    """Seconds since something was written to it."""
 
 
 def too_many(
     journals: Iterable[KeptJournal], *, keep_days: int, keep_mb: int, are_all: bool = True
 ) -> list[KeptJournal]:
-    """What is to be removed, the oldest first. 0 days or megabytes: no such limit.
-
-    Where they are not all, only age decides: an older one may be among those that are not known.
+    """The journals to remove, the oldest first. 0 days or megabytes: no such limit. If some journals are
+    missing from the list, only age decides, as an older one may be among those.
     """
     oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
     excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * _MB

@@ -34,7 +34,7 @@ _MOST_NAMED = 3
 class SessionStore:
     def __init__(self, root: Path, notice: str | None = None, others: tuple[Path, ...] = ()) -> None:
         self.root = root
-        """Where new ones are made."""
+        """The directory in which new sessions are made."""
         self._roots = (root, *others)
         self.notice = notice
         """For people: why this is not the usual place."""
@@ -63,7 +63,9 @@ class SessionStore:
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """Where a run of this user would look for sessions. Nothing is made: what is not there is empty."""
+        """The places where a run of this user would look for sessions. Creates nothing: a missing place is
+        empty.
+        """
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
             return cls(chosen)
@@ -87,7 +89,7 @@ class SessionStore:
         return FileJournal.create(path)
 
     def place_of(self, cwd: Path) -> Path:
-        """Where new ones of this directory are made."""
+        """The directory of new sessions of `cwd`."""
         return self.root / directory_name(cwd)
 
     def beside(self, name: str) -> tuple[Path, ...]:
@@ -99,7 +101,7 @@ class SessionStore:
         return max(self.of(cwd), key=written_at, default=None)
 
     def last_to_go_on(self, cwd: Path) -> Path | None:
-        """The same, of those that have a message; where none has, the last one says what is wrong."""
+        """The newest journal of the directory that has a message; if none has, the newest says what is wrong."""
         newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
         return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
 
@@ -119,7 +121,7 @@ class SessionStore:
         return sorted(path for path in self.all() if path.stem.startswith(prefix.lower()))
 
     def short_name(self, session_id: str) -> str:
-        """As much of the id as tells it from the others."""
+        """The shortest beginning of the id that is unique in the store."""
         short = session_id[:SHORT_ID_CHARS]
         return short if len(self.starting_with(short)) <= 1 else session_id
 
@@ -132,7 +134,7 @@ class SessionStore:
         return chain.from_iterable(root.glob(f"*/*{SUFFIX}") for root in self._roots)
 
     def _instead(self, prefix: str, cwd: Path | None) -> str:
-        """What may have been meant: ids that look like it, or the newest of this directory."""
+        """A suggestion of what was meant: ids that look like the prefix, or the newest of this directory."""
         from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
         beginnings = {path.stem[: len(prefix)]: path for path in self.all()}
@@ -162,7 +164,7 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def _has_message(path: Path) -> bool:
-    """A run that was stopped before its first message left nothing to go on with.
+    """A run that was stopped before its first message left nothing to resume.
 
     Memory is bounded: the record before the message, with the head of all requests, may be of any size.
     """

@@ -1,6 +1,8 @@
-"""What happened in a session, in its order, as values: prompts, answers, calls with their results, events. Pure.
+"""The events of a session, in their order, as values: prompts, answers, calls with their results, events.
+Pure.
 
-It does not shorten and does not decorate: `story_text.py` and `document.py` make a story for a terminal and a document of it.
+It does not shorten and does not decorate: `story_text.py` and `document.py` make a story for a terminal and a
+document of it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class OtherBlock(Struct, frozen=True):
 class Called(Struct, frozen=True):
     call: ToolCall
     result: ToolResult | None = None
-    """None: the run was over before there was one."""
+    """The result of the call; None: the run was over before there was one."""
     was_started: bool = True
 
 
@@ -87,7 +89,7 @@ def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: boo
 
 
 def _calls(record: Record) -> Iterator[ToolCall]:
-    """As the model wrote them, also those that nothing could be made of."""
+    """The calls as the model wrote them, including unusable ones."""
     malformed = record.fields["malformed"]
     for block in calls_of(record):
         raw = malformed.get(block["id"])

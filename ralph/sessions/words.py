@@ -19,7 +19,7 @@ def cost_text(cost_usd: float | None) -> str:
 
 
 def local_time(moment: str) -> str:
-    """An ISO time as the clock on the wall shows it; what is none stays as it is."""
+    """An ISO time in local time; a text that is none stays as it is."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
     except ValueError:
@@ -50,7 +50,9 @@ def attempts_line(fields: Mapping[str, Any]) -> str | None:
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """What an attempt was billed for, an answer that broke off included; empty where the server counted nothing."""
+    """The billed tokens of an attempt, an answer that broke off included; empty where the server counted
+    nothing.
+    """
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():
         return ""

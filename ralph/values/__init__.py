@@ -1,1 +1,3 @@
-"""What every room speaks: outcomes, events, errors, usage, limits, reports, and the ports of clock and waiter."""
+"""Values that every room speaks: outcomes, events, errors, usage, limits, reports, and the ports of clock and
+waiter.
+"""

@@ -45,7 +45,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def call_ids(self) -> list[str]:
-        """Of all client tool calls, also of those that must not run."""
+        """The ids of all client tool calls, including those that must not run."""
         return [block["id"] for block in self.content if block.get("type") == "tool_use"]
 
     @property
@@ -54,7 +54,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the model said, as it said it; blocks on lines of their own."""
+        """The model's text, unchanged; blocks on lines of their own."""
         return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
 
 

@@ -57,7 +57,7 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""What somebody has to mend. Every other one is weather, what nobody has thought of included."""
+"""Causes that somebody has to mend. All others count as passing, unknown ones included."""
 
 # The last one is OpenAI's: a 429 that no waiting mends.
 SPEND_LIMIT_CODES = frozenset(
@@ -82,7 +82,7 @@ STATUS_OF_TYPE = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""What the API answers with beside each `error.type`: inside a stream the type stands for the status."""
+"""The status that belongs to each `error.type`: inside a stream the type stands for the status."""
 
 # Anthropic (with and without counts), its Bedrock form, llama.cpp, vLLM/OpenAI.
 # Like all patterns that only a failure needs: text, which `re` compiles once, when it is first looked for.
@@ -212,7 +212,7 @@ def is_bad_key(error: AgentError) -> bool:
 
 
 def _status_of(error: AgentError) -> int | None:
-    """Of the answer, or the one that an error inside a stream stands for."""
+    """The answer's status, or the one that an error inside a stream stands for."""
     match error:
         case HttpError():
             return error.status

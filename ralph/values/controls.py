@@ -1,4 +1,6 @@
-"""What a driver may change while the loop runs. The loop reads it; it decides nothing itself."""
+"""The settings that a driver may change while a run is at work. The agent reads them; nothing is decided
+here.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ class RunControls:
         """The command line said plan: no request of a driver leads out of it."""
 
     def why_refused(self, tool: str) -> str | None:
-        """What the model is told of a call of it just now; None: it may run."""
+        """The reason for refusing a call of this tool now, for the model; None: it may run."""
         return why_refused(self.permission_mode, tool)
 
     def take_model_wish(self) -> str | None:
-        """The wish, once."""
+        """The requested model, once."""
         wish, self.model = self.model, None
         return wish

@@ -1,4 +1,4 @@
-"""What looks like a credential, by name and by value, and which of the environment a tool's process may see.
+"""Recognises credentials, by name and by value, and chooses the environment that a tool's process may see.
 
 Refuses to guess about short values: under eight characters nothing is a known secret, so that "1" or "true"
 is never cut out of a text.
@@ -47,7 +47,7 @@ NO_HEADERS: Headers = Secret(())
 
 
 class Credential(Struct, frozen=True):
-    """What proves to the endpoint who is asking."""
+    """The key or token that proves to the endpoint who is asking."""
 
     header: str
     """The HTTP header's name, lower case."""
@@ -173,7 +173,7 @@ def looks_like_credential_value(value: str) -> bool:
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Of the headers that look like a credential, by name or value."""
+    """The values of headers that look like a credential, by name or value."""
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):
             yield from filter(None, (value, value.rpartition(" ")[2]))  # `Bearer x`: x alone is secret too
@@ -185,10 +185,10 @@ def child_environment(
     secrets: Collection[str],
     withheld: Collection[str] = (),
 ) -> dict[str, str]:
-    """What a tool's process gets: `pass_env` lets exactly those names through, whatever they hold.
+    """The environment of a tool's process. `pass_env` lets exactly those names through, whatever they hold.
 
-    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and what looks like a credential by name, by
-    value, or because one of `secrets` is part of it.
+    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and what looks like a credential by name,
+    by value, or because one of `secrets` is part of it.
     """
     login_names = _login_names(environment)
 
@@ -229,7 +229,9 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
 
 
 def _header_list_values(value: str) -> Iterator[str]:
-    """As the variable has them, as they are sent, and without the name of a scheme before them."""
+    """Values in a list of headers: as written in the variable, as sent, and without the name of a scheme in
+    front.
+    """
     for pair in value.split(","):
         sent = pair.partition("=")[2].strip()
         for form in (sent, _unquoted(sent)):
@@ -241,7 +243,8 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
-    """What lets a request in at an endpoint: `TOKEN@host`, `user:password@host`, with or without a scheme before it.
+    """The credential inside the address of an endpoint: `TOKEN@host`, `user:password@host`, with or without a
+    scheme before it.
 
     Empty where there is nothing, or only the user's own login name: that stands in every path of their files.
     """

@@ -17,12 +17,14 @@ FRAMING_HEADERS = frozenset(
 
 
 def messages_url(base_url: str) -> str:
-    """Where requests are posted to. `base_url` as `normal_base_url` makes it."""
+    """The address to which requests are posted. `base_url` as `normal_base_url` makes it."""
     return base_url + MESSAGES_PATH
 
 
 def normal_base_url(text: str) -> str:
-    """Without a closing `/`, `/v1` or `/v1/messages`, so that `messages_url` is right for each way of writing it."""
+    """The address without a closing `/`, `/v1` or `/v1/messages`, so that `messages_url` is right for each
+    way of writing it.
+    """
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 
     if re.search(r"[\x00-\x20\x7f\\]", text):
@@ -46,7 +48,7 @@ def normal_base_url(text: str) -> str:
 
 
 def _above_the_api(path: str) -> str:
-    """What a gateway puts before the API's own path."""
+    """The path that a gateway puts before the API's own path."""
     while True:
         above = path.rstrip("/")
         if above.endswith("/messages"):
@@ -91,7 +93,7 @@ def _host(url: str) -> str:
 
 
 def header_value(text: str) -> str:
-    """Without white space around it. A line break inside would begin a header of its own."""
+    """The value without white space around it. A line break inside would begin a header of its own."""
     value = text.strip()
     if any(character < " " or character == "\x7f" for character in value):
         raise ValueError("must not hold line breaks or control characters")

@@ -1,4 +1,4 @@
-"""What can go wrong between a request and a whole answer. Fields are kept until the last print.
+"""The errors that can come between a request and a whole answer. Fields are kept until the last print.
 
 AgentError
 ├── HttpError        the server answered, and not with 2xx
@@ -40,11 +40,12 @@ class AgentError(Exception):
     """Anything `send_message()` can raise. Catch this, never its children, to retry."""
 
     tokens = TokenUsage()
-    """What the server had counted of the answer that broke off: thrown away, but billed."""
+    """The server's counts for the answer that broke off: thrown away, but billed."""
 
 
 class HttpError(AgentError):
-    """A status outside 2xx. `retry_after` is the server's wish in seconds (>= 0), None when it named none.
+    """A status outside 2xx. `retry_after` is the wait that the server requests, in seconds (>= 0); None: it
+    named none.
 
     `body` holds at most 64 KiB, redacted; `error_type`, `error_code` and `message` come from it where it is
     the API's error object. `should_retry` is the `x-should-retry` header.

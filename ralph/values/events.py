@@ -1,4 +1,4 @@
-"""What happened, as values. Output turns them into JSON lines and into sentences; nothing here prints.
+"""Events, as values. Output turns them into JSON lines and into sentences; nothing here prints.
 
 Every event is emitted once, by the one who knows. `output/stream_json.py` holds their names on the wire.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DeadEnd(Struct, frozen=True):
-    """What a model did again and again, until its run was ended for it."""
+    """The call that a model repeated until its run was ended for it."""
 
     name: str
     """One of `guards.GUARDS`, or of `malformed_answers.NAMES`."""
@@ -33,7 +33,7 @@ class RunStarted(Struct, frozen=True):
     model: str
     tools: tuple[str, ...]
     api_key_source: str
-    """Where the credential came from: a variable's name, or "none"."""
+    """The source of the credential: a variable's name, or "none"."""
     targets: tuple[str, ...] = ()
     """Everybody who can be asked, the first first; empty where there is only one."""
     permission_mode: str = "bypassPermissions"
@@ -81,11 +81,11 @@ class AttemptEnded(Struct, frozen=True):
     model: str
     latency_s: float
     tokens: TokenUsage
-    """What the server counted; of a broken answer, as far as it got."""
+    """The server's counts; for a broken answer, as far as it got."""
     facts: ModelFacts | None = None
-    """What is known of the target's model, its price above all."""
+    """The known facts of the target's model, above all its price."""
     status: int | None = None
-    """Of an HTTP answer that was an error."""
+    """The HTTP status of an error answer."""
     kind: str | None = None
     """A `FailureKind`, or "interrupted"; None: it was answered."""
     error: str | None = None
@@ -114,12 +114,12 @@ class RetryScheduled(Struct, frozen=True):
     """`FailureKind` value."""
     message: str
     server_wish_s: float | None = None
-    """Set when the server's wish decided the wait."""
+    """Set when the wait is the one that the server requested."""
     restarts_response: bool = False
     """A broken stream is asked again from the beginning."""
     turn: int = 1
     target: str = ""
-    """Whom the error came from."""
+    """The target that the error came from."""
 
 
 class RetryRecovered(Struct, frozen=True):
@@ -205,7 +205,7 @@ class MalformedCallRefused(Struct, frozen=True):
     turn: int
     tool: str
     why: str
-    """What the model is told."""
+    """The sentence for the model."""
 
 
 class GuardTripped(Struct, frozen=True):
@@ -216,7 +216,7 @@ class GuardTripped(Struct, frozen=True):
     """One of `guards.GUARDS`."""
     call: ToolCall
     refusals: int
-    """So far, without anything new in between."""
+    """Refusals so far, without anything new in between."""
 
 
 class FinalTurnEntered(Struct, frozen=True):
@@ -233,7 +233,7 @@ class TurnsCollapsed(Struct, frozen=True):
     turn: int
     reason: str
     old_max_turns: int | None
-    """None: there was no limit."""
+    """The previous limit of turns; None: there was no limit."""
     new_max_turns: int
 
 
@@ -247,7 +247,7 @@ class ReportAccepted(Struct, frozen=True):
     turn: int
     """The turn that gave it; of a synthetic one, the last that was asked."""
     attempts: int
-    """At a report in this run, this one included: calls of the tool, and plain text in its place."""
+    """Attempts at a report in this run, this one included: calls of the tool, and plain text in its place."""
     forced_reason: str | None = None
     """Why the run was in its final turn; None: it was not."""
 
@@ -281,7 +281,7 @@ class Notice(Struct, frozen=True):
 class SessionTotal(Struct, frozen=True):
     turns: int = 0
     cost_usd: float | None = 0.0
-    """None: not known of every run."""
+    """The cost of all runs; None: one of them is not known."""
 
     def plus(self, ended: RunEnded) -> SessionTotal:
         known = (self.cost_usd, ended.usage.cost_usd)
@@ -311,19 +311,19 @@ class RunEnded(Struct, frozen=True):
     api_error_status: int | None = None
     retry_after_s: float | None = None
     hints: tuple[str, ...] = ()
-    """What the reader can do about it, one sentence each."""
+    """Advice for the reader, one sentence each."""
     notices: tuple[str, ...] = ()
-    """What was left out of what the user gave, one sentence each."""
+    """Parts of the user's input that were left out, one sentence each."""
     limit: str | None = None
     """Which limit of the user's ended it: "max_turns", "max_budget_usd" or "context"; None: none of these."""
     report: Report | None = None
     """The final report, the model's or a synthetic one; None: none was required and an answer took its place."""
     dead_end: DeadEnd | None = None
-    """What led nowhere once too often."""
+    """The call that led nowhere once too often."""
     denied: tuple[ToolCall, ...] = ()
     """Calls that the permission mode did not let run."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
-    """Of all runs of the session, this one included."""
+    """Totals of all runs of the session, this one included."""
 
 
 Event = (

@@ -1,4 +1,4 @@
-"""What a look at one thing found: a level, what it is about, and what to do. A value with its one line."""
+"""The finding of one look: a level, its subject, and advice. A value with its one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Finding(Struct, frozen=True):
     subject: str
     text: str
     advice: str | None = None
-    """What to do about it; None: nothing needs doing."""
+    """Advice; None: nothing needs doing."""
     is_for_later: bool = False
     """The machine lacks something for now: nothing that could be corrected is known to be wrong."""
 
@@ -50,5 +50,5 @@ def fail(subject: str, text: str, advice: str) -> Finding:
 
 
 def short(subject: str, shortage: ShortageError) -> Finding:
-    """What could not be looked at just now."""
+    """A finding for something that could not be looked at just now."""
     return Finding(Level.FAIL, subject, str(shortage), ADVICE, is_for_later=True)

@@ -19,7 +19,7 @@ LONGEST_TEXT = 1_000_000
 class Found(NamedTuple):
     body: str
     around: str
-    """What else the text says; empty: nothing."""
+    """The text around it; empty: nothing."""
 
 
 def found_in(text: str) -> Iterator[Found]:

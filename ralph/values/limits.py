@@ -21,7 +21,7 @@ SHORTEST_ANSWER = 1024
 """Tokens. An answer that may not even get so long is not worth its prompt: the run ends instead."""
 
 MOST_REFUSALS = 6
-"""In a row, by guards: with the last one the run ends."""
+"""The most refusals in a row by guards: with the last one the run ends."""
 
 _MILLION = 1_000_000
 
@@ -30,7 +30,7 @@ class LimitSettings(Struct, frozen=True):
     max_turns: int | None = None
     """Turns that one task may take (exit 3); None: no limit."""
     max_budget_usd: float | None = None
-    """What the process may spend (exit 3); None: no limit."""
+    """US dollars that the process may spend (exit 3); None: no limit."""
     max_time_s: float | None = None
     """Seconds from the start of the process after which the run ends (exit 124); None: no limit."""
 
@@ -40,9 +40,9 @@ class Budget:
 
     def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
-        """None: no limit."""
+        """The budget in US dollars; None: no limit."""
         self.spent_usd = spent_usd
-        """By what the servers have counted so far."""
+        """Dollars by the servers' counts so far."""
 
     def saw(self, event: Event) -> None:
         if isinstance(event, AttemptEnded):
@@ -61,19 +61,19 @@ class Budget:
         return wish if wish * price.output <= left_millionths else math.floor(left_millionths / price.output)
 
     def least_usd(self, facts: ModelFacts | None, prompt_tokens: int) -> float:
-        """What a request has to be able to cost before it is made."""
+        """The least money that must be left before a request is made."""
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
             return 0.0
         return (prompt_tokens * _dearest_input(price) + SHORTEST_ANSWER * price.output) / _MILLION
 
     def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
-        """By its share, or because after one more request, which may cost `least_usd`, there may be none."""
+        """True if the share is spent, or if one more request, which may cost `least_usd`, may be the last."""
         if self.max_usd is None or not self.spent_usd:
             return False
         return self.spent_usd >= share * self.max_usd or self.max_usd - self.spent_usd < 2 * least_usd
 
 
 def _dearest_input(price: Price) -> float:
-    """Of those that a request of ours can be billed at: it never asks for the 1-hour cache."""
+    """The highest price that input of our requests can be billed at: they never ask for the 1-hour cache."""
     return max(price.input, price.cache_write, price.cache_read)

@@ -1,4 +1,4 @@
-"""What is known of each model: window, largest answer, thinking, effort, prices. Data, with date and source.
+"""Known facts of each model: window, largest answer, thinking, effort, prices. Data, with date and source.
 
 Source: the Messages API reference as of 2026-11-21 (prices in USD per million tokens). A model that is not
 listed gets a plain request and no price: nothing is guessed.
@@ -18,7 +18,7 @@ class NamedModel(NamedTuple):
     """A model as people name it."""
 
     id: str
-    """What requests carry."""
+    """The id that requests carry."""
     context_window: int | None = None
     """Tokens, where the name says so of a model of which nothing else is known."""
 
@@ -52,7 +52,7 @@ class ModelFacts(Struct, frozen=True):
     max_output: int | None
     """Largest `max_tokens` the API accepts; None: not known."""
     price: Price | None
-    """None: not known."""
+    """The price of the model; None: not known."""
     needs_adaptive: bool = False
     """Thinking is off unless the request says `adaptive`."""
     takes_effort: bool = True
@@ -108,7 +108,9 @@ MODELS: dict[str, ModelFacts] = {
 
 
 def facts_of(model: str) -> ModelFacts | None:
-    """What is known of `model`, dated ids such as `claude-opus-4-5-20251101` included; None when nothing is."""
+    """The known facts of `model`, dated ids such as `claude-opus-4-5-20251101` included; None: there are
+    none.
+    """
     if model in MODELS:
         return MODELS[model]
     name, _, date = model.rpartition("-")
@@ -151,7 +153,9 @@ def is_claude(model: str) -> bool:
 
 
 def max_tokens_for(model: str, wish: int | None) -> int:
-    """The `max_tokens` of a request: the wish, else the default, and never over what the model is known for."""
+    """The `max_tokens` of a request: as requested, else the default, and never more than the model is known
+    for.
+    """
     facts = facts_of(model)
     wished = wish or DEFAULT_MAX_TOKENS
     return wished if facts is None or facts.max_output is None else min(wished, facts.max_output)

@@ -39,7 +39,7 @@ class Outcome(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """What became of a result once it was written. The value stands in the journal."""
+    """The fate of a result once it was written. The value stands in the journal."""
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"

@@ -45,7 +45,7 @@ def is_permitted(mode: PermissionMode, tool: str) -> bool:
 
 
 def why_refused(mode: PermissionMode, tool: str) -> str | None:
-    """What the model is told of a call that the mode does not let run; None: it may."""
+    """The reason for the model why the mode does not let a call run; None: it may."""
     if is_permitted(mode, tool):
         return None
     return (
@@ -55,7 +55,7 @@ def why_refused(mode: PermissionMode, tool: str) -> str | None:
 
 
 def mode_notice(mode: PermissionMode) -> str | None:
-    """What people should know of the mode; None: it is what its name says."""
+    """A notice about a mode that does not do what its name suggests; None: it does."""
     if mode in _ASKING:
         return f"permission mode {mode}: nobody is asked here, and every tool of the run may be used"
     return None

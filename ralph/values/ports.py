@@ -28,7 +28,7 @@ class Interrupted(BaseException):
     outcome: Outcome
     signal_number = 0
     tokens = TokenUsage()
-    """What the server had counted of an answer that was under way."""
+    """The server's counts for an answer that was under way."""
 
 
 class SignalReceived(Interrupted):
@@ -48,13 +48,13 @@ class TimeIsUp(Interrupted):
 
 
 class BudgetSpent(Interrupted):
-    """What is left of the budget does not buy the next call at its worst."""
+    """The rest of the budget does not buy the next call at its worst."""
 
     outcome = Outcome.LIMIT_REACHED
 
 
 class InterruptRequested(Interrupted):
-    """A driver asked for the work on the message to stop: as after Ctrl-C, but ralph goes on with the next message."""
+    """A driver asked for the work on the message to stop: as after Ctrl-C, but ralph takes the next message."""
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
@@ -93,7 +93,7 @@ class WorkingDirectoryGoneError(Exception):
 
 
 class TimedOut:
-    """What `Waiter.wait` returns when the deadline came first."""
+    """The result of `Waiter.wait` when the deadline came first."""
 
 
 TIMED_OUT = TimedOut()
@@ -110,7 +110,7 @@ class Clock(Protocol):
 
 
 class Mailbox(Protocol):
-    """Where a worker thread leaves things for the main thread."""
+    """Takes things from a worker thread for the main thread."""
 
     def put(self, item: Any) -> None:
         """Called from any thread; never blocks. Ignored once the mailbox is closed."""
@@ -150,7 +150,7 @@ class Driven(Protocol):
 
     @property
     def mailbox(self) -> Mailbox:
-        """Where the lines come in."""
+        """The mailbox in which the lines arrive."""
         ...
 
     def can_take(self) -> bool:

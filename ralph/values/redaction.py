@@ -31,7 +31,7 @@ _KEPT_IN_URLS = (
     (_UNRESERVED - frozenset(b"~")) | frozenset(b"*"),
 )
 _PLAIN_EVERYWHERE = re.compile(r"[A-Za-z0-9._-]+")
-"""What no encoder of JSON or URLs changes: most keys."""
+"""Characters that no encoder of JSON or URLs changes: those of most keys."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _SHORTEST_BASE64_LINE = 64
 """PEM (RFC 7468); MIME and the `base64` command wrap at 76."""
@@ -93,7 +93,7 @@ class Redactor:
 
     @cached_property
     def _wrapped_forms(self) -> list[str]:
-        """Those that a line break can stand in."""
+        """The forms in which a line break can stand."""
         forms = {form for secret in self._secrets for form in _base64_forms_of(secret)}
         return sorted(
             (form for form in forms if len(form) >= _LEAST_WRAPPED), key=lambda form: (-len(form), form)
@@ -110,7 +110,7 @@ class Redactor:
 
 
 def _joined(text: str) -> str:
-    """Without line breaks, those of a JSON text too, and without other white space."""
+    """The text without line breaks, those of a JSON text too, and without other white space."""
     if "\\n" in text:
         text = text.replace("\\r", "").replace("\\n", "")
     return "".join(text.split())
@@ -132,7 +132,9 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 
 def _json_forms(secret: str) -> Iterator[str]:
-    """As the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and once more inside of JSON."""
+    """The secret as the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and once more
+    inside of JSON.
+    """
     for is_ascii in (True, False):
         form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]
         yield form

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolCall, ToolDefinition
 
     Validator = Callable[[Mapping[str, Any]], Sequence[str]]
-    """From a report's arguments to what is wrong with them: a few short lines, each with path and expectation."""
+    """Maps a report's arguments to their faults: a few short lines, each with path and expectation."""
 
 STATUSES = ("success", "failure")
 SOURCES = ("tool_call", "text", "synthetic")
@@ -38,10 +38,12 @@ class Report(Struct, frozen=True):
     status: str
     summary: str
     payload: Any
-    """None: there is no schema for it, or a failure came without."""
+    """The report's payload; None: there is no schema for it, or a failure came without one."""
     source: str
     details: Mapping[str, object] = field(default_factory=dict)
-    """Of a synthetic one: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason`, `last_error`."""
+    """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`,
+    `last_stop_reason`, `last_error`.
+    """
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
@@ -57,7 +59,7 @@ def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def problems_without_payload(arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong beside the payload, where there is a schema for it."""
+    """The problems besides the payload, where there is a schema for that."""
     problems = plain_problems(arguments)
     if "payload" not in arguments and arguments.get("status") != "failure":
         problems.append('payload: required with status "success"')
@@ -86,7 +88,7 @@ def shown(value: object) -> str:
 
 
 class ReportForm(Struct, frozen=True):
-    """What a final report must be."""
+    """The form that a final report must have."""
 
     tool: ToolDefinition
     validator: Validator
@@ -104,15 +106,18 @@ class ReportDesk:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """At a report: calls of the tool, and answers of plain text in its place, whatever became of them."""
+        """Attempts at a report: calls of the tool, and answers of plain text in its place, whatever became of
+        them.
+        """
         self.accepted: Report | None = None
         self.cached: Report | None = None
-        """What the last answer's text was, where that is a report; it counts for nothing until `accept_cached`."""
+        """The report in the last answer's text, if it is one; it counts for nothing until `accept_cached`."""
         self.last_problem: str | None = None
         """Why the last attempt was not accepted; None: it was, or there was none."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
-        """What the model is told. A report after an accepted one changes nothing: its result may be out already.
+        """The result of a report call, for the model. A report after an accepted one changes nothing: its
+        result may be out already.
 
         Whatever it says, an older text of the model's is no longer its last word.
         """
@@ -238,7 +243,7 @@ def synthetic_report(
 
 
 def report_object(report: Report) -> dict[str, object]:
-    """What a result says of it. The payload is not in it: it has a field of its own there."""
+    """The report in the result object, without its payload, which has a field of its own there."""
     return {"source": report.source, "status": report.status, "summary": report.summary, **report.details}
 
 

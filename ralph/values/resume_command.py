@@ -1,4 +1,4 @@
-"""The command that goes on with a session, as it can be typed into a shell. Pure."""
+"""The command that resumes a session, as it can be typed into a shell. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def resume_command(
     again: Mapping[str, str] | None = None,
     prompt: str | None = None,
 ) -> str:
-    """`name`: enough of the session's id. None: that goes without saying.
+    """The command. `name`: enough of the session's id. Arguments that are None are left out.
 
     `again`: further options of the run, by name, that the next one needs too.
     """

@@ -1,4 +1,4 @@
-"""When the server wants to be asked again, read from its headers. Never raises, whatever they hold."""
+"""Reads from headers when the server wants to be asked again. Never raises, whatever they hold."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _rfc3339(value: str, now: datetime) -> float | None:
 
 
 def _until(moment: datetime, now: datetime) -> float | None:
-    """A moment that has passed is a wish for 0 seconds: ask again at once."""
+    """A moment that has passed means 0 seconds: ask again at once."""
     try:
         return _bounded(max(0.0, (_aware(moment) - now).total_seconds()))
     except OverflowError:
@@ -110,7 +110,7 @@ def _number(value: str) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    """A negative number of seconds makes no sense, and no sense is no wish."""
+    """A negative number of seconds makes no sense, and is ignored."""
     if seconds < 0:
         return None
     return min(seconds, LONGEST_WISH_S)

@@ -35,7 +35,7 @@ _LIKE_OURS = rf"{_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNOTICE
 
 
 def visible(text: str) -> str:
-    """Without control sequences and characters that hide something. Line breaks and tabs stay."""
+    """The text without control sequences and characters that hide something. Line breaks and tabs stay."""
     if text.isprintable() or not _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").search(text):
         return text
     text = _compiled(_SEQUENCES).sub("", text)
@@ -44,17 +44,17 @@ def visible(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """What is visible of it, each line break a space: it cannot begin a line of its own."""
+    """The visible text in one line, each line break a space: it cannot begin a line of its own."""
     return text if text.isprintable() else visible(text).replace("\n", " ")
 
 
 def foreign_lines(text: str) -> list[str]:
-    """What is visible of it, line by line, none of which looks like one of ralph's own."""
+    """The visible text, line by line, none of which looks like one of ralph's own."""
     return [FOREIGN + line if _looks_like_ours(line) else line for line in visible(text).split("\n")]
 
 
 def json_for_terminal(line: str) -> str:
-    """The same JSON value, written without characters that act on a terminal."""
+    """An equal JSON value, written without characters that act on a terminal."""
     if line.isprintable():
         return line
     return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").sub(_as_json_escape, line)

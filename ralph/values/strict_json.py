@@ -11,7 +11,9 @@ DEEPEST = 100
 
 
 def strict_json(text: str) -> Any:
-    """Raises ValueError for what is no JSON (NaN, Infinity and numbers beyond a float included) or too deep."""
+    """The value of a JSON text. Raises ValueError for anything else (NaN, Infinity and numbers beyond a float
+    included), and if it is too deep.
+    """
     value = _DECODER.decode(text)
     # Counting brackets is quick, and hardly any text has so many of them.
     if text.count("[") + text.count("{") > DEEPEST and _is_deeper(value, DEEPEST):

@@ -13,14 +13,14 @@ FINAL_REPORT = "final_report"
 """The tool by which a model ends its task, where a report is required. It runs nothing: `values/report.py` takes it."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-"""Whose effect is one file's new content, so that it can be seen afterwards whether they had it."""
+"""Tools whose effect is one file's new content, so that it can be checked afterwards whether they had it."""
 
 Block = dict[str, Any]
 """One content block as it stands on the wire; unknown kinds are carried verbatim."""
 
 
 class ToolDefinition(Struct, frozen=True):
-    """What the model is told about a tool. `input_schema` is JSON Schema, `type: object` at the top."""
+    """A tool as the model is told about it. `input_schema` is JSON Schema, `type: object` at the top."""
 
     name: str
     description: str
@@ -38,16 +38,18 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolOutput(Struct, frozen=True):
-    """What a tool gives back: text, or content blocks (text and image) in wire form."""
+    """The result of a tool: text, or content blocks (text and image) in wire form."""
 
     content: str | tuple[Block, ...]
     is_error: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)
-    """What the model knows of files by it: by path, which content. For the journal alone, no part of the block."""
+    """The content of files that the model knows from this result, by path. For the journal alone, no part of
+    the block.
+    """
 
 
 class FileChange(Struct, frozen=True):
-    """What a call is about to do to one file, by content: enough to tell later whether it was done."""
+    """A call's planned change to one file, by content: enough to tell later whether it was done."""
 
     path: str
     """Absolute, links followed."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 READ_ONLY = ("Read", "Glob", "Grep")
 ALL_OF_THEM = "default"
-"""What `--tools` takes for all tools, as SDKs send it."""
+"""The word by which `--tools` takes all tools, as SDKs send it."""
 
 # Tools of Claude Code: those of its tools reference (https://code.claude.com/docs/en/tools-reference, read 2026-11)
 # and those of earlier versions, which scripts still name. ralph does not have them, so that taking one away or
@@ -100,14 +100,16 @@ def _suggestion(name: str) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """Those among them that ralph does not have."""
+    """The names among them that ralph does not have."""
     return tuple(name for name in names if name not in TOOL_NAMES)
 
 
 def enabled_tools(
     exact: tuple[str, ...] | None, allowed: tuple[str, ...] | None, disallowed: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """`exact`: these and no others. `allowed`: these and the read-only ones. None: not said, so all of them."""
+    """The enabled tools. `exact`: these and no others. `allowed`: these and the read-only ones. None: not
+    given, so all of them.
+    """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*allowed, *READ_ONLY)
     return tuple(name for name in TOOL_NAMES if name in kept and name in permitted and name not in disallowed)

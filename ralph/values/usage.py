@@ -48,16 +48,16 @@ class ModelUsage(Struct, frozen=True):
     tokens: TokenUsage
     cost_usd: float | None
     facts: ModelFacts | None = None
-    """Of the target that counted last."""
+    """Facts of the model that the last counting target asked."""
 
 
 class RunUsage(Struct, frozen=True):
-    """What a run used, by model name. Immutable: `plus` gives the next one."""
+    """The usage of a run, by model name. Immutable: `plus` gives the next one."""
 
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
     def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
-        """`facts`: what is known of the target that was asked, its price above all."""
+        """The usage with `tokens` added. `facts`: the known facts of the target's model, above all its price."""
         cost = cost_usd(facts, tokens)
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
         total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
@@ -104,7 +104,9 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
 
 
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
-    """What a whole answer took: what its server does not count is taken to be the most that it can be."""
+    """The tokens of a whole answer: those that its server does not count are taken to be the most they can
+    be.
+    """
     counted = tokens_of(usage)
     if not counted.prompt:
         counted = replace(counted, input=prompt_tokens)

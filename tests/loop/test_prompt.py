@@ -1,4 +1,4 @@
-"""What an iteration is told; the words themselves are compared with docs/loop.md by tests/test_docs.py."""
+"""What an iteration is told; the words themselves are compared with docs/loop-reference.md by tests/test_docs.py."""
 
 from __future__ import annotations
 

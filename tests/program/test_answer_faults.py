@@ -1,4 +1,4 @@
-"""Answers that make no sense, as a user meets them (A12, A13, A15, A16, A21, A23). The name of a test is its line in docs/faults.md."""
+"""Answers that make no sense, as a user meets them (A12, A13, A15, A16, A21, A23). The name of a test is its line in docs/inside/faults.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full contexts, as a user meets them (A20, D8, P1, P15). The name of a test is its line in docs/faults.md."""
+"""Full contexts, as a user meets them (A20, D8, P1, P15). The name of a test is its line in docs/inside/faults.md."""
 
 from __future__ import annotations
 

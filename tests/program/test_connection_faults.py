@@ -1,4 +1,4 @@
-"""Connections that fail or break off, as a user meets them (A1-A7, A10, A24). The name of a test is its line in docs/faults.md."""
+"""Connections that fail or break off, as a user meets them (A1-A7, A10, A24). The name of a test is its line in docs/inside/faults.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The night of docs/loop.md and the recipes of docs/loop-recipes.md, played: real loops on real checkouts."""
+"""The night and the recipes of docs/loop.md, played: real loops on real checkouts."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def of_here(text: str, machine: Ralph) -> str:
 
 def steps_of_the_job() -> dict[str, str]:
     """Name, or the first words -> script, of each step that runs one."""
-    [job] = blocks("loop-recipes.md", "yaml")
+    [job] = blocks("loop.md", "yaml")
     scripts = {}
     for step in job.split("      - ")[1:]:
         lines = [line.removeprefix("        ") for line in step.splitlines()]
@@ -215,7 +215,7 @@ def test_the_steps_of_the_job_run_as_a_runner_runs_them(machine, serve, tmp_path
     kept = tmp_path / "temp" / "ralph" / "loops"
     assert (kept / "uncommitted.patch").read_text() == ""
     assert len([*kept.glob("project-*/0001/loop.json")]) == 1
-    [job] = blocks("loop-recipes.md", "yaml")
+    [job] = blocks("loop.md", "yaml")
     assert "RALPH_STATE_DIR: ${{ runner.temp }}/ralph\n" in job
     assert "path: ${{ runner.temp }}/ralph/loops\n" in job
 
@@ -233,7 +233,7 @@ def test_limits_leave_the_job_green_and_all_else_but_0_makes_it_red(tmp_path, co
 
 
 def test_the_job_ends_later_than_its_loop() -> None:
-    [job] = blocks("loop-recipes.md", "yaml")
+    [job] = blocks("loop.md", "yaml")
     minutes = re.search(r"timeout-minutes: (\d+)", job)
     hours = re.search(r"--max-time (\d+)h", job)
     assert minutes
@@ -248,10 +248,11 @@ def test_the_cron_lines_run_in_the_environment_that_cron_gives(machine, serve) -
     key_file = home / ".config" / "ralph" / "night.env"
     key = machine.environment["ANTHROPIC_API_KEY"]
     key_file.write_text(f"ANTHROPIC_API_KEY={key}\nANTHROPIC_BASE_URL={server.base_url}\n")
-    [script] = blocks("loop-recipes.md", "sh")
+    [script] = blocks("loop.md", "sh")
     (home / "night.sh").write_text(of_here(script, machine))
     (home / "night.sh").chmod(0o755)
-    path, begins, reboot = of_here(blocks("loop-recipes.md", "")[0], machine).splitlines()
+    [crontab] = [block for block in blocks("loop.md", "") if block.startswith("PATH=")]
+    path, begins, reboot = of_here(crontab, machine).splitlines()
     for line, requests in ((reboot, 0), (begins, 2), (reboot, 2)):
         command = re.sub(r"^(@reboot|(\S+ ){5})\s*", "", line)
         cron = {"HOME": str(home), "LOGNAME": "me", "SHELL": "/bin/sh", "PATH": path.removeprefix("PATH=")}
@@ -291,7 +292,7 @@ ENDS = {
 def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_told(
     tmp_path, asked, record, option
 ) -> None:
-    [script] = blocks("loop-recipes.md", "sh")
+    [script] = blocks("loop.md", "sh")
     (tmp_path / "project").mkdir()
     (tmp_path / "record").write_text(record)
     status = f"cat '{tmp_path}/record'; exit {0 if record else 2}"
@@ -314,7 +315,7 @@ def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_tol
 def test_systemd_has_nothing_to_say_about_the_unit(tmp_path) -> None:
     (tmp_path / "night.sh").write_text("#!/bin/sh\n")
     (tmp_path / "night.sh").chmod(0o755)
-    service, timer = blocks("loop-recipes.md", "ini")
+    service, timer = blocks("loop.md", "ini")
     (tmp_path / "ralph-night.service").write_text(service)
     (tmp_path / "ralph-night.timer").write_text(timer)
     files = [str(tmp_path / f"ralph-night.{kind}") for kind in ("service", "timer")]
@@ -334,7 +335,7 @@ INDENTED = re.compile(r"(?P<indent> *)(?P<item>- )?(?P<key>[\w-]+): ?(?P<value>.
 
 def test_the_job_is_yaml_as_far_as_lines_tell() -> None:
     """Keys one under the other, two spaces a level, no key twice, scripts deeper than their key."""
-    [job] = blocks("loop-recipes.md", "yaml")
+    [job] = blocks("loop.md", "yaml")
     open_keys: dict[int, set[str]] = {}
     script_below: int | None = None
     for line in job.splitlines():

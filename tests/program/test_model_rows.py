@@ -1,5 +1,5 @@
 """What a model's answers do to a run, as a user meets it (D1-D5, D7, D9-D11, D13). Circles: `test_guards.py`, limits:
-`test_limits.py`. The name of a test is its line in docs/faults-model.md.
+`test_limits.py`. The name of a test is its line in docs/inside/faults.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statuses, as a user meets them (A14, A17, A18, A20). The name of a test is its line in docs/faults.md."""
+"""Statuses, as a user meets them (A14, A17, A18, A20). The name of a test is its line in docs/inside/faults.md."""
 
 from __future__ import annotations
 

@@ -66,9 +66,8 @@ class GitCheckout:
         own_paths: tuple[Path, ...] = (),
         writable: tuple[Path, ...] = (),
     ) -> None:
-        """`top`: as `repository_top` says. `own_paths`: as `OwnPaths` takes them.
-
-        `writable`: where the agent may write besides the checkout.
+        """`top`: from `repository_top`. `own_paths`: see `OwnPaths`. `writable`: the directories besides the
+        checkout in which the agent may write.
         """
         self.top = top
         self._seams = seams
@@ -80,13 +79,17 @@ class GitCheckout:
 
     @cached_property
     def git_directory(self) -> Path:
-        """Of this working tree: a linked one has its own. Raises CheckoutError and Interrupted."""
+        """The git directory of this working tree; a linked one has its own. Raises CheckoutError and
+        Interrupted.
+        """
         answer = self.git().read("rev-parse", "--absolute-git-dir")
         return Path(os.fsdecode(answer.removesuffix(b"\n")))
 
     @cached_property
     def _common_directory(self) -> Path:
-        """What all working trees share, hooks among it. Raises CheckoutError and Interrupted."""
+        """The git directory that all working trees share, with the hooks. Raises CheckoutError and
+        Interrupted.
+        """
         answer = self.git().read("rev-parse", "--git-common-dir")
         return self.top / os.fsdecode(answer.removesuffix(b"\n"))
 
@@ -114,7 +117,9 @@ class GitCheckout:
         return {}
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        """Where history was rewritten so that `before` is gone: no commits, and the files by their digests alone."""
+        """The changes between two snapshots. If history was rewritten so that `before` is gone: no commits,
+        and files by their digests alone.
+        """
         files, commits = set(differing(before.files, after.files)), 0
         if before.head != after.head:
             git = self.git()
@@ -161,7 +166,7 @@ class GitCheckout:
         return push.unpushed() if status.head else 0
 
     def push_of(self, git: Git, status: GitStatus) -> Push:
-        """By the pins, which are taken by the first call. Raises CheckoutError and Interrupted."""
+        """The push by the pins, which are taken by the first call. Raises CheckoutError and Interrupted."""
         pins = self._pins = self._pins or self._pinned_now(git, status)
         places = WritablePlaces(self._writable, pins.places)
         return Push(git, self._seams, remote_settings(git.settings, pins), status, places)
@@ -187,7 +192,7 @@ class GitCheckout:
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: Git, status: GitStatus) -> Pins:
-        """With the remotes on this machine that are there by now."""
+        """The pins, with the remotes on this machine that exist by now."""
         pins = pins_of(git.settings)
         everywhere = WritablePlaces((), frozenset())
         try:
@@ -225,7 +230,7 @@ class GitCheckout:
             )
 
     def uncommitted(self, status: GitStatus) -> list[str]:
-        """What the next commit would take."""
+        """The files that the next commit would take."""
         return [entry.path for entry in counted(status.entries, self._own) if not entry.is_nested]
 
     def _is_anything_staged(self, git: Git, head: str) -> bool:
@@ -252,7 +257,7 @@ def _stage(git: Git, entries: Sequence[StatusEntry]) -> None:
 
 
 def _refuse_unfiltered(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Without its filter a file that is kept encrypted would be committed readable."""
+    """Refuses files whose filter is missing: an encrypted file would be committed readable."""
     dropped = git.settings.dropped_filters
     if not dropped:
         return
@@ -294,7 +299,7 @@ def _paths(output: bytes) -> Iterator[str]:
 
 
 def _commits_between(git: Git, before: str, after: str) -> int:
-    """Those that can be reached now and could not before."""
+    """The number of commits that can be reached now and could not before."""
     if not after:
         return 0
     return int(git.read("rev-list", "--count", after, *([f"^{before}"] if before else [])))

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 MOST_READ_BYTES = 64 * 1024 * 1024
-"""Of a bigger file size and time count, not the content."""
+"""A bigger file is compared by size and time, not by content."""
 MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
-"""Of all files in one look: that takes seconds, and a night has many looks."""
+"""The limit for all files of one look: reading that much takes seconds, and a night has many looks."""
 ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024
@@ -37,7 +37,9 @@ class FileDigests:
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
     ) -> None:
-        """`is_by_time`: of every file size and time count. `most_bytes`: that are read of all, then TooMuchToReadError."""
+        """`is_by_time`: every file is compared by size and time. `most_bytes`: the limit for all files
+        together; beyond it TooMuchToReadError is raised.
+        """
         self._is_by_time = is_by_time
         self._left_bytes = most_bytes
         self._waiter = waiter
@@ -71,7 +73,7 @@ class FileDigests:
             return f"unreadable: {of_unread(status)}"
 
     def of_target(self, path: str) -> str:
-        """What a link leads to counts as well."""
+        """The digest of a link's target, which counts as well."""
         return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114
 
     def _of_content(self, path: str) -> str:
@@ -99,7 +101,7 @@ class FileDigests:
 
 
 def of_unread(status: os.stat_result) -> str:
-    """By kind, size and time alone."""
+    """A digest by kind, size and time alone."""
     return f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
 
 

@@ -63,10 +63,10 @@ _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
 class GitSeams(Struct, frozen=True):
-    """What every call needs of the process."""
+    """The parts of the process that every call needs."""
 
     environment: Mapping[str, str]
-    """Without credentials."""
+    """The environment, without credentials."""
     waiter: Waiter
     clock: Clock
 
@@ -109,9 +109,9 @@ class GitProgram:
         limit_s: float = LOCAL_LIMIT_S,
         is_merged: bool = False,
     ) -> GitAnswer:
-        """`name`: of the command, for people. Output that is read must not have a warning in the middle: unless it is
-        merged, standard error has a file of its own. Raises CheckoutError, where it does not end, Interrupted, and
-        ShortageError where this machine has nothing left to run it with.
+        """Runs one git command; `name` is its name for people. No warning may stand in the middle of output
+        that is read: unless it is merged, standard error has a file of its own. Raises CheckoutError, where
+        it does not end, Interrupted, and ShortageError where this machine has nothing left to run it with.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
@@ -173,7 +173,9 @@ class Git:
         self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
 
     def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
-        """Of a call that changes nothing and may fail. Raises CheckoutError, where it does not end, and Interrupted."""
+        """The answer of a call that changes nothing and may fail. Raises Interrupted, and CheckoutError for a
+        call that does not end.
+        """
         return self._call(arguments, self._environment | {"GIT_OPTIONAL_LOCKS": "0"}, given)
 
     def _call(
@@ -207,7 +209,7 @@ class _Output:
 
 
 def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
-    """What to do stands in it where that is known."""
+    """The error of a failed call, with advice where there is any."""
     complaint = answer.complaint()
     if "dubious ownership" in complaint:
         return CheckoutError(
@@ -218,7 +220,7 @@ def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
 
 
 def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
-    """Of any call of ours about the checkout `top`. `base`: without credentials."""
+    """The environment of ralph's git calls about the checkout `top`. `base` holds no credentials."""
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
     search_path = trusted_directories(ours.get("PATH", os.defpath), top)
     return environment_for_commands(ours) | {
@@ -256,7 +258,7 @@ def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
 
 
 def _refuse_shortage(status: int, said: bytes) -> None:
-    """`said`: by git itself; what a remote says is nothing that is waited for here. Raises ShortageError."""
+    """Raises ShortageError if git itself said so in `said`; a remote's shortage is not waited for here."""
     found = _SHORTAGE.search(said) if status else None
     if status == TRY_AGAIN:
         raise ShortageError("process")

@@ -69,7 +69,7 @@ class GitSettings(Struct, frozen=True):
     values: dict[str, str]
     """The last value of each, whoever set it. For what is no program."""
     arguments: tuple[str, ...]
-    """What goes before the command of every call."""
+    """The arguments that precede the command of every call."""
     left_out: tuple[str, ...] = ()
     """Names of the repository's settings that our calls do not follow though a push or a commit may miss them."""
     dropped_filters: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ def settings_before_any() -> GitSettings:
 
 
 def settings_from(listing: bytes) -> GitSettings:
-    """`listing`: of `git config --list --show-scope -z`. Raises CheckoutError."""
+    """The settings in the output of `git config --list --show-scope -z`. Raises CheckoutError."""
     settings = list(_read(listing))
     theirs = [setting for setting in settings if setting.is_of_repository]
     trusted = [setting for setting in settings if not setting.is_of_repository]
@@ -132,7 +132,7 @@ def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> 
 
 
 def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
-    """By their names, the keys that the repository sets."""
+    """The keys that the repository sets, by the names of its filters."""
     found: dict[str, set[str]] = {}
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
@@ -142,7 +142,9 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
 
 
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
-    """By the user. An empty `process`, in the place of the repository's, would keep a `clean` from running."""
+    """True if the user defines the filter. An empty `process` in place of the repository's would keep a
+    `clean` from running.
+    """
     if "process" in keys:
         return bool(known.get(f"filter.{name}.process"))
     return any(known.get(f"filter.{name}.{key}") for key in ("clean", "process"))

@@ -38,11 +38,11 @@ class CheckoutLock:
     def __init__(
         self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
     ) -> None:
-        """`place`: of the lock outside of git, a directory of the user's. Raises CheckoutError: another loop has it,
-        which is named, or its file cannot be used.
+        """`place`: the user's directory that holds the lock outside of git. Raises CheckoutError: another
+        loop has it, which is named, or its file cannot be used.
         """
         self.notice: str | None = None
-        """What people should know; None: nothing."""
+        """A notice for people; None: nothing to say."""
         self.path, self.descriptor = _opened(checkout, place)
         """For `pass_fds` of a process that shall hold it too."""
         try:
@@ -109,7 +109,9 @@ def _git_directory(top: Path) -> Path:
 
 
 def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
-    """In git's directory, which a linked working tree has of its own; outside of git in ralph's."""
+    """Opens the lock: in git's directory, of which a linked working tree has its own; outside of git in
+    ralph's.
+    """
     name = _NAME_OF_OURS
     if isinstance(checkout, GitCheckout):
         place, name = checkout.git_directory, _NAME_IN_GIT

@@ -30,7 +30,7 @@ class Seen(Struct, frozen=True):
 
     head: str
     branch: str | None = None
-    """None: detached."""
+    """The current branch; None: HEAD is detached."""
     lines: list[str] = field(default_factory=list)
     """All that differs where progress is made, the files apart."""
     files: dict[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPa
 
 
 def _inner_repositories(git: Git, entries: Iterable[StatusEntry]) -> Iterator[str]:
-    """Those with a `.git`: others have no state of their own."""
+    """Inner repositories with a `.git`: others have no state of their own."""
     listed = git.read("ls-files", "--stage", "-z").split(b"\0")
     links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]
     nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]

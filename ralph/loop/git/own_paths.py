@@ -20,19 +20,18 @@ class OwnPaths:
     """`.ralph/` of the loop's directory and other places below `top`, as they are led to at its making."""
 
     def __init__(self, top: Path, directory: Path, places: Iterable[Path] = ()) -> None:
-        """`places`: absolute, files or directories, there or not. Those outside of `top` make no difference.
-
-        Nor does one with the loop's directory in it: nothing that is done there would count any more.
+        """`places`: absolute, files or directories, existing or not. Those outside of `top` do not matter. A
+        place that contains the loop's directory is left out: no work there would count any more.
         """
         inside, work = os.path.realpath(top), os.path.realpath(directory)
         names = [name for place in (directory / OWN_DIRECTORY, *places) for name in _names_of(place)]
         counted_out = {name for name in names if _is_within(name, inside) and not _is_within(work, name)}
         self.paths = tuple(sorted(os.path.relpath(name, inside) for name in counted_out))
-        """From the top."""
+        """Paths relative to the top."""
         self._below = tuple(f"{path}/" for path in self.paths)
 
     def hold(self, path: str) -> bool:
-        """`path`: from the top."""
+        """True if `path`, relative to the top, is one of them or lies in one."""
         return path in self.paths or path.startswith(self._below)
 
 

@@ -1,11 +1,13 @@
-"""What a push follows of a repository's configuration: what stood there when the loop began, and no program in it.
+"""The part of a repository's configuration that a push follows: as it was when the loop began, and no program
+in it.
 
-An agent can write `.git/config`, and one line there sends the work, or the user's token, elsewhere. So the settings that
-say where a push goes and how are taken once, by an allow list: what is not on it does not exist for a push. Those of the
-user's and the system's files and of the environment count as they are now. Pure: it runs nothing and reads no file.
+An agent can write `.git/config`, and one line there sends the work, or the user's token, elsewhere. So the
+settings that say where a push goes and how are taken once, by an allow list: what is not on it does not exist
+for a push. Those of the user's and the system's files and of the environment count as they are now. Pure: it
+runs nothing and reads no file.
 
-The record of the pins holds no credential. What may have one is kept as a digest, and is known again for as long as the
-repository still says it.
+The record of the pins holds no credential. What may have one is kept as a digest, and is known again for as
+long as the repository still says it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
 _OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
 
 _SHORT = 8
-"""Of a digest that tells of a change, and from which no password can be found out."""
+"""Digits of a digest: enough to notice a change, too few to find out a password."""
 
 
 class BrokenPinsError(ValueError):
@@ -63,7 +65,7 @@ class PinnedSetting(Struct, frozen=True):
 
 class Pins(Struct, frozen=True):
     settings: tuple[PinnedSetting, ...]
-    """In the order in which git reads them."""
+    """Settings in the order in which git reads them."""
     places: frozenset[str] = frozenset()
     """Identities of the remotes on this machine that were there."""
 
@@ -99,7 +101,9 @@ class RemoteSettings(Struct, frozen=True):
         return rewritten or [self._rewritten(url, "insteadof") or url for url in urls]
 
     def _rewritten(self, url: str, key: str) -> str | None:
-        """By the longest beginning that fits, of two the one whose replacement was named first; None: none fits."""
+        """The address, rewritten by the longest matching beginning, of two the one whose replacement was
+        named first; None: none fits.
+        """
         by_base: dict[str, list[str]] = {}
         for entry in self.entries:
             if entry.name.startswith("url.") and entry.name.endswith(f".{key}"):
@@ -113,7 +117,7 @@ class RemoteSettings(Struct, frozen=True):
         return base + url.removeprefix(beginning)
 
     def with_only_url(self, remote: str, url: str) -> RemoteSettings:
-        """That address alone for this remote, and nothing that would make another one of it."""
+        """Settings that give this remote that address alone, and nothing that would change it."""
         dropped = {f"remote.{remote}.url", f"remote.{remote}.pushurl"}
         kept = (
             entry for entry in self.entries if entry.name not in dropped and not entry.name.startswith("url.")
@@ -122,7 +126,7 @@ class RemoteSettings(Struct, frozen=True):
 
 
 def pins_of(settings: GitSettings) -> Pins:
-    """As the repository's configuration stands now."""
+    """The pins that follow from the repository's present configuration."""
     return Pins(
         tuple(
             PinnedSetting(setting.name, setting.value)
@@ -133,7 +137,9 @@ def pins_of(settings: GitSettings) -> Pins:
 
 
 def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
-    """Where the repository's own would stand there are the pins: over the user's files, below the command line."""
+    """Settings that put the pins in place of the repository's own: over the user's files, below the command
+    line.
+    """
     trusted = [setting for setting in settings.entries if not setting.is_of_repository]
     return RemoteSettings(
         (
@@ -149,7 +155,7 @@ def _plain(settings: Iterable[Setting]) -> Iterator[PinnedSetting]:
 
 
 def changed_names(before: Pins, now: Pins) -> list[str]:
-    """Of settings that say something else, once each, sorted."""
+    """The names of changed settings, once each, sorted."""
     then, today = Counter(before.settings), Counter(now.settings)
     return sorted({setting.name for setting in (then - today) + (today - then)})
 

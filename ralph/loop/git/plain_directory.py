@@ -45,7 +45,7 @@ class PlainDirectory:
         own_paths: tuple[Path, ...] = (),
         warn: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """`own_paths`: as `OwnPaths` takes them. `warn`: tells people."""
+        """`own_paths`: see `OwnPaths`. `warn` tells people."""
         self.top = directory
         self._plan_file = os.path.normpath(plan_file)
         self._own = OwnPaths(directory, directory, own_paths)

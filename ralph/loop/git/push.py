@@ -31,7 +31,7 @@ _REMOTE_REFS = "refs/remotes/"
 class PushTarget(Struct, frozen=True):
     remote: str
     branch: str
-    """Of this checkout, without `refs/heads/`."""
+    """The branch of this checkout, without `refs/heads/`."""
     remote_branch: str
 
     @property
@@ -40,7 +40,7 @@ class PushTarget(Struct, frozen=True):
 
 
 class WritablePlaces(Struct, frozen=True):
-    """What an agent may write to, and which remotes were there before it could."""
+    """The places that an agent may write to, and the remotes that existed before it could."""
 
     directories: Sequence[Path]
     known: frozenset[str]
@@ -73,7 +73,7 @@ def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
 
 
 class Push:
-    """Of what is checked out, by settings that were pinned."""
+    """A push of the current branch by pinned settings."""
 
     def __init__(
         self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
@@ -117,7 +117,7 @@ class Push:
                 raise failure(self._git.top, "push" if self._head else "ls-remote", answer)
 
     def unpushed(self) -> int | None:
-        """By what was last heard of the remote; None: nothing is kept of it."""
+        """The number of commits to push, by what was last heard of the remote; None: nothing is known of it."""
         return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
 
     def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:
@@ -128,7 +128,7 @@ class Push:
         return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
 
     def _note_what_the_remote_has(self) -> None:
-        """As a push from the checkout itself would."""
+        """Updates the remote-tracking branch, as a push from the checkout itself would."""
         fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
         for ref in tracking_refs(fetched, self.target.remote_ref):
             self._git.change("update-ref", ref, self._head)
@@ -147,7 +147,9 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """Of a repository on this machine; another one in its place has another. None: nothing is there."""
+    """The identity of a repository on this machine; another one in its place has another identity. None:
+    there is none.
+    """
     try:
         status = (top / path).stat()
     except OSError:
@@ -156,7 +158,7 @@ def identity_of(top: Path, path: str) -> str | None:
 
 
 def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
-    """What an agent has made is no remote: programs that it names there would run as the user."""
+    """Refuses a remote that the agent made: programs that it names there would run as the user."""
     path = local_path(url)
     if path is None or identity_of(top, path) in {None, *places.known}:
         return

@@ -52,14 +52,14 @@ _IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
 
 
 class Source(Struct, frozen=True):
-    """What of a checkout a push reads."""
+    """The parts of a checkout that a push reads."""
 
     ref: str
     """The branch, with `refs/heads/`."""
     head: str
     """Its commit; empty: there is none yet."""
     objects: str
-    """Where all objects are. Absolute, like the next one."""
+    """The directory of all objects. Absolute, like the next one."""
     shallow_file: str
     object_format: str
     """`sha1` or `sha256`."""
@@ -69,7 +69,7 @@ class RemoteGit:
     """For one operation, between two iterations."""
 
     def __init__(self, top: Path, seams: GitSeams, settings: RemoteSettings, source: Source) -> None:
-        """`top`: of the checkout; where a remote is a relative path, it starts there."""
+        """`top`: the top of the checkout, at which a remote with a relative path starts."""
         self._top = top
         self._program = GitProgram(top, seams)
         self._base = environment_for_git(seams.environment, top)
@@ -97,7 +97,7 @@ class RemoteGit:
     def _reach(
         self, remote: str, url: str, command: Sequence[str], service: str, rest: Sequence[str]
     ) -> GitAnswer:
-        """`service`: what is started at the other end, by the name that every git has it under."""
+        """Reaches the remote. `service`: the program at the other end, by the name that every git gives it."""
         started = f"git-{service}"
         path = local_path(url)
         if path is not None:
@@ -174,7 +174,7 @@ class RemoteGit:
 
 
 def local_path(url: str) -> str | None:
-    """Of a remote on this machine, as git tells it from others; None: it is elsewhere."""
+    """The path of a remote on this machine, recognised as git does it; None: the remote is elsewhere."""
     if url.lower().startswith("file://"):
         path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
         return path[2:] if path.startswith("///") else path  # a host is a part of the path
@@ -190,7 +190,9 @@ def _by_environment(settings: RemoteSettings) -> dict[str, str]:
 
 
 def _make_repository(place: Path, source: Source) -> None:
-    """As little as git takes for one: gitrepository-layout(5). Its one branch is what is pushed."""
+    """Writes the smallest repository that git accepts (gitrepository-layout(5)). Its one branch is the one to
+    push.
+    """
     (place / "refs").mkdir()
     (place / "HEAD").write_text("ref: refs/heads/none\n")
     if source.head:

@@ -20,7 +20,7 @@ _FIELDS = {b"1": 8, b"u": 10}
 
 class StatusEntry(Struct, frozen=True):
     path: str
-    """From the top; bytes that are no UTF-8 as `os.fsdecode` spells them."""
+    """The path from the top; bytes that are no UTF-8 as `os.fsdecode` spells them."""
     record: bytes
     """All that git said of it: modes, and ids in HEAD and index."""
     is_tracked: bool
@@ -38,12 +38,12 @@ class GitStatus(Struct, frozen=True):
     head: str
     """The commit's id; empty: there is none yet."""
     branch: str | None
-    """None: detached."""
+    """The current branch; None: HEAD is detached."""
     entries: tuple[StatusEntry, ...]
 
 
 def status_from(output: bytes) -> GitStatus:
-    """`output`: of `STATUS_ARGUMENTS`."""
+    """The status in the output of `STATUS_ARGUMENTS`."""
     headers: dict[str, str] = {}
     entries: list[StatusEntry] = []
     for record in output.split(b"\0"):

@@ -63,9 +63,9 @@ class RalphIterations:
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`folder`: the loop's own, for the prompt. `settings`: the files that each iteration's settings come from, as they
-        were read. `lock`: a descriptor that each iteration holds as well. `program`: what knows the command `run`; None:
-        this ralph.
+        """`folder`: the loop's own, for the prompt. `settings`: the settings files of each iteration, as they
+        were read. `lock`: a descriptor that each iteration holds as well. `program`: the one that has the
+        command `run`; None: this ralph.
         """
         self._plan = plan
         self._folder = folder
@@ -175,7 +175,9 @@ class RalphIterations:
         )
 
     def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
-        """What it did and spent stands in its session, as far as it got."""
+        """The result of a run without a result object: its work and cost stand in its session, as far as it
+        got.
+        """
         seen = self.seen(session_id)
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         outcome = outcome_of(exit_code)
@@ -196,13 +198,15 @@ class RalphIterations:
 
 
 def _was_killed(ending: IterationEnding) -> bool:
-    """By somebody else than the loop, and not by a signal that asks for a stop."""
+    """True if something else than the loop killed it, and not by a signal that asks for a stop."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
 
 
 def _this_ralph() -> tuple[str, ...]:
-    """What an earlier iteration has written into the checkout cannot stand in for any part of it."""
+    """The command of this ralph; files that an iteration wrote into the checkout cannot replace any part of
+    it.
+    """
     return tuple(own_python(f"from ralph.__main__ import main; main({core_limit_at_start()})"))
 
 

@@ -1,7 +1,7 @@
-"""What a `ralph run` process has left of itself, as an `IterationResult`.
+"""Turns what a `ralph run` process left behind into an `IterationResult`.
 
-The exit code is the process's own and decides the outcome. The result object adds words and numbers, and is refused
-whole where it does not speak of that very end.
+The exit code is the process's own and decides the outcome. The result object adds words and numbers, and is
+refused whole where it does not speak of that very end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NoResultError(Exception):
 
 
 def outcome_of(exit_code: int) -> Outcome | None:
-    """None: `ralph run` has no such code."""
+    """The outcome of an exit code; None: `ralph run` has no such code."""
     if exit_code - 128 in signal.valid_signals():
         return Outcome.INTERRUPTED
     return _BY_EXIT_CODE.get(exit_code)

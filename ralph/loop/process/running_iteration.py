@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 STOPS_WITHIN_S = 15.0
-"""From being asked to being killed. `ralph run` promises six."""
+"""Seconds between asking it to stop and killing it. `ralph run` promises six."""
 OVERTIME_S = 30.0
 """`ralph run` ends itself at its time limit: what comes so much later is stuck."""
 _KILL_S = 2.0
@@ -65,7 +65,9 @@ class RunningIteration:
         self._killed_at_s = math.inf
 
     def run(self, limit_s: float | None, waiting_for: str) -> IterationEnding:
-        """`limit_s`: what the process was told (None: nothing). Raises ShortageError where no thread can follow it."""
+        """Follows the process to its end. `limit_s`: the time limit that it was given; None: none. Raises
+        ShortageError if no thread can follow it.
+        """
         if limit_s is not None:
             self._overdue_at_s = self._clock.now_s() + limit_s + self._overtime_s
         try:

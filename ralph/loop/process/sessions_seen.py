@@ -1,4 +1,4 @@
-"""What the journal of an iteration tells of it, when nobody is left who followed its process."""
+"""Reads from an iteration's journal how it went, when nobody is left who followed its process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 def session_seen(
     session_id: str, environment: Mapping[str, str], directory: str | None
 ) -> SessionSeen | None:
-    """None: there is no journal, or none that holds a message. Then there is nothing to resume, but in the latter
-    case the id is taken.
-
-    `directory`: as for `ralph run --session-dir`. Raises OSError for a place that cannot be listed, and
-    ShortageError.
+    """The session as its journal shows it. None: there is no journal, or none with a message; then nothing
+    can be resumed, but in the latter case the id is taken. `directory`: as for `ralph run --session-dir`.
+    Raises ShortageError, and OSError for a place that cannot be listed.
     """
     look = _look(session_id, environment, directory)
     if look is None or (look.problem is None and not _has_message(look.history)):

@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _expect_the_defaults() -> None:
-    """What the interpreter ignores or handles, for the command to inherit. `nohup` stays obeyed."""
+    """Restores the signals that the interpreter ignores or handles, for the command to inherit. `nohup` is
+    still obeyed.
+    """
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):

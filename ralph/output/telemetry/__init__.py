@@ -1,1 +1,1 @@
-"""What machines that watch many runs read: metrics and traces."""
+"""Telemetry for machines that watch many runs: metrics and traces."""

@@ -37,14 +37,14 @@ REPORT_TOOL = "final_report"
 
 
 class _Metric(NamedTuple):
-    """What is called `_total` only grows; everything else is as it was last."""
+    """One metric. Those called `_total` only grow; all others have their last value."""
 
     name: str
     labels: tuple[str, ...]
     about: str
 
 
-# Names and labels are a promise: people's alerts hang on them (docs/metrics.md).
+# Names and labels are a promise: people's alerts hang on them (docs/telemetry.md).
 METRICS = (
     _Metric(
         "ralph_requests_total",
@@ -139,7 +139,9 @@ class MetricsFile:
         self._metrics.saw(event)
 
     def open(self) -> None:
-        """The first file, before anything is spent. Raises OSError where none can be written."""
+        """Writes the file for the first time, before anything is spent. Raises OSError if it cannot be
+        written.
+        """
         self._write()
         remove_leftovers(Path(self._path).parent)
 
@@ -161,7 +163,7 @@ class MetricsFile:
         self._write()
 
     def problem(self, error: OSError) -> str:
-        """What `open` and `close` raised, as a sentence for the user."""
+        """An error of `open` or `close` as a sentence for the user."""
         return f"cannot write the metrics file {self._path}: {error.strerror or error}"
 
     def _write(self) -> None:

@@ -79,11 +79,11 @@ _MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""By type: the name that ralph's own output uses too, and for each attribute the event's field."""
+"""The name that ralph's own output uses for each type of event, and the event's field for each attribute."""
 
 
 def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:
-    """A span event's name and attributes; None for what is none."""
+    """The name and attributes of a span event; None: this event makes none."""
     if (moment := _MOMENTS.get(type(event))) is None:
         return None
     name, fields = moment
@@ -137,7 +137,9 @@ def of_tool(call: ToolCall) -> Attributes:
 
 
 def of_stream(event: Mapping[str, Any]) -> Attributes:
-    """What one event of an answer says of the whole. A server may send anything: what is no text is not known."""
+    """The attributes that one stream event adds. A server may send anything: a value that is no text is
+    ignored.
+    """
     match event:
         case {"type": "message_start", "message": {**message}}:
             return {

@@ -36,7 +36,7 @@ class Delivery(SpanProcessor):
         self.taken = 0
         """Spans that were handed over."""
         self.delivered = 0
-        """Of those, how many the endpoint has confirmed."""
+        """How many of those the endpoint has confirmed."""
         self._endpoint = endpoint
         self._session = _Session()
         self._exporter = OTLPSpanExporter(endpoint=endpoint, session=self._session)
@@ -59,7 +59,7 @@ class Delivery(SpanProcessor):
         self._start_thread()
 
     def close(self, timeout_s: float) -> str | None:
-        """What waits is sent, as far as the time allows. Why something was lost; None: all has arrived."""
+        """Sends the waiting spans, as far as the time allows. Returns why some were lost; None: all arrived."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -79,7 +79,7 @@ class Delivery(SpanProcessor):
         return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
 
     def _start_thread(self) -> None:
-        """Where the machine has none left, the spans wait, and the next one tries again."""
+        """Starts the thread. If the machine has none left, the spans wait, and the next one tries again."""
         if self._thread is None:
             try:
                 self._thread = start_thread(self._work, name="ralph-traces")
@@ -132,6 +132,6 @@ class _Session(requests.Session):
 
 
 def _shown(endpoint: str) -> str:
-    """Without user, password and query: they may hold a key."""
+    """The endpoint without user, password and query: they may hold a key."""
     parts = urlsplit(endpoint)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -33,7 +33,9 @@ LONGEST_NAME = 128
 
 
 def tracer_for(delivery: Delivery, version: str) -> Tracer:
-    """Of a provider of our own: the process-wide one stays as it is, and nothing hooks into the exit."""
+    """A tracer of a provider of our own: the process-wide one stays as it is, and nothing hooks into the
+    exit.
+    """
     named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
     resource = Resource.create({"service.name": named, "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -68,7 +70,7 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self.session_id = session_id
-        """Of the runs that begin from here on."""
+        """The session of the runs that begin from here on."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell
@@ -76,12 +78,12 @@ class Tracing:
         self._now_ns = now_ns
         carrier = {name.lower(): environment.get(name, "") for name in ("TRACEPARENT", "TRACESTATE")}
         self._around = TraceContextTextMapPropagator().extract(carrier, Context())
-        """What every run is a child of; empty where there is nothing, or nothing that can be read."""
+        """The parent of every run; empty if there is none, or none that can be read."""
         self._run: _Open | None = None
         self._turn: _Open | None = None
         self._tools: dict[str, _Open] = {}
         self._answer: dict[str, Any] = {}
-        """What the server has said of the answer that is being received."""
+        """The attributes of the answer that is being received."""
         self._bug: str | None = None
         self._is_closed = False
 

@@ -575,7 +575,7 @@ def test_the_table_of_the_page_lists_what_the_file_holds(counted) -> None:
         )
     documented = {
         name.strip("`"): (kind, set(labels.replace("`", "").split()))
-        for name, kind, labels, _ in table(DOCS / "metrics.md", "Metric")
+        for name, kind, labels, _ in table(DOCS / "telemetry.md", "Metric")
     }
     assert documented == written
     assert {metric.name for metric in METRICS} | {"ralph_final_report_turns"} == set(documented)

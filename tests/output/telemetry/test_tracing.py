@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ralph.output.telemetry.tracing_spans import Tracing
 
-DOCS = Path(__file__).parents[3] / "docs" / "tracing.md"
+DOCS = Path(__file__).parents[3] / "docs" / "telemetry.md"
 MODEL = "claude-opus-5-5"
 FACTS = ModelFacts(None, None, Price(10, 100, 20, 40, 1))
 TOKENS = TokenUsage(input=100, output=20, cache_write=30, cache_read=50)
