@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _KEY = "ralph.setting_flags"
 _TOOLS = "tools."
-"""The settings of this table stand in the help behind `_BEFORE_TOOLS`, all others behind `_BEFORE_OTHERS`."""
-_BEFORE_TOOLS, _BEFORE_OTHERS = "require_report", "print_"
+_TOOLS_FOLLOW, _OTHERS_FOLLOW = "require_report", "print_"
+"""Behind which of a function's own parameters the help lists the settings of that table, and all others."""
 
 
 class SettingCommand(TyperCommand):
@@ -92,8 +92,8 @@ def _with_settings(own: list[Parameter]) -> list[Parameter]:
     for setting, flag in _settings_by_parameter().values():
         (tools if setting.startswith(_TOOLS) else others).append(_parameter(flag))
     names = [parameter.name for parameter in own]
-    first = names.index(_BEFORE_OTHERS) + 1 if _BEFORE_OTHERS in names else 0
-    second = names.index(_BEFORE_TOOLS) + 1 if _BEFORE_TOOLS in names else first
+    first = names.index(_OTHERS_FOLLOW) + 1 if _OTHERS_FOLLOW in names else 0
+    second = names.index(_TOOLS_FOLLOW) + 1 if _TOOLS_FOLLOW in names else first
     return [*own[:first], *others, *own[first:second], *tools, *own[second:]]
 
 

@@ -46,8 +46,8 @@ class Key(NamedTuple):
 
     check: Callable[[object], Any]
     """Takes a raw value and gives the one to keep. Raises ValueError."""
-    meaning: str
-    """For docs/settings.md: one line of Markdown."""
+    meaning: str = ""
+    """For docs/settings.md, which lists the keys of files: one line of Markdown."""
     flag: Flag | None = None
     variable: str | None = None
     """Of the environment."""

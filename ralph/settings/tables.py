@@ -54,8 +54,7 @@ class ModelSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(
             must_be.comma_separated,
-            "models or targets to ask while the first is overloaded; what stands in a file for good is a target",
-            Flag(
+            flag=Flag(
                 "--fallback-model",
                 "Ask these while the model is overloaded or out of reach, in this order (commas; names of [[targets]] "
                 "where they are set).",
@@ -182,8 +181,7 @@ class ToolsSettings(Struct, frozen=True):
         tuple[str, ...] | None,
         Key(
             must_be.exact_tools,
-            "these tools and no others; it is about one run",
-            Flag(
+            flag=Flag(
                 "--tools",
                 'Exactly these of Read, Write, Edit, Bash, Glob, Grep; "" for none, default for all. This list and the '
                 "next ones take all words up to the next option, or a,b: put the prompt before them.",

@@ -589,6 +589,7 @@ def test_table_of_keys_is_the_settings_that_there_are() -> None:
     fields = [f"{table}.{field}" for table, kind in TABLES.items() for field in kind.__struct_fields__]
     assert [key.name for key in ALL_KEYS] == fields
     assert [key.name for key in ALL_KEYS if not key.is_in_files] == ["model.fallback", "tools.exact"]
+    assert all(key.meaning for key in KEYS)
 
 
 def test_every_default_passes_its_own_check() -> None:
