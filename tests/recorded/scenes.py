@@ -15,8 +15,8 @@ PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 THOUGHT = Thinking("Hm, 世界? Let me look.", signature="c2lnbmF0dXJl")
-KILL_RALPH = "kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status); sleep 30"
-"""Ends the ralph that runs it: the launcher of commands stands between the two."""
+KILL_RALPH = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; kill -9 $(of $(of $PPID)); sleep 30"
+"""Ends the ralph that runs it: the command's launcher and the supervisor stand between the two."""
 FULL = {"input_tokens": 900_000, "output_tokens": 50}
 SCHEMA = '{"type": "object", "properties": {"lines": {"type": "integer"}}, "required": ["lines"]}'
 UUID = "3f2a9c1e-0000-4000-8000-000000000001"
