@@ -277,7 +277,9 @@ def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
     run = Run(
         roster,
         standard(),
-        client=ScriptedClient([DOWN, DOWN]),
+        client=ScriptedClient(
+            [HttpError(529, 100, ""), DOWN]
+        ),  # b is asked again: its cooldown alone is news
         toolbox=FakeToolbox(),
         waiter=waiter,
         clock=waiter.clock,
