@@ -24,8 +24,7 @@ from tests.program.model_answers import DONE, bash, report, results, told_texts
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
 LOOP = """
-import fcntl, json, os, sys
-from ralph.loop.annotated_json import read_as
+import fcntl, os, sys
 from ralph.loop.values import IterationOrder, LoopPlan
 from ralph.machine.clock import SystemClock
 from ralph.loop.process.iterations import RalphIterations
