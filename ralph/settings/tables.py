@@ -238,12 +238,12 @@ class ToolsSettings(Struct, frozen=True):
         float,
         Key(
             must_be.positive_seconds,
-            "for a command at most; a longer wish of the model is clamped",
+            "for a command at most; a longer timeout that the model requests is clamped",
             variable="BASH_MAX_TIMEOUT_MS",
             read=must_be.milliseconds,
         ),
     ] = 600
-    """Seconds a command gets at most; a longer wish of the model is clamped. > 0."""
+    """Seconds a command gets at most; a longer timeout that the model requests is clamped. > 0."""
     max_output_bytes: Annotated[
         int,
         Key(
