@@ -43,7 +43,12 @@ STEPS = st.lists(
 )
 
 
-STOPS = {"interrupt": InterruptRequested, "abort_retry": RetryAborted, "initialize": GuardRefused}
+STOPS = {
+    "interrupt": InterruptRequested,
+    "abort_retry": RetryAborted,
+    "initialize": GuardRefused,
+    "set_permission_mode": GuardRefused,
+}
 
 
 @dataclass
@@ -56,6 +61,9 @@ class Model:
     auto_retry: bool = True
     model: str = "claude-first-1"
     is_guarded: bool = False
+    is_in_plan: bool = False
+    lacks_mode: bool = False
+    """A mode was asked for that ralph does not have, and none that is tighter is in force."""
     turn: int = 0
     queue: deque[str] = field(default_factory=deque)
 
@@ -66,6 +74,8 @@ class Model:
                 self.is_guarded |= bool(fields.get("hooks"))
                 return None if self.is_guarded else {}
             case "set_permission_mode", _:
+                self.is_in_plan |= fields["mode"] == "plan"
+                self.lacks_mode = not self.is_in_plan
                 return {"mode": "plan"} if fields["mode"] == "plan" else None
             case "interrupt", _:
                 return {"interrupted": self.is_working}
@@ -98,7 +108,7 @@ class Model:
         is_stopping = self.is_working and (
             subtype == "interrupt"
             or (subtype == "abort_retry" and self.is_retrying)
-            or (subtype == "initialize" and self.is_guarded)
+            or (subtype in {"initialize", "set_permission_mode"} and (self.is_guarded or self.lacks_mode))
         )
         is_first = not self.has_raised
         self.has_raised |= is_stopping
