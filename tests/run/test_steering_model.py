@@ -103,12 +103,13 @@ class Model:
             "waiting_for": None,
         }
 
-    def stops(self, subtype: str) -> bool:
+    def stops(self, subtype: str, *, was_refused: bool) -> bool:
         """Whether the answer just given is followed by a stop."""
         is_stopping = self.is_working and (
             subtype == "interrupt"
             or (subtype == "abort_retry" and self.is_retrying)
-            or (subtype in {"initialize", "set_permission_mode"} and (self.is_guarded or self.lacks_mode))
+            or (subtype == "initialize" and self.is_guarded)
+            or (subtype == "set_permission_mode" and was_refused and (self.is_guarded or self.lacks_mode))
         )
         is_first = not self.has_raised
         self.has_raised |= is_stopping
@@ -147,8 +148,9 @@ def test_whatever_comes_each_request_has_one_answer_in_order_and_the_state_is_as
                 desk.steering.handle(b"{")
                 expected.append((None, None))
             case (str() as subtype, dict() as fields):
-                expected.append((f"r{number}", model.answer(subtype, fields)))
-                if model.stops(subtype):
+                answer = model.answer(subtype, fields)
+                expected.append((f"r{number}", answer))
+                if model.stops(subtype, was_refused=answer is None):
                     with pytest.raises(STOPS[subtype]):
                         desk.steering.handle(request(subtype, f"r{number}", **fields))
                 else:
