@@ -209,7 +209,7 @@ class RunCommand:
         # After the limit is known: whoever pipes it in may take for ever.
         found = self._prompt(around.settings.clocks.input_s)
         self._silent_input = found.silent
-        prepared = self._prepare(around)
+        prepared = self._prepare(around, has_prompt=bool(found.text))
         first_prompt = prepared.first_prompt(found.text)
         prepared.announce((*around.settings.warnings, *found.notices))
         if found.silent is not None:
@@ -318,7 +318,7 @@ class RunCommand:
     def open(self) -> PreparedRun:
         """A session for tasks that will come."""
         around = self._surroundings()
-        prepared = self._prepare(around)
+        prepared = self._prepare(around, has_prompt=True)
         prepared.announce(around.settings.warnings)
         return prepared
 
@@ -370,9 +370,11 @@ class RunCommand:
         except ShortageError as error:  # telemetry never hurts the run
             self.emit(Notice(f"no traces of this run: {error}"))
 
-    def _prepare(self, around: Surroundings) -> PreparedRun:
-        """Prepares the run and opens its session."""
-        prepared = PreparedRun(self.options, around, self._redactor, self.controls, self._session_id)
+    def _prepare(self, around: Surroundings, *, has_prompt: bool) -> PreparedRun:
+        """Prepares the run and opens its session. `has_prompt`: there is something to begin a new one with."""
+        prepared = PreparedRun(
+            self.options, around, self._redactor, self.controls, self._session_id, has_prompt=has_prompt
+        )
         self._prepared = prepared
         self._writer.session_id = prepared.session.id
         self._telemetry.belongs_to(prepared.session.id)

@@ -49,6 +49,10 @@ def open_old_session(
         return replace(old, notices=(*((store.notice,) if store.notice else ()), *old.notices))
 
 
+class NoSessionError(UsageError):
+    """Nothing was recorded in this directory."""
+
+
 class OldSession:
     """An old session, on its way to being gone on with. Until nothing speaks against it, its journal stays as it is."""
 
@@ -87,7 +91,7 @@ class OldSession:
             return self._store.only_one(self._options.resume, self._cwd)
         last = self._store.last_to_go_on(self._cwd)
         if last is None:
-            raise UsageError(f"there is no session of {self._cwd} to go on with")
+            raise NoSessionError(f"there is no session of {self._cwd} to go on with")
         return last
 
     def _read(self, path: Path) -> tuple[FileJournal, Session, SessionHistory]:

@@ -69,6 +69,8 @@ class PreparedRun:
         redactor: Redactor,
         controls: RunControls,
         new_id: str,
+        *,
+        has_prompt: bool,
     ) -> None:
         """Raises SettingsError, WorkingDirectoryGoneError, UsageError, CannotOpenError."""
         self._options = options
@@ -81,7 +83,7 @@ class PreparedRun:
         self._recorded: RunEnded | None = None
         """The end that the journal tells of, without what became of it."""
         self._clients = build_clients(around, redactor)
-        self.session = self._opened(new_id)
+        self.session = self._opened(new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
             self._toolbox = self._tools(redactor)
@@ -113,16 +115,22 @@ class PreparedRun:
             report_form=self._report_form,
         )
 
-    def _opened(self, new_id: str) -> OpenSession:
+    def _opened(self, new_id: str, *, has_prompt: bool) -> OpenSession:
         options, around = self._options.session, self._around
         now = around.clock.utc_now()
         if not options.is_old:
             return open_new_session(options, new_id, around.cwd, around.environment, now)
-        from ralph.run.old_session import open_old_session  # noqa: PLC0415 - a new session needs none of it
+        from ralph.run.old_session import NoSessionError, open_old_session  # noqa: PLC0415 - a new one needs none of it
 
-        return open_old_session(
-            options, new_id, around.cwd, around.environment, now, settings=around.settings
-        )
+        try:
+            return open_old_session(
+                options, new_id, around.cwd, around.environment, now, settings=around.settings
+            )
+        except NoSessionError as error:
+            if not has_prompt:
+                raise
+            fresh = open_new_session(options, new_id, around.cwd, around.environment, now)
+            return replace(fresh, notices=(*fresh.notices, f"{error}: a new one begins"))
 
     def _tools(self, redactor: Redactor) -> LocalToolbox:
         """The tools of the run. A session keeps its limits of tools, unless the command line lists tools

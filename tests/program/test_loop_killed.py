@@ -290,7 +290,8 @@ def test_a_project_of_three_iterations_survives_kills_at_any_moment_exits_0(
     assert [record["number"] for record in records] == [1, 2, 3]
     assert {name for record in records for name in record["files"]} == {"log"}
     assert len({record["session_id"] for record in records}) == 3
-    assert 12 - kills <= sum(record["turns"] for record in records) <= 12
+    # A turn that was asked when a stop broke it off counts, and is asked anew.
+    assert 12 - kills <= sum(record["turns"] for record in records) <= 12 + kills
     cost_usd = sum(record["cost_usd"] for record in records)
     assert 12 * ANSWER_USD - 1e-9 <= cost_usd <= server.request_count * ANSWER_USD + 1e-9
 

@@ -218,3 +218,16 @@ def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, r
     assert ralph("go", "--session-id", ID, "--cd", str(gone)).code == 0
     shutil.rmtree(gone)
     assert "--cd" not in ralph_here("sessions", "show", ID).stdout
+
+
+def test_continue_where_nothing_was_recorded_begins_with_the_prompt_and_says_so(ralph, serve) -> None:
+    server = serve(Turn("Done."), Turn("More is done."))
+    without = ralph("--continue")
+    assert (without.code, server.request_count) == (2, 0)
+    assert "there is no session of" in without.stderr
+    ran = ralph("--continue", "Begin.")
+    assert (ran.code, ran.stdout, server.request_count) == (0, "Done.\n", 1)
+    assert f"[notice] there is no session of {ralph.cwd} to go on with: a new one begins" in ran.stderr
+    again = ralph("--continue", "More.")
+    assert again.code == 0
+    assert "going on with" in again.stderr
