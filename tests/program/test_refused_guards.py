@@ -44,7 +44,7 @@ def test_after_a_refused_guard_every_message_ends_with_78_and_nothing_is_asked(
     assert {one["errors"][-1] for one in told} == {refused}
     assert server.request_count == 0
     assert not (ralph.cwd / "ran").exists()
-    assert ralph("-c", "go").code == 2, "nothing was said in that session, so it is not kept"
+    assert ralph("-c").code == 2, "nothing was said in that session, so it is not kept"
 
 
 def test_a_message_at_work_ends_when_a_guard_is_refused_and_its_calls_are_not_run(
