@@ -214,7 +214,7 @@ class Chain:
         return self
 
     def emit(self, event: Event) -> None:
-        self.site.budget.saw(event)
+        self.site.budget.emit(event)
         self.events.emit(event)
 
 
