@@ -111,11 +111,11 @@ def _play(scenario: str, room: Path, speed: float) -> int:
         _say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
         command = RunCommand(_options(stage, room, project), {**environment, **stage.environment})
 
-        def saw(event: Event) -> None:
-            summary.saw(event)
+        def show(event: Event) -> None:
+            summary.emit(event)
             stage.on_event(event)
 
-        command.on_event = saw
+        command.on_event = show
         code = command.execute()
     ended = command.ended
     if ended is None or ended.outcome is not Outcome.COMPLETED:

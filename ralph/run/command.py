@@ -132,12 +132,12 @@ class RunCommand:
             restore_signals()
 
     def emit(self, event: Event) -> None:
-        self._heartbeats.saw(event)
+        self._heartbeats.emit(event)
         if self._driven is not None:
-            self._driven.saw(event)
+            self._driven.emit(event)
         if self.on_event is not None:
             self.on_event(event)
-        self._telemetry.saw(event)
+        self._telemetry.emit(event)
         self._writer.emit(event)
         self._note(event)
         if self._prepared is not None:
