@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.agent.compaction import MOST_SUMMARY_TOKENS
@@ -475,7 +475,7 @@ class MoodyServer(SmallServer):
         return super().send_message(target, key, body, events)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(
     windows=st.lists(st.integers(300, 20_000), min_size=1, max_size=6),
     moods=st.lists(st.one_of(st.just("works"), ODD), max_size=5),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -210,7 +210,6 @@ def as_script(steps: Sequence[Sequence[Block] | BaseException]) -> list[Answer |
     return [*script, DONE]
 
 
-@settings(deadline=None)
 @given(STEPS, st.sampled_from(["fallback", "round_robin"]), st.booleans())
 def test_what_a_model_is_sent_only_ever_grows(steps, strategy, returns) -> None:
     """Prompt cache and signatures depend on it, byte for byte; cache markers move."""
@@ -319,7 +318,6 @@ def answers_of(told: Sequence[tuple[Sequence[Block], str, bool]]) -> list[Answer
     return [*calls, *[answer(text("All done."))] * 5]
 
 
-@settings(deadline=None)
 @given(
     ANSWERS,
     st.lists(st.lists(FAILURES, max_size=6), min_size=1, max_size=6),

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -373,7 +373,6 @@ FAILURES = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 2), min_size=1, max_size=3),
     st.sampled_from(["fallback", "round_robin"]),

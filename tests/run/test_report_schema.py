@@ -14,7 +14,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.agent.report_tool import report_tool
@@ -492,7 +492,6 @@ schemas = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(schemas, schemas, schemas, st.lists(json_values, max_size=5))
 def test_any_schema_is_refused_or_gives_the_verdict_that_jsonschema_gives(
     root: dict[str, Any], a: dict[str, Any], b: dict[str, Any], payloads: list[Any]
@@ -517,7 +516,6 @@ simple_fields = st.dictionaries(
 OF_TYPE = {"string": st.text(), "integer": st.integers(), "boolean": st.booleans(), "null": st.none()}
 
 
-@settings(deadline=None)
 @given(simple_fields, st.data())
 def test_what_fits_a_simple_schema_is_accepted_as_call_and_as_text(fields: dict[str, str], data: Any) -> None:
     schema = {
@@ -538,7 +536,6 @@ def test_what_fits_a_simple_schema_is_accepted_as_call_and_as_text(fields: dict[
     assert not output.is_error
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["status", "summary", "payload", "x"]), json_values))
 def test_whatever_is_sent_is_answered(arguments: dict[str, Any]) -> None:
     desk = ReportDesk(validator_of(report_tool(ITEMS).input_schema), has_payload=True)

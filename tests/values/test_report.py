@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.agent.report_tool import report_tool
@@ -412,7 +412,6 @@ likely = st.fixed_dictionaries(
 chunks = st.sampled_from(["```json\n", "```\n", "{", "}", "[", "]", '"', "\\", "\n", ",", WHOLE, BARE, " a "])
 
 
-@settings(deadline=None)
 @given(likely)
 def test_whatever_a_model_reports_is_answered(arguments: dict[str, Any]) -> None:
     desk = plain_desk()
@@ -422,7 +421,6 @@ def test_whatever_a_model_reports_is_answered(arguments: dict[str, Any]) -> None
     str(output.content).encode()
 
 
-@settings(deadline=None)
 @given(st.one_of(likely.map(json.dumps), json_values.map(json.dumps), st.lists(chunks).map("".join)))
 def test_whatever_a_model_writes_is_looked_at_and_what_is_found_is_valid(text: str) -> None:
     for desk in (plain_desk(), files_desk()):
@@ -432,7 +430,6 @@ def test_whatever_a_model_writes_is_looked_at_and_what_is_found_is_valid(text: s
             assert desk.cached.summary.strip()
 
 
-@settings(deadline=None)
 @given(st.text(), st.text(), st.integers())
 def test_a_fenced_report_is_found_in_any_prose_without_fences(before: str, after: str, number: int) -> None:
     report = {"status": "success", "summary": "s", "payload": {"files": number}}

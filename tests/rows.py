@@ -1,0 +1,59 @@
+"""Tables whose rows say the same of many values: one test that tries every row and names those that fail.
+
+`pytest.mark.parametrize` is for rows that are promises of their own; there each row costs a result and its set-up.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_PARAM = type(pytest.param(None))
+MOST_NAMED = 5
+"""More rows that fail are counted, not shown."""
+
+
+def every_row(
+    names: str | Sequence[str], rows: Iterable[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Called as `pytest.mark.parametrize` is. The first failure is raised, with a note that names all rows that failed."""
+    columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    table = [_cells(row, len(columns)) for row in rows]
+    assert table, "a table without rows"
+
+    def wrapped(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def tries_all(**fixtures: Any) -> None:
+            failures = []
+            for number, cells in enumerate(table):
+                row = dict(zip(columns, cells, strict=True))
+                try:
+                    test(**fixtures, **row)
+                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # raised below, when all rows were tried
+                    error.add_note(f"row {number}: {row!r:.2000}")
+                    failures.append(error)
+            if failures:
+                for other in failures[1:MOST_NAMED]:
+                    failures[0].add_note("also " + other.__notes__[0])
+                failures[0].add_note(f"{len(failures)} of {len(table)} rows failed")
+                raise failures[0]
+
+        signature = inspect.signature(test)
+        left = [one for name, one in signature.parameters.items() if name not in columns]
+        tries_all.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]  # what pytest reads
+        return tries_all
+
+    return wrapped
+
+
+def _cells(row: Any, columns: int) -> tuple[Any, ...]:
+    if isinstance(row, _PARAM):
+        assert not row.marks, "a row with marks is a test of its own"
+        row = row.values if columns > 1 else row.values[0]
+    return tuple(row) if columns > 1 else (row,)
