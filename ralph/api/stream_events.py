@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, convert
 
 from ralph.api.error_body import stream_error
 from ralph.values.errors import StreamParse
@@ -135,7 +135,7 @@ def stream_event(event: dict[str, Any]) -> StreamEvent | None:
         return typed
     try:
         return convert(event, BlockDelta)
-    except ValidationError:  # of another kind, or one that its block may refuse
+    except ValueError:  # of another kind, or one that its block may refuse
         typed = checked(event, OtherBlockDelta)
         return typed
 
@@ -151,5 +151,5 @@ def checked(value: dict[str, Any], kind: Any) -> Any:
     """The object as a value of `kind`, a Struct or a union of them. Raises StreamParse."""
     try:
         return convert(value, kind)
-    except ValidationError as error:
+    except ValueError as error:  # a ValidationError, or half a character in a key or a kind
         raise StreamParse(f"{value.get('type')}: {error}") from None
