@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from ralph.values.strict_json import DEEPEST, strict_json
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
 )
@@ -44,7 +46,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError):  # noqa: PT011 - which sentence is the decoder's business
         strict_json(text)
 
 
