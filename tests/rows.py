@@ -24,19 +24,19 @@ def every_row(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Called as `pytest.mark.parametrize` is. The first failure is raised, with a note that names all rows that failed."""
     columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table = [_cells(row, len(columns)) for row in rows]
+    table = [_named_cells(number, row, len(columns)) for number, row in enumerate(rows)]
     assert table, "a table without rows"
 
     def wrapped(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def tries_all(**fixtures: Any) -> None:
             failures = []
-            for number, cells in enumerate(table):
+            for name, cells in table:
                 row = dict(zip(columns, cells, strict=True))
                 try:
                     test(**fixtures, **row)
                 except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # raised below, when all rows were tried
-                    error.add_note(f"row {number}: {row!r:.2000}")
+                    error.add_note(f"row {name}: {row!r:.2000}")
                     failures.append(error)
             if failures:
                 for other in failures[1:MOST_NAMED]:
@@ -52,8 +52,10 @@ def every_row(
     return wrapped
 
 
-def _cells(row: Any, columns: int) -> tuple[Any, ...]:
+def _named_cells(number: int, row: Any, columns: int) -> tuple[object, tuple[Any, ...]]:
+    name: object = number
     if isinstance(row, _PARAM):
         assert not row.marks, "a row with marks is a test of its own"
+        name = row.id or number
         row = row.values if columns > 1 else row.values[0]
-    return tuple(row) if columns > 1 else (row,)
+    return name, tuple(row) if columns > 1 else (row,)

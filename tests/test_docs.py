@@ -51,6 +51,7 @@ from ralph.values.report import Report, report_object, synthetic_report
 from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
 from tests import fault_table
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,9 +204,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         assert [key for key in inner if f"`{key}`" not in rows[name]] == [], name
 
 
-@pytest.mark.parametrize(
-    "page", [DOCS / "output.md", DOCS / "loop.md", ROOT / "README.md"], ids=lambda page: page.name
-)
+@every_row("page", [DOCS / "output.md", DOCS / "loop.md", ROOT / "README.md"])
 def test_exit_code_tables_name_real_outcomes(page: Path) -> None:
     for code, name, *_ in table(page, "Exit"):
         outcome = Outcome(name)
@@ -292,7 +291,7 @@ def commands(page: Path) -> Iterator[tuple[str, ...]]:
 COMMANDS = sorted({call for page in [*DOCS.glob("loop*.md"), ROOT / "README.md"] for call in commands(page)})
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@every_row("command", COMMANDS)
 def test_the_command_lines_of_the_loops_pages_and_of_the_readme_are_read(command: tuple[str, ...]) -> None:
     """By the parsers alone: nothing is begun."""
     group = get_command(app)
@@ -350,7 +349,7 @@ def test_no_page_begins_with_words_that_leave_one_guessing() -> None:
         assert not HARD_TO_READ.match(paragraphs[1]), page.name
 
 
-@pytest.mark.parametrize("room", ROOMS_READ)
+@every_row("room", ROOMS_READ)
 def test_no_docstring_begins_with_words_that_leave_one_guessing(room: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"

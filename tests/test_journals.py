@@ -9,6 +9,7 @@ import pytest
 from ralph.conversation.journal_lines import FORMAT, Record, line_of, read_lines
 from ralph.conversation.session import NewerFormatError, replay
 from tests.journals.corpus import EXPECTED, JOURNALS, summary_of
+from tests.rows import every_row
 
 NAMES = sorted(path.stem for path in JOURNALS.glob("*.jsonl"))
 RECORDS = [
@@ -16,7 +17,7 @@ RECORDS = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_row("name", NAMES)
 def test_p14_a_recorded_journal_leads_to_the_same_request_for_ever(name) -> None:
     assert summary_of((JOURNALS / f"{name}.jsonl").read_bytes()) == json.loads(EXPECTED.read_text())[name]
 

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.rows import every_row
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "specs" / "seeds.md"
@@ -37,7 +37,7 @@ def test_every_row_has_an_id_of_its_own_and_they_are_in_order() -> None:
         assert found == list(range(1, len(found) + 1))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+@every_row("row", ROWS)
 def test_a_row_is_kept_by_tests_or_says_why_it_differs(row: list[str]) -> None:
     _, requirement, kept = row
     assert requirement

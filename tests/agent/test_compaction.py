@@ -27,6 +27,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.usage import cost_usd
 from tests.fakes import FakeWaiter, answer, call, text
+from tests.rows import every_row
 from tests.small_windows import DONE, SUMMARY, Request, SmallServer, World, target, too_long, works
 
 EXCEEDED = answer(text("Half an ans"), stop_reason="model_context_window_exceeded")
@@ -49,7 +50,7 @@ TRIGGERED = [
 ]
 
 
-@pytest.mark.parametrize(("trigger", "script", "server"), TRIGGERED)
+@every_row(("trigger", "script", "server"), TRIGGERED)
 def test_d8_each_trigger_leads_to_a_fresh_context_and_the_run_goes_on(
     trigger: str, script: list[Any], server: dict[str, Any]
 ) -> None:
@@ -141,7 +142,7 @@ STOPS = [
 ]
 
 
-@pytest.mark.parametrize(("step", "waiting", "outcome", "code"), STOPS)
+@every_row(("step", "waiting", "outcome", "code"), STOPS)
 def test_an_end_during_the_summary_call_leaves_the_old_context_as_it_was(
     step: BaseException, waiting: dict[str, Any], outcome: Outcome, code: int
 ) -> None:
@@ -291,8 +292,8 @@ NO_USE = [
 ]
 
 
-@pytest.mark.parametrize("summary", NO_USE)
-@pytest.mark.parametrize("after", ["threshold", "overflow"])
+@every_row("summary", NO_USE)
+@every_row("after", ["threshold", "overflow"])
 def test_two_summaries_that_are_no_use_are_enough_then_the_history_is_cut(summary: Any, after: str) -> None:
     script: list[Any] = (
         [works(1), works(2), DONE] if after == "threshold" else [works(1), works(2), too_long(), DONE]

@@ -35,6 +35,7 @@ from ralph.conversation.messages import (
 from ralph.values.tool_calls import ToolOutput, ToolResult
 from tests.conversation_rules import conversation_problems
 from tests.fakes import ECHO, call, text
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,7 +165,7 @@ def test_steps_and_an_earlier_summary_stand_in_the_place_of_a_summary() -> None:
 SIZES = [user_message(task).size for task in TASKS]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("most_tokens", "kept"),
     [
         pytest.param(None, {1, 2, 3}, id="no bound"),
@@ -184,7 +185,7 @@ def test_tasks_between_go_only_when_all_exceed_the_bound_and_it_is_said(
         assert (left_out in texts(blocks)) is (number not in kept)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("most_tokens", "kept"),
     [
         pytest.param(None, {1, 2, 3}, id="no bound"),
@@ -257,8 +258,8 @@ def test_the_last_steps_never_exceed_their_bound(history: list[Message], most_by
     assert steps != "" or most_bytes < 50
 
 
-@pytest.mark.parametrize("most_tokens", [2_500, 8_000, 30_000])
-@pytest.mark.parametrize("filling", ["x", "\x1b", "€", '"\n'])
+@every_row("most_tokens", [2_500, 8_000, 30_000])
+@every_row("filling", ["x", "\x1b", "€", '"\n'])
 def test_a_digest_fits_its_bound_and_uses_it(most_tokens: int, filling: str) -> None:
     history = [user_message("go")]
     for number in range(40):
@@ -288,7 +289,7 @@ def test_a_digest_without_room_still_holds_the_newest_task_and_the_request() -> 
     assert "It is done." not in texts(request.content)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("old", "new", "window", "is_worth_it"),
     [
         (100, 75, None, True),
@@ -309,7 +310,7 @@ def test_a_fresh_context_must_be_a_quarter_smaller_and_not_over_the_threshold(
 LONG = "word " * 100
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("stop_reason", "content", "summary"),
     [
         ("end_turn", [text(" It works.\n")], "It works."),
@@ -335,7 +336,7 @@ def test_a_summary_is_what_was_said_unless_that_is_nothing_or_no_summary(
     assert summary_of(answer_from_message(message)) == summary
 
 
-@pytest.mark.parametrize("trigger", TRIGGERS)
+@every_row("trigger", TRIGGERS)
 def test_attempts_get_smaller_and_end(trigger: str) -> None:
     steps = CompactionSteps()
     ways = []
@@ -347,7 +348,7 @@ def test_attempts_get_smaller_and_end(trigger: str) -> None:
     assert steps.next(has_shrunk=False).attempt(trigger) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("happened", "next_way"),
     [
         pytest.param([], "whole", id="at first"),
@@ -372,7 +373,7 @@ def test_only_an_answer_after_a_context_that_shrank_begins_anew(
     assert (attempt.way if attempt else None) == next_way
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("estimate", "window", "most"),
     [
         pytest.param(300_000, 200_000, 50_000, id="over the window"),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from ralph.agent.finishing import FORCES, Finishing
 from ralph.values.events import TurnsCollapsed
 from ralph.values.limits import Budget
 from ralph.values.outcome import Outcome
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("max_turns", "turn", "is_over"),
     [(None, 10**6, False), (1, 1, False), (1, 2, True), (5, 5, False), (5, 6, True)],
 )
@@ -22,7 +21,7 @@ def test_turns_are_used_up_after_the_last_allowed_one(
     assert Finishing(max_turns).is_over(turn) is is_over
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("max_turns", "turn", "follows_tools", "reason"),
     [
         (None, 10**6, True, None),
@@ -45,7 +44,7 @@ def test_a_final_turn_does_not_become_final_again() -> None:
     assert finishing.makes_final(3, follows_tools=True) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("max_turns", "turn", "new"),
     [(None, 4, 5), (9, 4, 5), (6, 4, 5), (5, 4, None), (4, 4, None), (1, 1, None)],
 )
@@ -64,7 +63,7 @@ def test_a_failed_report_leaves_one_turn_more_and_never_adds_one(
     assert finishing.collapse(turn, "report_failed") is None, "once"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("finishing", "reason", "outcome", "limit"),
     [
         (Finishing(3), None, Outcome.LIMIT_REACHED, "max_turns"),
@@ -114,7 +113,7 @@ def near(
     return finishing.newly_near(turn, Budget(100, spent_usd=spent), time_left_s, max_time_s)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("max_turns", "first"),
     [(3, 2), (4, 3), (10, 9), (11, 10), (20, 18), (100, 90)],
 )
@@ -126,19 +125,19 @@ def test_a_turn_limit_is_near_at_its_ninth_tenth_and_always_before_the_final_tur
     assert first < max_turns
 
 
-@pytest.mark.parametrize("max_turns", [None, 1, 2])
+@every_row("max_turns", [None, 1, 2])
 def test_a_limit_of_two_turns_has_no_turn_to_warn_in(max_turns: int | None) -> None:
     assert near(Finishing(max_turns), turn=max_turns or 10**6) is None
 
 
-@pytest.mark.parametrize(("spent", "is_near"), [(89.9, False), (90, True), (99, True)])
+@every_row(("spent", "is_near"), [(89.9, False), (90, True), (99, True)])
 def test_a_budget_is_near_when_a_tenth_is_left(spent: float, is_near: bool) -> None:
     said = near(Finishing(), spent=spent)
     assert (said is not None) is is_near
     assert not is_near or "$100" in str(said)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("time_left_s", "max_time_s", "is_near"),
     [(61, 600, False), (60, 600, True), (1, 600, True), (1, None, False)],
 )

@@ -3,7 +3,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from tests.agent.guard_transcripts import (
     failed_edit,
     step,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +54,7 @@ def outputs_are_equal(*outputs: str) -> bool:
 # Bounds
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("made", "guard"),
     [
         (lambda: bash("make"), "repetition"),
@@ -76,7 +76,7 @@ def test_the_fourth_is_refused_and_the_sixth_refusal_is_the_last(
     assert [refusal.is_last for refusal in refused] == [False] * 5 + [True]
 
 
-@pytest.mark.parametrize(("length", "is_caught"), [(1, True), (2, True), (3, True), (4, True), (5, False)])
+@every_row(("length", "is_caught"), [(1, True), (2, True), (3, True), (4, True), (5, False)])
 def test_cycles_are_caught_up_to_four_calls(length: int, is_caught: bool) -> None:
     rounds = [bash(f"look {number % length}") for number in range(length * MOST_EQUAL)]
     assert is_refused(rounds, bash("look 0")) is is_caught
@@ -102,7 +102,7 @@ def one_refused() -> Guards:
     return guards
 
 
-@pytest.mark.parametrize(
+@every_row(
     "other",
     [
         bash("ls"),
@@ -110,7 +110,6 @@ def one_refused() -> Guards:
         edit("a.py", 1),
         failed_edit("a.py", "x"),
     ],
-    ids=lambda one: one.call.name,
 )
 def test_a_call_outside_the_cycle_starts_afresh(other: Step) -> None:
     guards = one_refused()
@@ -142,7 +141,7 @@ def test_a_read_between_edits_that_change_nothing_ends_their_row() -> None:
     assert is_refused([*tries[:3]], tries[3])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("paths", "refused"),
     [
         (("a.py", "a.py", "a.py", "a.py"), True),
@@ -183,7 +182,7 @@ def test_a_write_without_a_path_counts_by_its_arguments_alone() -> None:
 # Equal calls
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("first", "second", "are_equal"),
     [
         ({"command": "ls  -l"}, {"command": " ls -l\n"}, True),
@@ -218,7 +217,7 @@ def test_equal_arguments_of_another_tool_are_another_call() -> None:
 # Equal results
 
 
-@pytest.mark.parametrize(
+@every_row(
     "outputs",
     [
         ("same", "same", "same"),
@@ -254,7 +253,7 @@ def test_results_that_differ_in_times_and_counters_are_equal(outputs: tuple[str,
     assert outputs_are_equal(*outputs)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "outputs",
     [
         ("same", "same", "other"),
@@ -408,7 +407,7 @@ def message_of(steps: Iterable[Step], guards: Guards | None = None) -> str:
     return told[-1].message
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("steps", "parts"),
     [
         (
@@ -444,16 +443,14 @@ def test_a_refusal_shows_nothing_huge() -> None:
 # Long transcripts
 
 
-@pytest.mark.parametrize("transcript", GOES_ON, ids=lambda made: made.__name__)
+@every_row("transcript", GOES_ON)
 def test_a_run_that_gets_somewhere_is_left_alone(transcript: Callable[[], Iterator[Step]]) -> None:
     told = refusals(transcript())
     assert len(told) >= 20
     assert not any(told)
 
 
-@pytest.mark.parametrize(
-    ("transcript", "guard", "runs"), TRIPS, ids=lambda row: getattr(row, "__name__", None)
-)
+@every_row(("transcript", "guard", "runs"), TRIPS)
 def test_a_loop_is_refused_and_ended(transcript: Callable[[], Iterator[Step]], guard: str, runs: int) -> None:
     guards, told = Guards(), []
     for one in transcript():
@@ -570,7 +567,7 @@ def quickest_s(work: Callable[[], object]) -> float:
     return min(took_s)
 
 
-@pytest.mark.parametrize("part", WORST)
+@every_row("part", WORST)
 def test_the_worst_text_takes_time_in_proportion_to_its_length(part: str) -> None:
     def ask(size: int) -> float:
         one = step("Read", (part * size)[:size], file_path="a.py")

@@ -32,6 +32,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.usage import TokenUsage
 from tests.fakes import FakeClock, FakeJournal, answer, call, text
 from tests.played import DONE, PLAIN_FORM, Played, TimedWaiter, report
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +73,7 @@ def test_turn_1_of_1_may_be_the_answer() -> None:
     assert told(played, FINAL) == []
 
 
-@pytest.mark.parametrize("max_turns", [2, 3, 7])
+@every_row("max_turns", [2, 3, 7])
 def test_the_last_allowed_turn_is_told_that_it_is_the_final_one(max_turns: int) -> None:
     closing = answer(text("Half of it is done."))
     played = Played(*turns_of(max_turns - 1), closing, limits=LimitSettings(max_turns=max_turns))
@@ -173,7 +174,7 @@ def max_tokens(played: Played, index: int) -> int:
     return wanted
 
 
-@pytest.mark.parametrize(("left", "is_asked"), [(1023, False), (1024, True), (1025, True)])
+@every_row(("left", "is_asked"), [(1023, False), (1024, True), (1025, True)])
 def test_an_answer_under_1024_tokens_is_not_bought(left: int, is_asked: bool) -> None:
     # How large the estimate is exactly is its own tests' business: here it is what a run grants of a large budget.
     large = Played(DONE, targets=[target()], limits=LimitSettings(max_budget_usd=20_000))

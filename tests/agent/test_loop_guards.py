@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ralph.agent.guards import MOST_EQUAL
 from ralph.conversation.records import result_entry
 from ralph.conversation.session import replay
@@ -17,6 +15,7 @@ from ralph.values.tool_calls import FileChange, ToolDefinition, ToolOutput, Tool
 from tests.agent.guard_transcripts import GOES_ON, TRIPS
 from tests.fakes import ECHO, TOUCH, FakeJournal, FakeToolbox, answer, call
 from tests.played import DONE, PLAIN_FORM, Played, report
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +89,7 @@ def test_something_new_in_between_starts_the_count_afresh() -> None:
     assert refusals(played) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("length", [2, 3, 4])
+@every_row("length", [2, 3, 4])
 def test_a_cycle_is_refused_after_three_rounds(length: int) -> None:
     rounds = [
         answer(call(f"c{n}", text=f"step {n % length}")) for n in range(length * MOST_EQUAL + MOST_REFUSALS)
@@ -196,7 +195,7 @@ def played_of(steps: Sequence[Step]) -> Played:
     return Played(*script, DONE, toolbox=Recorded(steps))
 
 
-@pytest.mark.parametrize("transcript", GOES_ON)
+@every_row("transcript", GOES_ON)
 def test_long_work_that_gets_somewhere_is_let_through(transcript: Callable[[], Iterator[Step]]) -> None:
     steps = list(transcript())
     played = played_of(steps)
@@ -204,7 +203,7 @@ def test_long_work_that_gets_somewhere_is_let_through(transcript: Callable[[], I
     assert len(played.ran) == len(steps)
 
 
-@pytest.mark.parametrize(("transcript", "guard", "runs"), TRIPS)
+@every_row(("transcript", "guard", "runs"), TRIPS)
 def test_each_kind_of_circle_ends_by_its_guard(
     transcript: Callable[[], Iterator[Step]], guard: str, runs: int
 ) -> None:

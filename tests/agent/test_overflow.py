@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.agent.overflow import Refused, refused
 from ralph.values.errors import HttpError, StreamParse
+from tests.rows import every_row
 
 ROWS = [
     ("prompt is too long: 208310 tokens > 200000 maximum", Refused(200_000, 208_310)),
@@ -34,13 +33,13 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), ROWS)
+@every_row(("text", "told"), ROWS)
 def test_the_numbers_are_read_from_the_words_of_each_server(text: str, told: Refused | None) -> None:
     assert refused(HttpError(400, None, text)) == told
     assert refused(HttpError(400, None, "{}", message=text)) == told
     assert refused(StreamParse(text)) == told
 
 
-@pytest.mark.parametrize(("answer", "fits"), [(31_870, True), (31_871, True), (31_872, False)])
+@every_row(("answer", "fits"), [(31_870, True), (31_871, True), (31_872, False)])
 def test_the_same_prompt_fits_with_an_answer_that_the_window_leaves(answer: int, fits: bool) -> None:
     assert Refused(32_768, 897).leaves(answer) is fits

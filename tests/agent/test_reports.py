@@ -27,6 +27,7 @@ from ralph.values.report import STATUSES
 from ralph.values.tool_calls import FINAL_REPORT
 from tests.fakes import FakeClock, FakeJournal, answer, call, text
 from tests.played import DONE, PAYLOAD_FORM, PLAIN_FORM, Played, TimedWaiter, report
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.values.answer import Answer
@@ -139,7 +140,7 @@ def test_a_malformed_report_is_an_attempt_too(bad: Answer) -> None:
     assert played.ended.exit_code == 0
 
 
-@pytest.mark.parametrize(("max_turns", "told"), [(9, [(9, 3)]), (4, [(4, 3)]), (3, []), (2, [])])
+@every_row(("max_turns", "told"), [(9, [(9, 3)]), (4, [(4, 3)]), (3, []), (2, [])])
 def test_a_failed_attempt_collapses_the_turns_that_are_left_to_one(
     max_turns: int, told: list[tuple[int, int]]
 ) -> None:
@@ -408,7 +409,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+@every_row("name", ENDS)
 def test_every_end_without_a_report_has_one_synthetic_failure_report(name: str) -> None:
     play, exit_code, reason, turns, attempts, stop_reason, error = ENDS[name]
     played = play()

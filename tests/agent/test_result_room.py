@@ -20,6 +20,7 @@ from ralph.agent.result_room import (
 )
 from ralph.conversation.messages import to_json, user_message
 from ralph.values.tool_calls import ToolOutput, ToolResult
+from tests.rows import every_row
 
 NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 LINES = "".join(f"line {number}\n" for number in range(10_000))
@@ -39,7 +40,7 @@ def texts_of(output: ToolOutput) -> list[str]:
     return [block["text"] for block in output.content if block["type"] == "text"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("estimate", "window", "room"),
     [
         (0, None, None),
@@ -55,7 +56,7 @@ def test_results_may_fill_the_window_to_95_percent(estimate, window, room) -> No
     assert room_for(estimate, window) == room
 
 
-@pytest.mark.parametrize(("size", "is_cut"), [(9_999, False), (10_000, False), (10_001, True)])
+@every_row(("size", "is_cut"), [(9_999, False), (10_000, False), (10_001, True)])
 def test_a_text_at_its_room_stays_and_one_over_it_is_cut(size: int, is_cut: bool) -> None:
     output = ToolOutput("x" * size)
     room = output_size(ToolOutput("x" * 10_000))
@@ -86,8 +87,8 @@ def test_a_line_without_an_end_is_cut_inside() -> None:
         assert re.fullmatch(r"(a\n)?x{2400,}\n\[.*\]\nx{2400,}(\nb)?", cut_in_middle(text, 5_000, NOTE))
 
 
-@pytest.mark.parametrize("room", [-100, 0, 1, 999])
-@pytest.mark.parametrize(("size", "is_cut"), [(1_999, False), (2_000, False), (2_001, True)])
+@every_row("room", [-100, 0, 1, 999])
+@every_row(("size", "is_cut"), [(1_999, False), (2_000, False), (2_001, True)])
 def test_a_text_keeps_2000_bytes_however_little_room_there_is(room: int, size: int, is_cut: bool) -> None:
     output = ToolOutput("x" * size)
     cut = fitted(output, room)

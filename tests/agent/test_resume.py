@@ -37,6 +37,7 @@ from tests.fakes import (
     call,
     text,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation
@@ -119,8 +120,8 @@ def test_the_records_of_a_turn_come_in_their_order() -> None:
     ]
 
 
-@pytest.mark.parametrize("length", range(3, len(WHOLE.journal.records)))
-@pytest.mark.parametrize("had_effect", [False, True])
+@every_row("length", range(3, len(WHOLE.journal.records)))
+@every_row("had_effect", [False, True])
 def test_p2_a_run_killed_after_any_record_ends_as_it_would_have(length, had_effect) -> None:
     journal = cut(length)
     intents = [record.fields["id"] for record in journal.records if record.kind == "tool_intent"]
@@ -139,7 +140,7 @@ def test_p2_a_run_killed_after_any_record_ends_as_it_would_have(length, had_effe
     assert set(intents) | set(ran) == {"e", "t", "w", "t2"}
 
 
-@pytest.mark.parametrize("length", range(4, len(WHOLE.journal.records)))
+@every_row("length", range(4, len(WHOLE.journal.records)))
 def test_the_first_request_after_a_kill_begins_with_the_bytes_of_the_one_before(length) -> None:
     journal = cut(length)
     asked = sum(record.kind == "assistant" for record in journal.records)
@@ -223,7 +224,7 @@ def test_another_model_is_not_shown_what_this_one_thought() -> None:
     assert "thinking" in str(first.journal.records), "the journal keeps it"
 
 
-@pytest.mark.parametrize("length", [0, 1, 2])
+@every_row("length", [0, 1, 2])
 def test_a_session_without_a_message_cannot_go_on(length) -> None:
     with pytest.raises(SessionError, match="before its first message"):
         replay(WHOLE.journal.records[:length])
@@ -240,9 +241,7 @@ def test_a_session_knows_every_id_that_was_used() -> None:
     assert session.has_ended_as(Outcome.COMPLETED)
 
 
-@pytest.mark.parametrize(
-    ("state", "is_completed"), [("delivered", 1), ("reader_left", 1), ("unread", 1), ("failed", 0)]
-)
+@every_row(("state", "is_completed"), [("delivered", 1), ("reader_left", 1), ("unread", 1), ("failed", 0)])
 def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str, is_completed: int) -> None:
     told = FakeJournal()
     told.records = list(WHOLE.journal.records)

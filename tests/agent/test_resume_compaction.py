@@ -20,6 +20,7 @@ from ralph.values.outcome import Outcome
 from tests.conversation_rules import conversation_problems
 from tests.fakes import FakeJournal, answer, call, text
 from tests.journals.corpus import JOURNALS
+from tests.rows import every_row
 from tests.session_journals import Told
 from tests.small_windows import DONE, SUMMARY, SmallServer, World, target, too_long, works
 
@@ -48,7 +49,7 @@ def test_the_run_that_is_killed_here_is_compacted_three_times() -> None:
     assert WHOLE.ended.outcome is Outcome.COMPLETED
 
 
-@pytest.mark.parametrize("length", range(BEGUN, len(RECORDS)))
+@every_row("length", range(BEGUN, len(RECORDS)))
 def test_p1_a_run_killed_after_any_record_sends_what_it_would_have_sent(length: int) -> None:
     again = resumed(length)
     assert (again.ended.outcome, again.ended.result) == (Outcome.COMPLETED, "All done.")
@@ -63,7 +64,7 @@ def test_p1_a_run_killed_after_any_record_sends_what_it_would_have_sent(length: 
     )
 
 
-@pytest.mark.parametrize("length", range(BEGUN, len(RECORDS)))
+@every_row("length", range(BEGUN, len(RECORDS)))
 def test_a_new_prompt_after_a_kill_anywhere_is_valid_and_reaches_the_model(length: int) -> None:
     journal = cut(RECORDS, length)
     again = World(SmallServer([DONE]), journal=journal, prompt="And hurry.")
@@ -72,7 +73,7 @@ def test_a_new_prompt_after_a_kill_anywhere_is_valid_and_reaches_the_model(lengt
     assert replay(again.journal.records).tasks == ((text(TASK),), (text("And hurry."),))
 
 
-@pytest.mark.parametrize("length", range(BEGUN, len(RECORDS)))
+@every_row("length", range(BEGUN, len(RECORDS)))
 def test_what_was_counted_is_known_again(length: int) -> None:
     """The same meter as in the process that was killed: the same point is reached in either."""
     session = replay(RECORDS[:length])
@@ -116,7 +117,7 @@ def test_the_request_for_a_summary_is_no_part_of_the_journal() -> None:
     assert SUMMARIZE not in str(RECORDS)
 
 
-@pytest.mark.parametrize("length", range(BEGUN, len(RECORDS), 4))
+@every_row("length", range(BEGUN, len(RECORDS), 4))
 def test_a_fork_goes_on_as_the_session_would_have(length: int) -> None:
     fork = FakeJournal()
     fork.append(*fork_entries(RECORDS[:length], "s2", "now", "0"))
@@ -189,15 +190,15 @@ PROMPTS = [
 ]
 
 
-@pytest.mark.parametrize("format_", [1, 2, 3])
-@pytest.mark.parametrize(("contents", "tasks"), PROMPTS)
+@every_row("format_", [1, 2, 3])
+@every_row(("contents", "tasks"), PROMPTS)
 def test_p14_the_tasks_are_the_users_prompts_each_once_in_every_format(
     contents: Any, tasks: Any, format_: int
 ) -> None:
     assert replay(told(*contents, format_=format_).records).tasks == tuple(tasks)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "tasks"),
     [
         ("amended", ["Say hello.", "Loudly.", "Again."]),

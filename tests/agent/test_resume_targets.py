@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
@@ -34,6 +33,7 @@ from tests.fakes import (
     call,
     text,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.conversation.session import Session
@@ -137,8 +137,8 @@ def test_another_target_is_recorded_before_its_first_answer_and_once() -> None:
     assert record.fields["cooling"] == {"a": (EPOCH + timedelta(seconds=100)).isoformat()}
 
 
-@pytest.mark.parametrize(("after_s", "asked"), [(0, "b"), (99, "b"), (100, "a"), (10**9, "a")])
-@pytest.mark.parametrize("kind", ["target", "assistant", "tool_intent", "tool_result"])
+@every_row(("after_s", "asked"), [(0, "b"), (99, "b"), (100, "a"), (10**9, "a")])
+@every_row("kind", ["target", "assistant", "tool_intent", "tool_result"])
 def test_after_a_kill_it_goes_on_with_that_target_while_the_cooldown_lasts(after_s, asked, kind) -> None:
     whole = switched(answer(call("c2")), DONE)
     journal = killed_after(whole, kind, 1 if kind == "target" else 2)
@@ -150,16 +150,14 @@ def test_after_a_kill_it_goes_on_with_that_target_while_the_cooldown_lasts(after
     assert (ModelFallbackSucceeded in told) == (asked != "a"), "a run says itself who answers it"
 
 
-@pytest.mark.parametrize("after_s", [0, 100, 10**9])
+@every_row("after_s", [0, 100, 10**9])
 def test_with_revert_never_it_stays(after_s) -> None:
     whole = switched(answer(call("c2")), DONE, returns=False)
     again = Life(DONE, journal=killed_after(whole, "tool_result", 2), after_s=after_s, returns=False)
     assert again.names == "b"
 
 
-@pytest.mark.parametrize(
-    ("after_s", "returns", "asked"), [(50, True, "b"), (100, True, "a"), (100, False, "b")]
-)
+@every_row(("after_s", "returns", "asked"), [(50, True, "b"), (100, True, "a"), (100, False, "b")])
 def test_a_second_kill_before_any_answer_does_not_end_the_cooldown(after_s, returns, asked) -> None:
     whole = switched(answer(call("c2")), DONE, returns=returns)
     failed = Life(
@@ -214,8 +212,8 @@ def test_the_same_request_is_sent_again_to_the_byte_by_whom_it_was_for() -> None
     assert again.client.bodies == [whole.client.bodies[-1]]
 
 
-@pytest.mark.parametrize("length", range(4, 11))
-@pytest.mark.parametrize("after_s", [0, 100])
+@every_row("length", range(4, 11))
+@every_row("after_s", [0, 100])
 def test_killed_anywhere_each_target_is_sent_more_of_what_it_was_sent(length, after_s) -> None:
     whole = switched(answer(THOUGHT, call("c2")), DONE)
     journal = FakeJournal()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from ralph.agent.run_end import Ending
@@ -11,24 +10,25 @@ from ralph.values.errors import HttpError
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report, ReportDesk, plain_problems
 from ralph.values.tool_calls import ToolCall
+from tests.rows import every_row
 
 REPORT = Report("success", "Did it.", None, "tool_call")
 AT_WORK = {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
 
 
-@pytest.mark.parametrize("outcome", Outcome)
+@every_row("outcome", Outcome)
 def test_a_run_that_was_at_work_owes_an_answer(outcome: Outcome) -> None:
     assert Ending(outcome).lacks_answer(needs_report=False) is (outcome in AT_WORK)
     assert not Ending(outcome, result="So far.").lacks_answer(needs_report=False)
 
 
-@pytest.mark.parametrize("outcome", Outcome)
+@every_row("outcome", Outcome)
 def test_where_a_report_is_required_every_end_without_one_owes_it(outcome: Outcome) -> None:
     assert Ending(outcome, result="Words.").lacks_answer(needs_report=True)
     assert not Ending(outcome, report=REPORT).lacks_answer(needs_report=True)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ending", "reason"),
     [
         (Ending(Outcome.LIMIT_REACHED, limit="max_turns"), "max_turns"),
@@ -62,7 +62,7 @@ def test_a_stand_in_has_every_field_of_the_contract() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ending", "is_about_the_report"),
     [
         (Ending(Outcome.TASK_FAILED, error="why"), True),
@@ -95,7 +95,7 @@ def test_a_signal_decides_the_exit_code() -> None:
     assert Ending(Outcome.INTERRUPTED, signal_number=15).told(Tally(), 1.0, ()).exit_code == 143
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("outcome", "expected"),
     [(Outcome.API_UNAVAILABLE, 30.0), (Outcome.AUTH, None), (Outcome.LIMIT_REACHED, None)],
 )

@@ -12,6 +12,7 @@ from ralph.conversation.notices import CONTINUE
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded
 from tests.fakes import answer, call, text
 from tests.played import DONE, Played
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("name", TABLE)
+@every_row("name", TABLE)
 def test_each_stop_reason_has_its_consequence(name: str) -> None:
     row = TABLE[name]
     played = Played(row.first, DONE)

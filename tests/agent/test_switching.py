@@ -38,6 +38,7 @@ from tests.fakes import (
     call,
     text,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -162,7 +163,7 @@ def test_a_message_that_is_nothing_but_thinking_is_not_sent_to_the_other() -> No
     assert [message["role"] for message in talk.sent_to("a")[1]] == ["user", "assistant", "user"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("block", "is_sent"),
     [
         (thought("hm"), True),

@@ -13,6 +13,7 @@ from ralph.values.events import AnswerAccepted, ResponseDiscarded, SyntheticRetr
 from ralph.values.outcome import Outcome
 from tests.fakes import answer, call, text
 from tests.played import DONE, PLAIN_FORM, Played, report
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.values.answer import Answer
@@ -38,7 +39,7 @@ def retries(played: Played) -> list[tuple[int, int, str]]:
     return [(event.turn, event.number, event.reason) for event in played.events.of(SyntheticRetry)]
 
 
-@pytest.mark.parametrize("name", USELESS)
+@every_row("name", USELESS)
 def test_a_useless_answer_is_dropped_and_asked_for_again_with_a_notice(name: str) -> None:
     useless, reason, words, form = USELESS[name]
     good = answer(report()) if form else DONE

@@ -18,6 +18,7 @@ from ralph.values.ports import SignalReceived, TimeIsUp
 from ralph.values.usage import TokenUsage
 from tests.fakes import answer, call, text
 from tests.played import DONE, Played
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
@@ -112,7 +113,7 @@ def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
     assert Played(*[pause] * (MOST_PAUSES + 1)).ended.outcome is Outcome.NO_PROGRESS
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("last", "outcome"),
     [
         (answer(text("I will not."), stop_reason="refusal"), Outcome.NO_PROGRESS),
@@ -125,7 +126,6 @@ def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
         (SignalReceived(2), Outcome.INTERRUPTED),
         (TimeIsUp("over"), Outcome.TIMED_OUT),
     ],
-    ids=str,
 )
 def test_every_last_word_has_its_outcome_and_runs_nothing(
     last: Answer | BaseException, outcome: Outcome

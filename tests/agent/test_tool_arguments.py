@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.agent.tool_arguments import check_arguments
+from tests.rows import every_row
 
 SCHEMA = {
     "type": "object",
@@ -31,7 +31,7 @@ def error(**arguments: Any) -> str | None:
     return check_arguments("Read", SCHEMA, {"file_path": "x", **arguments}).error
 
 
-@pytest.mark.parametrize(
+@every_row(
     "arguments",
     [
         {},
@@ -49,7 +49,7 @@ def test_arguments_that_fit_the_schema_pass(arguments: dict[str, Any]) -> None:
     assert error(**arguments) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "sentence"),
     [
         ({"limit": "ten"}, 'Read: "limit" must be an integer, got "ten" (string)'),
@@ -76,7 +76,7 @@ def test_a_missing_argument_is_named_with_its_type() -> None:
     assert check_arguments("Read", SCHEMA, {}).error == 'Read: "file_path" is required (a string)'
 
 
-@pytest.mark.parametrize("arguments", [None, [], "x", 1, [{"file_path": "x"}]])
+@every_row("arguments", [None, [], "x", 1, [{"file_path": "x"}]])
 def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
     sentence = check_arguments("Read", SCHEMA, arguments).error
     assert sentence is not None

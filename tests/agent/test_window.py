@@ -17,6 +17,7 @@ from ralph.values.errors import HttpError
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
 from tests.fakes import answer, call, text
+from tests.rows import every_row
 from tests.small_windows import DONE, SmallServer, World, target, works
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def local(**more: Any) -> Target:
 # --- When a server is asked about its model
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("asked", "script", "result_bytes", "questions"),
     [
         pytest.param(target(window=None), [HELLO], 0, 0, id="a hello"),
@@ -84,7 +85,7 @@ def test_a_signal_while_the_server_is_asked_ends_the_run() -> None:
 # --- Whose word counts
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("asked", "says", "window"),
     [
         pytest.param(local(), described(8_000), 8_000, id="the server's, where nothing is known"),
@@ -113,7 +114,7 @@ def test_what_the_server_says_of_its_window_is_where_compaction_begins() -> None
     assert world.compactions[0].pre_tokens > threshold(20_000)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("longest", "wish", "asked_for"),
     [(2_000, None, 2_000), (2_000, 1_500, 1_500), (None, None, 32_000), (99_000, None, 32_000)],
 )
@@ -136,9 +137,9 @@ def tokens_of(request: Any) -> int:
 WINDOWS = (8_000, 32_000)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("size", [500, 70_000, 5_000_000])
-@pytest.mark.parametrize("calls", [1, 3, 8])
+@every_row("window", WINDOWS)
+@every_row("size", [500, 70_000, 5_000_000])
+@every_row("calls", [1, 3, 8])
 def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, size: int, calls: int) -> None:
     server = SmallServer(
         [answer(*[call(f"r{number}", text=f"part {number}") for number in range(calls)]), DONE],

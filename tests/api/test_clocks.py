@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import fields
 
 from ralph.api.clocks import CATCH_UP_S, CatchUp, ClockLimits, Deadline, ResponseClocks
+from tests.rows import every_row
 
 LIMITS = ClockLimits(connect_s=10, first_byte_s=180, bytes_idle_s=90, progress_idle_s=300, response_s=1800)
 
@@ -21,7 +21,7 @@ def clocks_after(limits: ClockLimits, *happened: tuple[str, float]) -> ResponseC
 CONNECTED = ("connected", 1002.0)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("happened", "deadline"),
     [
         ([], Deadline("connect", 1010, 10)),
@@ -45,7 +45,7 @@ def test_the_nearest_clock_fires(happened, deadline) -> None:
     assert clocks_after(LIMITS, *happened).next_deadline() == deadline
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("off", "happened", "next_clock"),
     [
         ("connect_s", [], "response"),
@@ -98,6 +98,6 @@ def test_a_deadline_that_moves_on_ends_the_catching_up() -> None:
     assert catch_up.wait_until_s(Deadline("bytes idle", 200, 90), 210) == 210 + CATCH_UP_S
 
 
-@pytest.mark.parametrize(("now_s", "late"), [(100.0, False), (100.1, False), (100.2, True), (3700, True)])
+@every_row(("now_s", "late"), [(100.0, False), (100.1, False), (100.2, True), (3700, True)])
 def test_only_who_wakes_late_may_have_missed_something(now_s, late) -> None:
     assert CatchUp.woke_late(AT_100, now_s) is late

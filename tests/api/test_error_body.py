@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from ralph.api.error_body import ErrorFields, error_fields
+from tests.rows import every_row
 
 ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
     "Anthropic": (
@@ -48,7 +47,7 @@ ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "fields"), ERROR_BODIES.values(), ids=ERROR_BODIES.keys())
+@every_row(("body", "fields"), ERROR_BODIES.values())
 def test_an_error_body_is_read_whichever_server_wrote_it(body: Any, fields: ErrorFields) -> None:
     assert error_fields(body) == fields
 

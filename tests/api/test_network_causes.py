@@ -14,6 +14,7 @@ from ralph.api.network_causes import error_before_answer, error_inside_answer, n
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
 from ralph.values.shortage import ShortageError
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def test_the_tree_is_the_whole_tree() -> None:
     assert len(HTTPX_ERRORS) >= 25
 
 
-@pytest.mark.parametrize("kind", HTTPX_ERRORS, ids=lambda kind: kind.__name__)
+@every_row("kind", HTTPX_ERRORS)
 def test_without_a_cause_the_class_decides(kind) -> None:
     cause = BARE.get(kind.__name__, Cause.OTHER)
     error = error_before_answer(raised(kind, None), "h:1", str.upper)
@@ -110,8 +111,8 @@ def test_without_a_cause_the_class_decides(kind) -> None:
     assert classify_error(error) is (P if cause in {Cause.BAD_URL, Cause.UNSENDABLE} else T)
 
 
-@pytest.mark.parametrize(("cause", "expected", "error_class"), CAUSES, ids=lambda value: repr(value)[:40])
-@pytest.mark.parametrize("kind", HTTPX_ERRORS, ids=lambda kind: kind.__name__)
+@every_row(("cause", "expected", "error_class"), CAUSES)
+@every_row("kind", HTTPX_ERRORS)
 def test_the_cause_below_decides_unless_the_class_says_enough(kind, cause, expected, error_class) -> None:
     by_class = BARE[kind.__name__] if kind.__name__ in TIMEOUTS | BAD_URLS else None
     for as_context in (False, True):
@@ -145,7 +146,7 @@ def test_a_host_that_has_answered_before_is_there_whatever_a_resolver_says(code)
     assert classify_error(error_before_answer(untrusted, "h", str, has_answered=True)) is P
 
 
-@pytest.mark.parametrize("words", ["407 Proxy Authentication Required", "502 Bad Gateway", "503 "])
+@every_row("words", ["407 Proxy Authentication Required", "502 Bad Gateway", "503 "])
 def test_a24_a_proxys_refusal_becomes_a_status(words) -> None:
     error = error_before_answer(httpx.ProxyError(words), "h", str)
     assert isinstance(error, HttpError)
@@ -156,7 +157,7 @@ def test_a_proxy_error_without_a_status_is_no_answer() -> None:
     assert isinstance(error_before_answer(httpx.ProxyError("5000 words"), "h", str), Api)
 
 
-@pytest.mark.parametrize("kind", HTTPX_ERRORS, ids=lambda kind: kind.__name__)
+@every_row("kind", HTTPX_ERRORS)
 def test_inside_an_answer_everything_but_a_broken_encoding_is_transient(kind) -> None:
     error = error_inside_answer(raised(kind, OSError(errno.ECONNRESET, "")), str.upper)
     assert isinstance(error, StreamParse if kind is httpx.DecodingError else StreamTransient)

@@ -13,6 +13,7 @@ from ralph.api.stream import StreamAssembler, answer_from_message
 from ralph.values.answer import Answer, MalformedCall, with_sendable_calls
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
 from ralph.values.tool_calls import ToolCall
+from tests.rows import every_row
 
 Event = dict[str, Any]
 
@@ -101,7 +102,7 @@ def test_an_empty_argument_buffer_is_an_empty_object_also_without_a_placeholder(
 ARGUMENTS = '{"file_path": "/a/ü.txt", "limit": 3}'
 
 
-@pytest.mark.parametrize("cut", range(1, len(ARGUMENTS)))
+@every_row("cut", range(1, len(ARGUMENTS)))
 def test_cut_arguments_never_look_like_a_valid_call(cut: int) -> None:
     answer = assemble(start(), *tool_block(0, ARGUMENTS[:cut]), *end("max_tokens"))
     (call,) = answer.calls
@@ -114,7 +115,7 @@ def test_a_call_that_max_tokens_ended_is_not_trusted_even_when_it_parses() -> No
     assert isinstance(call, MalformedCall)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "raw", ["[]", '"text"', "null", "NaN", '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud83d"}', "{" * 5000]
 )
 def test_arguments_that_are_no_proper_object_are_malformed(raw: str) -> None:
@@ -165,13 +166,13 @@ WORDS = [
 WHOLE = [start(), *text_block(0, "hi"), *tool_block(1, '{"a"', ": 1}"), *end("tool_use", output_tokens=4)]
 
 
-@pytest.mark.parametrize("length", range(len(WHOLE)))
+@every_row("length", range(len(WHOLE)))
 def test_without_message_stop_there_is_no_message(length: int) -> None:
     with pytest.raises(StreamTransient):
         assemble(*WHOLE[:length])
 
 
-@pytest.mark.parametrize("position", range(len(WHOLE)))
+@every_row("position", range(len(WHOLE)))
 def test_a_structural_event_dropped_is_an_error_or_changes_nothing(position: int) -> None:
     if WHOLE[position]["type"] == "content_block_delta":
         return  # a lost delta cannot be seen
@@ -184,7 +185,7 @@ def test_a_structural_event_dropped_is_an_error_or_changes_nothing(position: int
     assert got.calls == whole.calls
 
 
-@pytest.mark.parametrize("position", range(len(WHOLE)))
+@every_row("position", range(len(WHOLE)))
 def test_a_structural_event_repeated_is_an_error_or_changes_nothing(position: int) -> None:
     if WHOLE[position]["type"] == "content_block_delta":
         return  # a repeated delta cannot be seen
@@ -218,7 +219,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("events", BROKEN.values(), ids=BROKEN.keys())
+@every_row("events", BROKEN.values())
 def test_a_broken_protocol_is_a_permanent_parse_error(events: list[Event]) -> None:
     with pytest.raises(StreamParse):
         assemble(*events)
@@ -408,7 +409,7 @@ def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> No
     assert with_sendable_calls(answer, {"other"}) is answer
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ids", "taken", "sent"),
     [
         (["functions.Bash:0"], set(), ["functions_Bash_0"]),
@@ -427,7 +428,7 @@ def test_an_id_that_the_api_refuses_is_replaced_by_one_that_nobody_has(ids, take
     assert [block["id"] for block in renamed.content] == sent
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "sent"),
     [
         ("functions.Bash", "functions_Bash"),
@@ -466,12 +467,12 @@ def test_an_unknown_block_with_the_id_of_a_call_keeps_it() -> None:
     assert [block["id"] for block in renamed.content] == ["call_0_2", {"a": 1}, "call_0"]
 
 
-@pytest.mark.parametrize("error", [{"message": "boom"}, "boom", {"error": "boom"}])
+@every_row("error", [{"message": "boom"}, "boom", {"error": "boom"}])
 def test_an_error_without_a_type_ends_the_stream_with_its_words(error: Any) -> None:
     with pytest.raises(StreamTransient, match="boom"):
         assemble(start(), *text_block(0, "half"), {"error": error})
 
 
-@pytest.mark.parametrize("error", [None, {}, ""])
+@every_row("error", [None, {}, ""])
 def test_an_empty_error_field_is_no_error(error: Any) -> None:
     assert assemble({"error": error}, *WHOLE).stop_reason == "tool_use"

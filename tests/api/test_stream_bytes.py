@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.api.stream_bytes import StreamBytes
+from tests.rows import every_row
 
 MARK = b"\xef\xbb\xbf"
 
@@ -16,7 +16,7 @@ def cleaned(*chunks: bytes) -> list[bytes]:
     return [stream.clean(chunk) for chunk in chunks]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("chunks", "clean"),
     [
         ([b"a\nb"], [b"a\nb"]),
@@ -46,7 +46,7 @@ def test_cuts_change_nothing(parts, data) -> None:
     assert one.has_invalid_utf8 == many.has_invalid_utf8
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("chunks", "is_invalid"),
     [([b"caf\xe9 x"], True), ([b"\xc3", b"\xa9"], False), ([b"\xc3", b"x", b"ok"], True), ([b"\xff"], True)],
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.cli.app import COMMANDS
 from ralph.cli.command_words import instead_of
+from tests.rows import every_row
 
 PROMPTS = [
     ("hi",),
@@ -26,12 +25,12 @@ PROMPTS = [
 ]
 
 
-@pytest.mark.parametrize("words", PROMPTS, ids=" ".join)
+@every_row("words", PROMPTS)
 def test_what_is_plainly_a_prompt_is_one(words) -> None:
     assert instead_of(words, COMMANDS) is None
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@every_row("command", COMMANDS)
 def test_one_slip_in_any_command_is_seen(command: str) -> None:
     middle = len(command) // 2
     slips = {

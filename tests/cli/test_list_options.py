@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ralph.cli.list_options import EmptyListError, spread_lists
+from tests.rows import every_row
 
 OPTIONS = {"--tools": True, "--dir": True, "--model": True, "-f": True, "-q": False, "-p": False}
 LISTS = {"--tools", "--dir"}
@@ -29,7 +30,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(("typed", "spread", "last"), ROWS.values(), ids=ROWS.keys())
+@every_row(("typed", "spread", "last"), ROWS.values())
 def test_all_words_up_to_the_next_option_are_the_lists(typed, spread, last) -> None:
     found = spread_lists(typed.split(), OPTIONS, LISTS)
     assert (" ".join(found.words), found.last_list) == (spread, last)
@@ -39,7 +40,7 @@ def test_an_empty_word_is_an_empty_list() -> None:
     assert spread_lists(["--tools", "", "-q"], OPTIONS, LISTS).words == ("--tools=", "-q")
 
 
-@pytest.mark.parametrize("typed", ["--tools", "--tools -q", "--tools -- x", "--tools -"])
+@every_row("typed", ["--tools", "--tools -q", "--tools -- x", "--tools -"])
 def test_a_list_without_a_word_is_refused_by_name(typed) -> None:
     with pytest.raises(EmptyListError, match="--tools"):
         spread_lists(typed.split(), OPTIONS, LISTS)

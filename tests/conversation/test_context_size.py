@@ -14,17 +14,18 @@ from ralph.conversation.context_size import (
     threshold,
     tokens_of_bytes,
 )
+from tests.rows import every_row
 
 TOKENS = st.integers(0, 10**7)
 COUNTED = ContextMeter().counted("main", 1_000, 3_000)
 
 
-@pytest.mark.parametrize(("count", "tokens"), [(0, 0), (1, 1), (2, 1), (3, 2), (1_000, 500)])
+@every_row(("count", "tokens"), [(0, 0), (1, 1), (2, 1), (3, 2), (1_000, 500)])
 def test_two_bytes_are_a_token_and_a_byte_alone_is_one(count: int, tokens: int) -> None:
     assert tokens_of_bytes(count) == tokens
 
 
-@pytest.mark.parametrize(
+@every_row(
     "source",
     [{"type": "base64", "data": "A" * 100}, {"type": "url", "url": "x"}, {"type": "base64", "data": 1}, None],
 )
@@ -41,7 +42,7 @@ def test_images_are_found_in_tool_results_and_nowhere_else() -> None:
     assert content_size([call], 400) == 200
 
 
-@pytest.mark.parametrize(("window", "tokens"), [(200_000, 160_000), (1_000_000, 800_000), (8_192, 6_553)])
+@every_row(("window", "tokens"), [(200_000, 160_000), (1_000_000, 800_000), (8_192, 6_553)])
 def test_the_threshold_is_80_percent_and_over_begins_behind_it(window: int, tokens: int) -> None:
     assert threshold(window) == tokens
     assert [is_over(tokens + more, window) for more in (-1, 0, 1)] == [False, False, True]
@@ -51,7 +52,7 @@ def test_no_window_is_never_full() -> None:
     assert not is_over(10**9, None)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("size_now", "estimate"),
     [
         pytest.param(3_000, 1_000, id="what was counted"),
@@ -73,7 +74,7 @@ def test_nothing_counted_leaves_the_size() -> None:
     assert COUNTED.counted("main", 0, 9_000) == COUNTED
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("output_tokens", "answer_size", "estimate"),
     [
         pytest.param(400, 500, 1_500, id="its bytes are more"),
@@ -95,7 +96,7 @@ def test_an_answer_of_a_model_that_never_counted_changes_nothing() -> None:
     assert COUNTED.answered("spare", 9_000, 1) == COUNTED
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("size_now", "estimate"),
     [
         pytest.param(3_000, 1_500, id="half as much again"),

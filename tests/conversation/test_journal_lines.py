@@ -16,6 +16,7 @@ from ralph.conversation.journal_lines import (
     read_lines,
     readable_part,
 )
+from tests.rows import every_row
 
 RECORDS = (
     Record(0, "session", {"id": "s1", "cwd": "/ä"}),
@@ -53,7 +54,7 @@ def _as_utf8(value):
     return value
 
 
-@pytest.mark.parametrize("length", range(len(JOURNAL) + 1))
+@every_row("length", range(len(JOURNAL) + 1))
 def test_p3_a_journal_cut_at_any_byte_keeps_every_whole_line(length) -> None:
     ends = [len(LINES[0]), len(JOURNAL)]
     whole = [end for end in ends if length >= end - 1]  # a line is whole without its break
@@ -64,7 +65,7 @@ def test_p3_a_journal_cut_at_any_byte_keeps_every_whole_line(length) -> None:
     assert reading.torn == JOURNAL[kept:length]
 
 
-@pytest.mark.parametrize("position", range(len(JOURNAL)))
+@every_row("position", range(len(JOURNAL)))
 def test_p3_one_flipped_bit_anywhere_is_damage_and_never_a_guess(position) -> None:
     for bit in range(8):
         changed = bytearray(JOURNAL)
@@ -73,7 +74,7 @@ def test_p3_one_flipped_bit_anywhere_is_damage_and_never_a_guess(position) -> No
             read_lines(bytes(changed))
 
 
-@pytest.mark.parametrize("nuls", [1, 2, 4096])
+@every_row("nuls", [1, 2, 4096])
 def test_p3_a_tail_of_nul_bytes_is_damage_wherever_it_begins(nuls) -> None:
     for length in range(len(JOURNAL) + 1):
         whole = JOURNAL[:length].count(b"\n")
@@ -97,12 +98,12 @@ def test_an_empty_journal_has_no_records() -> None:
     assert read_lines(b"") == Reading(())
 
 
-@pytest.mark.parametrize("length", range(len(JOURNAL) + 1))
+@every_row("length", range(len(JOURNAL) + 1))
 def test_a_torn_end_is_no_damage_to_who_only_looks(length) -> None:
     assert readable_part(JOURNAL[:length]) == (read_lines(JOURNAL[:length]).records, None)
 
 
-@pytest.mark.parametrize("position", range(len(JOURNAL)))
+@every_row("position", range(len(JOURNAL)))
 def test_what_stands_before_the_damage_can_be_read(position) -> None:
     changed = bytearray(JOURNAL)
     changed[position] ^= 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -25,6 +24,7 @@ from ralph.conversation.reading import Reading
 from ralph.values.tool_calls import ToolOutput, ToolResult
 from tests.conversation_rules import conversation_problems
 from tests.fakes import ECHO, TOUCH, call, text
+from tests.rows import every_row
 
 SHAPE = RequestShape("claude-sonnet-5-5", "Be good.", (ECHO, TOUCH))
 
@@ -58,7 +58,7 @@ def test_the_body_is_the_request_as_the_api_wants_it() -> None:
     assert not {"temperature", "top_p", "top_k"} & body.keys()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("model", "thinking"),
     [
         ("claude-opus-4-8", {"type": "adaptive"}),
@@ -275,7 +275,7 @@ def test_adding_a_message_weighs_that_message_alone_however_long_the_conversatio
     assert plain.size == vars(plain)["size"], "made once"
 
 
-@pytest.mark.parametrize("data_bytes", [0, 1, 4_000, 4_001])
+@every_row("data_bytes", [0, 1, 4_000, 4_001])
 def test_an_image_costs_what_the_largest_one_does_whatever_its_data(data_bytes: int) -> None:
     image = {
         "type": "image",

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.model_description import MOST_TOKENS, ModelDescription, described, description_of
 from ralph.values.models import MODELS, ModelFacts
+from tests.rows import every_row
 
 UNKNOWN = ModelFacts(context_window=None, max_output=None, price=None)
 HAIKU = MODELS["claude-haiku-5-5"]
@@ -23,8 +24,8 @@ def test_the_input_maximum_is_the_window_and_max_tokens_the_largest_answer() -> 
     assert description_of(said) == ModelDescription(1_000_000, 128_000)
 
 
-@pytest.mark.parametrize("key", ["max_input_tokens", "max_tokens"])
-@pytest.mark.parametrize(
+@every_row("key", ["max_input_tokens", "max_tokens"])
+@every_row(
     ("number", "believed"),
     [
         (1, 1),
@@ -60,7 +61,7 @@ def test_a_missing_number_is_unknown(key) -> None:
     assert sorted([description.context_window, description.max_output], key=str) == [4096, None]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "said",
     [
         None,
@@ -84,7 +85,7 @@ def test_other_documents_say_nothing(said) -> None:
     assert description_of(said) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("facts", "description", "window", "max_output"),
     [
         (HAIKU, ModelDescription(200_000, 8_000), 200_000, 8_000),

@@ -22,6 +22,7 @@ from ralph.conversation.next_step import (
 )
 from ralph.values.outcome import Outcome
 from tests.fakes import answer, call, text
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.values.answer import Answer
@@ -99,12 +100,12 @@ WITH_REPORT = [
 ]
 
 
-@pytest.mark.parametrize(("answers", "last"), TABLE)
+@every_row(("answers", "last"), TABLE)
 def test_each_answer_has_its_step(answers: list[Answer], last: Step) -> None:
     assert steps(*answers)[-1] == last
 
 
-@pytest.mark.parametrize(("answers", "last"), WITH_REPORT)
+@every_row(("answers", "last"), WITH_REPORT)
 def test_where_a_report_is_required_text_alone_ends_nothing(answers: list[Answer], last: Step) -> None:
     assert steps(*answers, needs_report=True)[-1] == last
 

@@ -7,8 +7,6 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from ralph.agent import call_rules, compaction, result_room
 from ralph.agent.call_rules import CallRules
 from ralph.agent.finishing import FORCES, Finishing
@@ -25,6 +23,7 @@ from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.report import ReportDesk
 from ralph.values.tool_calls import FINAL_REPORT, ToolCall, ToolDefinition, ToolOutput
 from tests.fakes import RecordingEvents
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +149,7 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize("words", TOLD, ids=lambda words: " ".join(words.split()[:6]))
+@every_row("words", TOLD)
 def test_the_page_of_turns_has_what_the_model_is_told_word_for_word(words: str) -> None:
     page = flat(PAGE.read_text().replace("<br>", " "))
     assert flat(words) in page

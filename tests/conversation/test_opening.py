@@ -8,10 +8,11 @@ from ralph.conversation.journal_lines import Record
 from ralph.conversation.opening import copied_entries, directory_of, moved_entry, opening_entry
 from ralph.conversation.session import SessionError
 from tests.fakes import FakeJournal
+from tests.rows import every_row
 from tests.session_journals import Told
 
 
-@pytest.mark.parametrize("name", ["/work", "/ä/世", "/caf\udce9", "/100%", "/a?b", "/\udcff\udcfe/ä"])
+@every_row("name", ["/work", "/ä/世", "/caf\udce9", "/100%", "/a?b", "/\udcff\udcfe/ä"])
 def test_a_directory_of_any_name_is_found_again(name) -> None:
     journal = FakeJournal()
     journal.append(opening_entry("s1", name, "now", "0"))
@@ -22,7 +23,7 @@ def test_older_journals_name_it_as_text_alone() -> None:
     assert directory_of(Told().records) == "/work"
 
 
-@pytest.mark.parametrize("wrong", [{"cwd_bytes": 5}, {"copied": "many"}, {"copied": None}])
+@every_row("wrong", [{"cwd_bytes": 5}, {"copied": "many"}, {"copied": None}])
 def test_a_directory_that_makes_no_sense_is_an_error_of_the_session(wrong) -> None:
     with pytest.raises(SessionError, match="its directory makes no sense"):
         directory_of([Record(0, "session", {"cwd": "/work"} | wrong)])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
-
 from tests.request_types import request_problems
+from tests.rows import every_row
 
 CALL = {"type": "tool_use", "id": "t1", "name": "Read", "input": {"file_path": "a"}}
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0="}}
@@ -49,7 +48,7 @@ def test_a_valid_body_has_no_problems() -> None:
     assert request_problems(VALID, with_betas=True) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     [
         "extra",
@@ -74,7 +73,7 @@ def test_an_unknown_key_is_refused_however_deep_it_stands(path) -> None:
     assert request_problems(changed(path, {"type": "ephemeral"})) != []
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     [
         "model",
@@ -99,7 +98,7 @@ def test_a_key_that_must_be_there_is_missed(path) -> None:
     assert request_problems(changed(path, NOWHERE)) != []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "value"),
     [
         ("model", None),

@@ -16,6 +16,7 @@ import ralph.demo
 from ralph.demo.loop_script import REPAIRS, LoopScript
 from ralph.demo.script import CUT_INSIDE_THE_CALL, OVERLOADED, DemoScript
 from ralph.mock_api import Fault, Step, Turn
+from tests.rows import every_row
 
 
 def request_after(answers: int, said: list[dict[str, Any]] | str = "go on") -> Any:
@@ -52,7 +53,7 @@ def test_passing_tests_are_reported_as_fixed() -> None:
     assert "is fixed" in last_word({"content": "Ran 3 tests in 0.000s\n\nOK"})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "result",
     [{"content": "FAILED (failures=1)"}, {"content": "OK", "is_error": True}, {"content": "no such file"}],
 )
@@ -94,7 +95,7 @@ def words_of(turn: Any) -> str:
     return str(turn.content)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("check", "taken"),
     [
         (check_said(HOURS, PADDING, REFUSAL), HOURS),
@@ -107,7 +108,7 @@ def test_an_iteration_takes_the_first_test_it_knows_of_those_that_the_check_name
     assert f"I take {taken}," in words_of(asked_in_loop(0, check=check))
 
 
-@pytest.mark.parametrize("check", ["", "no tests on this machine", check_said("test_of_somebody_else")])
+@every_row("check", ["", "no tests on this machine", check_said("test_of_somebody_else")])
 def test_where_the_check_names_no_test_it_knows_nothing_is_claimed(check) -> None:
     assert "I change nothing" in words_of(asked_in_loop(0, check=check))
 
@@ -120,7 +121,7 @@ def test_a_tool_that_failed_ends_the_iteration(answers) -> None:
     assert words_of(asked_in_loop(answers)) != words_of(turn)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("test", "result", "has_git", "said"),
     [
         (HOURS, {"content": "OK"}, True, "is committed."),
@@ -136,7 +137,7 @@ def test_an_iterations_last_word_is_what_its_command_said(test, result, has_git,
     assert ("committed" in last) == said.endswith("committed.")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("iteration", "answers", "is_away"),
     [(1, 1, False), (2, 0, False), (2, 1, True), (2, 2, False), (3, 1, False)],
 )

@@ -17,6 +17,7 @@ from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
 from tests.fakes import EPOCH
 from tests.fakes_of_loop import AWAY, DONE, LoopRig, Played, ended
+from tests.rows import every_row
 
 IDLE = Played(changes=False)
 
@@ -81,7 +82,7 @@ def test_what_failed_before_the_first_iteration_is_recorded_and_opens_its_prompt
 # --- what an iteration's end means
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("outcome", "goes_on"),
     [
         (Outcome.COMPLETED, True),
@@ -130,7 +131,7 @@ def test_after_a_limit_a_fresh_iteration_is_told_where_the_last_stopped(outcome:
 # --- progress
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("script", "code", "count"),
     [
         ([IDLE] * 4, 4, 4),
@@ -180,7 +181,7 @@ def test_the_schedule_starts_afresh_after_any_other_end() -> None:
     assert rig.waiter.sleeps == [5, 10, 5]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("wishes", "slept"),
     [
         ([2], [2]),
@@ -274,7 +275,7 @@ def test_a_killed_iteration_that_had_come_to_its_end_is_counted_and_not_run_agai
     assert rig.state.iterations[0].outcome is Outcome.COMPLETED
 
 
-@pytest.mark.parametrize("first", [KILLED, SHORT, AWAY])
+@every_row("first", [KILLED, SHORT, AWAY])
 def test_without_a_session_it_begins_afresh_under_another_id_and_stays_one(first: IterationResult) -> None:
     rig = LoopRig([Played(first, has_session=False), Played(DONE)], limits=iterations(1))
     assert rig.play().exit_code == 0
@@ -299,7 +300,7 @@ def test_a_signal_to_the_loop_is_no_kill() -> None:
     assert (rig.play().exit_code, len(rig.iterations.orders)) == (143, 1)
 
 
-@pytest.mark.parametrize("step", ["snapshot", "changes", "commit", "push", "check"])
+@every_row("step", ["snapshot", "changes", "commit", "push", "check"])
 def test_a_step_without_a_process_for_it_is_tried_again_and_spends_no_iteration(step: str) -> None:
     rig = LoopRig(verdicts=[1, 0], limits=iterations(3), options={"commits": True, "pushes": True})
     rig.shortages.left[step] = 2
@@ -335,7 +336,7 @@ def test_an_iterations_own_limits_are_kept_where_they_are_lower() -> None:
     assert [order.time_s for order in rig.iterations.orders] == [900, 900, 880, 820]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("limits", "own", "result", "code"),
     [
         (LoopLimits(None, 1.0), None, ended(Outcome.LIMIT_REACHED, limit="max_budget_usd", cost_usd=0.9), 3),

@@ -8,6 +8,7 @@ from ralph.loop.prompt import LONGEST_LAST_WORDS, iteration_prompt, names_of
 from ralph.loop.state import IterationRecord, LoopState
 from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
 from ralph.values.outcome import Outcome
+from tests.rows import every_row
 
 
 def state(until: str | None = None, **fields: object) -> LoopState:
@@ -37,7 +38,7 @@ def test_the_users_prompt_stands_below_untouched() -> None:
     assert iteration_prompt(state(), prompt).endswith(f"\n\n---\n\n{prompt}")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tail", "shown"),
     [
         ("", "it failed (exit 2). It printed nothing."),
@@ -77,7 +78,7 @@ def test_long_last_words_keep_their_end() -> None:
     assert words not in told
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("count", "shown"), [(1, "a"), (3, "a, b, c"), (4, "a, b, c and 1 more"), (40, "a, b, c and 37 more")]
 )
 def test_names_are_counted_beyond_the_third(count: int, shown: str) -> None:

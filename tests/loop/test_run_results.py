@@ -10,6 +10,7 @@ import pytest
 
 from ralph.loop.process.run_results import NoResultError, outcome_of, result_written
 from ralph.values.outcome import Outcome
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,12 +39,12 @@ def test_a_result_adds_words_and_numbers_to_the_exit_code(tmp_path) -> None:
     assert (result.last_words, result.reason) == ("Half of it.", "the turns are used up; and so am I")
 
 
-@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.INTERRUPTED])
+@every_row("outcome", [each for each in Outcome if each is not Outcome.INTERRUPTED])
 def test_every_outcome_is_known_by_its_code(outcome) -> None:
     assert outcome_of(outcome.exit_code()) is outcome
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("exit_code", "outcome"),
     [(128, None), (129, Outcome.INTERRUPTED), (192, Outcome.INTERRUPTED), (193, None), (5, None)],
 )

@@ -16,6 +16,7 @@ from ralph.loop.state import (
 )
 from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan
 from ralph.values.outcome import Outcome
+from tests.rows import every_row
 
 RECORD = IterationRecord(
     1, "s1", Outcome.TIMED_OUT, 124, 3, 0.25, 61.5, 2, ("a\udcff.py",), 9, True, "passed"
@@ -57,7 +58,7 @@ def test_a_state_comes_back_as_it_was_written() -> None:
     assert read_state(state_text(FULL)) == FULL
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"plan": {}}', state_text(FULL)[:-40]])
+@every_row("text", ["", "{", "[]", "null", '{"plan": {}}', state_text(FULL)[:-40]])
 def test_what_is_cut_or_foreign_is_damaged(text: str) -> None:
     with pytest.raises(ValueError, match=r"^is damaged: "):
         read_state(text)

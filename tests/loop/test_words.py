@@ -3,7 +3,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from ralph.loop import words
@@ -11,6 +10,7 @@ from ralph.loop.rules import Share
 from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
 from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan
 from ralph.values.outcome import Outcome
+from tests.rows import every_row
 
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 PLAN = LoopPlan("/work", "/work", until="make", limits=LoopLimits(5))
@@ -21,7 +21,7 @@ CURRENT = CurrentIteration(2, "abcdef0123", "2026-11-22T01:50:00+00:00", 0.0, ""
 STATE = LoopState(PLAN, "2026-11-22T01:00:00+00:00", 7, "2026-11-22T02:00:00+00:00", 3720.0, (RECORD,))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seconds", "text"),
     [
         (0, "0.0s"),
@@ -38,7 +38,7 @@ def test_times(seconds: float, text: str) -> None:
     assert words.time_text(seconds) == text
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("cost", "text"),
     [(None, "$?"), (0.0, "$0.00"), (0.0004, "$0.0004"), (0.9999, "$0.9999"), (12.345, "$12.35")],
 )
@@ -53,7 +53,7 @@ def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("record", "said"),
     [
         (replace(RECORD, made_progress=False), "nothing changed"),
@@ -71,7 +71,7 @@ def test_without_a_check_the_line_has_none() -> None:
     assert "check" not in words.iteration_line(replace(RECORD, check=None), STATE)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("granted", "rest"),
     [
         (Share(None, None, is_rest_of_budget=False, is_rest_of_time=False), ""),
@@ -84,7 +84,7 @@ def test_what_is_left_of_the_loop_is_said_when_an_iteration_begins(granted: Shar
     assert words.beginning_line(state, granted) == f"iteration 2 of 5, session abcdef01{rest}"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "is_running", "said"),
     [
         ({"current": CURRENT}, True, "running as process 7: 1 iteration, 12 turns"),

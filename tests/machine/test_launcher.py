@@ -16,6 +16,7 @@ import pytest
 
 from ralph.machine import launcher
 from tests.children import is_gone
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,8 +217,8 @@ def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(
     assert 0 < outlived(command, tmp_path / "started", way) < KILLS
 
 
-@pytest.mark.parametrize("script", ["", AS_ON_MACOS], ids=["told", "looking"])
-@pytest.mark.parametrize(
+@every_row("script", ["", AS_ON_MACOS])
+@every_row(
     ("command", "status"),
     [
         (["true"], 0),
@@ -235,8 +236,8 @@ def test_the_status_is_the_commands(command: list[str], status: int, script: str
     assert finished(line_for(command, script=script))[0] == status
 
 
-@pytest.mark.parametrize("script", ["", AS_ON_MACOS], ids=["told", "looking"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@every_row("script", ["", AS_ON_MACOS])
+@every_row("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(number: int, script: str) -> None:
     command = shell(
         "trap 'echo asked; sleep 0.3; echo ready; exit 5' TERM; sh -c 'echo runs; exec sleep 99' & wait"
@@ -280,7 +281,7 @@ def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: P
 
 
 @linux_only
-@pytest.mark.parametrize(
+@every_row(
     ("blocked", "ignored", "kept"),
     [
         pytest.param([], [], [], id="usual"),

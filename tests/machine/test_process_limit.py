@@ -16,6 +16,7 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.process_limit import NoLimitError, Place, ProcessLimit, place_of, remove_left_over
 from tests.machine.test_command_supervisor import finished, started
 from tests.process_groups import groups_of, needs_group
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("groups", "mounts", "place"),
     [
         pytest.param("8:pids:/\n0::/", FIRST.format(root="/", at="/sys/pids"), Place(Path("/sys/pids"), True), id="first"),

@@ -12,6 +12,7 @@ import pytest
 
 from ralph.machine import launcher, processes
 from tests.children import is_gone, is_running
+from tests.rows import every_row
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -32,9 +33,7 @@ def finish(command: processes.SupervisedCommand) -> int:
     return status
 
 
-@pytest.mark.parametrize(
-    ("command", "status"), [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
-)
+@every_row(("command", "status"), [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)])
 def test_the_status_is_the_commands(command: str, status: int) -> None:
     assert finish(started(command)) == status
 

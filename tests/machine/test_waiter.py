@@ -26,6 +26,7 @@ from ralph.values.events import (
 )
 from ralph.values.ports import TIMED_OUT, Interrupted, TimeIsUp
 from tests.fakes import FakeClock, RecordingEvents
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,7 +227,7 @@ def test_p7_two_signals_at_once_wait_for_a_main_thread_that_is_busy() -> None:
         assert process.wait(5) == 0
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("heard", "after_s", "is_stuck"),
     [(False, 0.99, False), (False, 1.0, True), (True, 0.99, False), (True, 60, False)],
 )
@@ -307,7 +308,7 @@ def test_something_showable_starts_the_interval_again(event) -> None:
     assert silence.beat_at(59) == [30]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "event",
     [
         StreamReceived({"type": "ping"}),
@@ -409,7 +410,7 @@ def test_time_left_counts_down_to_the_end_of_the_run(waiter) -> None:
     assert 9 < waiter.time_left_s() <= 10
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("signals", "heard"),
     [
         ([(15, 0.0), (15, 0.9)], [15]),

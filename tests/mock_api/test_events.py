@@ -18,6 +18,7 @@ from ralph.mock_api import (
     encode_event,
     encode_events,
 )
+from tests.rows import every_row
 
 EVERYTHING = Turn(
     content=(
@@ -51,7 +52,7 @@ def collect(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(blocks.values())
 
 
-@pytest.mark.parametrize("chunk_chars", [0, 1, 7, 1000])
+@every_row("chunk_chars", [0, 1, 7, 1000])
 def test_deltas_add_up_to_the_message(chunk_chars: int) -> None:
     turn = Turn(content=EVERYTHING.content, chunk_chars=chunk_chars)
 

@@ -18,6 +18,7 @@ from ralph.mock_api import (
 )
 from tests.mock_api.conftest import read_to_the_end
 from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking
+from tests.rows import every_row
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_a_huge_body_has_exactly_that_many_bytes(serve: Serve, ask: Ask) -> None
     assert seen.body == b"x" * 3_000_001
 
 
-@pytest.mark.parametrize(
+@every_row(
     "fields",
     [
         {"status": 99},
@@ -209,7 +210,7 @@ def test_what_is_said_of_a_model_breaks_as_it_should_every_time(
         assert len(server.lookups) == 2
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("fields", "message"),
     [
         ({"id": ""}, "id: must not be empty"),

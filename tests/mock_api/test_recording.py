@@ -12,6 +12,7 @@ import pytest
 
 from ralph.mock_api import FOREVER, MockApi, RecordedRequest, Scenario, Step, Turn
 from ralph.mock_api.recording import Recorder, redact_headers, redact_path
+from tests.rows import every_row
 
 HELLO = Scenario(steps=(Step(Turn("Hello"), repeat=FOREVER),))
 REQUEST = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "grüß dich"}]}
@@ -49,7 +50,7 @@ def test_no_secret_is_kept_anywhere(tmp_path: Path) -> None:
     assert request.path == "/v1/messages?beta=true&api_key=[redacted]"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "is_secret"),
     [
         ("x-goog-api-key", True),
@@ -127,7 +128,7 @@ def test_the_file_of_an_earlier_run_is_added_to(tmp_path: Path) -> None:
     assert len(file.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(None, 5), (0, 0), (1, 1), (3, 3), (5, 5), (9, 5)])
+@every_row(("keep", "kept"), [(None, 5), (0, 0), (1, 1), (3, 3), (5, 5), (9, 5)])
 def test_only_the_newest_bodies_are_kept(keep: int | None, kept: int) -> None:
     recorder = Recorder(keep_bodies=keep)
     for number in range(5):

@@ -17,6 +17,7 @@ from ralph.mock_api import (
     encode_events,
 )
 from tests.mock_api.harness import HEADERS, HELLO, REQUEST, Connect, RawRequest, Serve, post
+from tests.rows import every_row
 
 
 def test_a_connection_is_kept_for_the_next_request(
@@ -126,7 +127,7 @@ def about(server: MockApi, path: str, method: str = "GET", **headers: str) -> ht
 MODELS = Scenario((HELLO,), models=(Model("claude-x", 200_000, 64_000), Model("a/b c")))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "model_id", "tokens"),
     [
         ("claude-x", "claude-x", (200_000, 64_000)),
@@ -142,7 +143,7 @@ def test_a_model_of_the_scenario_can_be_looked_up(path: str, model_id: str, toke
     assert (said["max_input_tokens"], said["max_tokens"]) == tokens
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "method", "message"),
     [
         ("claude-y", "GET", "model: claude-y"),

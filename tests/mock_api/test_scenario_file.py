@@ -29,6 +29,7 @@ from ralph.mock_api import (
     parse_scenario,
 )
 from ralph.mock_api.scenario import as_step
+from tests.rows import every_row
 
 DOCS = Path(__file__).parents[2] / "docs" / "mock-api.md"
 
@@ -159,7 +160,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "message", "path"), [(text, *told) for text, told in WRONG.items()])
+@every_row(("text", "message", "path"), [(text, *told) for text, told in WRONG.items()])
 def test_a_wrong_file_is_one_line_that_names_the_path(text: str, message: str, path: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_scenario(text, name="x.toml")
@@ -184,7 +185,7 @@ def test_a_file_that_cannot_be_read_is_a_scenario_error(tmp_path: Path) -> None:
             load_scenario(file)
 
 
-@pytest.mark.parametrize("text", ["[]", '"x"', "{", "null"])
+@every_row("text", ["[]", '"x"', "{", "null"])
 def test_json_that_is_no_object_is_a_scenario_error(text: str) -> None:
     with pytest.raises(ScenarioError):
         parse_scenario(text, is_json=True)
@@ -226,7 +227,7 @@ def play(server: MockApi) -> httpx.Response:
     return httpx.post(f"{server.base_url}/v1/messages", json=request, headers=headers)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@every_row("name", EXAMPLES)
 def test_each_example_plays_to_its_end(name: str) -> None:
     scenario = load_example(name)
     assert scenario.description.endswith(".")
@@ -259,7 +260,7 @@ ON_THE_WIRE = {
 }
 
 
-@pytest.mark.parametrize(("name", "present", "absent"), [(n, *texts) for n, texts in ON_THE_WIRE.items()])
+@every_row(("name", "present", "absent"), [(n, *texts) for n, texts in ON_THE_WIRE.items()])
 def test_the_first_answer_of_a_quirk_shows_it(name: str, present: str, absent: str) -> None:
     with MockApi(load_example(name)) as server:
         text = play(server).text
@@ -275,7 +276,7 @@ def test_the_pings_of_the_quirk_come_before_the_message() -> None:
     assert text.count("event: ping", 0, text.index("event: message_start")) == 2
 
 
-@pytest.mark.parametrize("kind", [Scenario, Model, Step, Turn, Fault, ErrorEvent])
+@every_row("kind", [Scenario, Model, Step, Turn, Fault, ErrorEvent])
 def test_every_key_of_the_file_is_in_the_docs(kind: Any) -> None:
     text = DOCS.read_text(encoding="utf-8")
 

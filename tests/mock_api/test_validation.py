@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ralph.mock_api.validation import InvalidBodyError, find_violation, parse_body
+from tests.rows import every_row
 
 NEW, OLD = {"anthropic-version": "2026-10-21"}, {"anthropic-version": "2023-06-01"}
 USER = {"role": "user", "content": "hi"}
@@ -36,7 +37,7 @@ def violation(
     return find_violation(payload, version, continues_turn=continues_turn)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "conversation",
     [
         [USER],
@@ -61,7 +62,7 @@ def test_a_good_conversation_passes(conversation: list[dict[str, Any]]) -> None:
     assert violation(*conversation) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     "changes",
     [
         {"system": "s", "tools": [TOOL], "stream": True, "metadata": {}, "thinking": {"type": "adaptive"}},
@@ -75,7 +76,7 @@ def test_a_good_request_passes(changes: dict[str, Any]) -> None:
     assert violation(**changes) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "message"),
     [
         ({"model": ...}, "model: Field required"),
@@ -142,7 +143,7 @@ EMPTY = (
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("conversation", "message"),
     [
         ([text("hi", "assistant"), USER], 'messages: first message must use the "user" role'),

@@ -11,6 +11,7 @@ from ralph.values import events as ev
 from ralph.values.outcome import Outcome
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.values.usage import RunUsage, TokenUsage
+from tests.rows import every_row
 
 DISCARDED = "[discarded] the answer above does not count"
 
@@ -65,7 +66,7 @@ def ended(outcome: Outcome = Outcome.COMPLETED, **fields: Any) -> ev.RunEnded:
     return ev.RunEnded(**values)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "lines"),
     [
         (retry(), ["[retry] Attempt 1/4: 529 — waiting 2s"]),
@@ -116,7 +117,7 @@ def test_an_attempt_that_was_interrupted_is_no_error_line() -> None:
     assert narrate(failed("stopped by SIGINT", kind="interrupted")) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "line"),
     [
         (ev.ModelFallback("main", "spare", "overloaded", 1, 2), "[target] main -> spare (overloaded)"),
@@ -148,7 +149,7 @@ def test_quiet_leaves_only_errors_and_the_outcome() -> None:
     assert len(narrate(ended(), is_quiet=True)) == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     "event",
     [
         retry(),
@@ -229,7 +230,7 @@ def test_after_a_broken_stream_an_answer_that_does_not_stream_is_still_said() ->
     assert lines == ["half", DISCARDED, "whole"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "line"),
     [
         (ev.RunStarted("/w", "claude", (), "KEY"), "[ralph] claude in /w"),
@@ -255,7 +256,7 @@ def test_a_tool_that_worked_needs_no_line() -> None:
     assert narrate(event) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("call", "line"),
     [
         (ToolCall("t", "Read", {"file_path": "a.py", "limit": 3}), "Read: a.py"),
@@ -322,7 +323,7 @@ def result_of(call: ToolCall, text: str = "The report was accepted.", *, is_erro
 CALL = ToolCall("t1", "Bash", {"command": "make test"})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "line"),
     [
         (ev.SyntheticRetry(1, 1, "empty"), "[turn] Synthetic retry 1/3: the answer was empty"),
@@ -401,7 +402,7 @@ def compacted(trigger: str = "threshold", source: str = "model") -> ev.ContextCo
     return ev.ContextCompacted(trigger, source, 160_123, 4_567)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "line"),
     [
         (compacted(), "[context] compacted (threshold): about 160,123 tokens became 4,567"),

@@ -6,8 +6,6 @@ import json
 import re
 from datetime import UTC, datetime
 
-import pytest
-
 from ralph.sessions.document import json_text, markdown
 from ralph.sessions.history import KILLED, RUNNING, history_of
 from ralph.sessions.list_text import SessionList
@@ -15,6 +13,7 @@ from ralph.sessions.story_text import SessionText
 from ralph.values.events import ClockFired, ResponseDiscarded
 from ralph.values.outcome import Outcome
 from tests.fakes import call, text
+from tests.rows import every_row
 from tests.session_journals import SESSION_ID, Told, completed, killed
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
@@ -123,7 +122,7 @@ def test_a_long_prompt_is_shortened_in_the_story_and_whole_in_the_document() -> 
     assert "> line 99" in document(journal)
 
 
-@pytest.mark.parametrize("content", ["```\n# no heading\n````", "`````", "~~~", "> quoted\n## Run 9"])
+@every_row("content", ["```\n# no heading\n````", "`````", "~~~", "> quoted\n## Run 9"])
 def test_no_content_ends_its_own_block(content) -> None:
     journal = Told().run().prompt(content).answers(text(content), call("c1", "Bash", command=content))
     written = document(journal.result("c1", content).ends())

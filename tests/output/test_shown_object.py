@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from ralph.output.shown_object import shown
+from tests.rows import every_row
 
 
 def cut(value: Any, secret: str = "canary-123") -> Any:
@@ -18,13 +17,13 @@ def test_every_string_at_any_depth_is_looked_at() -> None:
     assert cut(value) == {"a": ["[redacted]", {"b": "x [redacted]"}], "c": 1, "d": None}
 
 
-@pytest.mark.parametrize("secret", ["completed", "result", '"success"'])
+@every_row("secret", ["completed", "result", '"success"'])
 def test_a_secret_that_is_one_of_our_own_words_breaks_nothing(secret: str) -> None:
     value = {"type": "result", "subtype": '"success"', "terminal_reason": "completed"}
     assert cut(value, secret) == value
 
 
-@pytest.mark.parametrize("name", ["Read", "Edit", "Write"])
+@every_row("name", ["Read", "Edit", "Write"])
 def test_what_file_tools_were_given_stays_as_it_is(name: str) -> None:
     block = {"type": "tool_use", "id": "a", "name": name, "input": {"old_string": "canary-123"}}
     assert cut(block) == block
@@ -40,8 +39,8 @@ def test_results_come_redacted_already_or_must_match_the_file() -> None:
     assert cut(block) == block
 
 
-@pytest.mark.parametrize("holder", ["input", "structured_output"])
-@pytest.mark.parametrize("key", ["type", "session_id", "content", "plain"])
+@every_row("holder", ["input", "structured_output"])
+@every_row("key", ["type", "session_id", "content", "plain"])
 def test_in_somebody_elses_object_no_key_is_our_own(holder: str, key: str) -> None:
     theirs = {key: "canary-123", "inner": [{"type": "tool_result", key: "canary-123"}], "n": 1}
     shown_object = cut({"type": "result", holder: theirs})

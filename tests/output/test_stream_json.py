@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from ralph.output.result_object import result_object
 from ralph.output.stream_json import stream_objects
 from ralph.values import events as ev
@@ -13,6 +11,7 @@ from ralph.values.classify import FailureKind
 from ralph.values.outcome import Outcome
 from ralph.values.tool_calls import ToolOutput, ToolResult
 from ralph.values.usage import RunUsage, TokenUsage
+from tests.rows import every_row
 
 MESSAGE: dict[str, Any] = {
     "id": "m1",
@@ -98,7 +97,7 @@ def test_stream_events_come_only_when_asked_for() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "name"),
     [
         (FailureKind.RATE_LIMIT, "rate_limit"),
@@ -131,7 +130,7 @@ def test_api_retry_names_the_error_as_readers_do(kind, name) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "fields"),
     [
         (
@@ -240,7 +239,7 @@ def test_the_result_object_has_the_fields_that_readers_want() -> None:
     }
 
 
-@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.COMPLETED])
+@every_row("outcome", [outcome for outcome in Outcome if outcome is not Outcome.COMPLETED])
 def test_no_outcome_but_completed_is_a_success(outcome) -> None:
     result = result_object(ended(outcome, errors=("why",), result="partial"), "s1")
     assert result["subtype"].startswith("error_")

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.prompt.prompt_text import argument_text, prompt_text
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize("text", ["", "do it\n", "caf\xe9 \U0001f40d", "\x1b[1m\x08\x7f\r\n", "a\ufeffb"])
+@every_row("text", ["", "do it\n", "caf\xe9 \U0001f40d", "\x1b[1m\x08\x7f\r\n", "a\ufeffb"])
 def test_utf_8_is_text_whatever_it_says(text) -> None:
     assert prompt_text(text.encode()) == argument_text(text) == text
 
@@ -20,7 +21,7 @@ def test_a_byte_order_mark_is_no_part_of_it() -> None:
     assert prompt_text("\ufeffdo it".encode()) == "do it"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "where", "advice"),
     [
         (b"do\nit caf\xe9\n", "byte 10 (0xe9, in line 2)", "iconv -f LATIN1 -t UTF-8"),

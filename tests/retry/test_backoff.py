@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, sped_up, standard
+from tests.rows import every_row
 
 
 def waits(policy: RetryPolicy, requested_s: float | None = None) -> list[float]:
@@ -18,9 +19,7 @@ def test_standard_waits_2_4_8_16_and_gives_up() -> None:
     assert waits(standard()) == [2, 4, 8, 16]
 
 
-@pytest.mark.parametrize(
-    ("requested_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (1e10, 60)]
-)
+@every_row(("requested_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (1e10, 60)])
 def test_standard_replaces_the_wait_by_the_servers_wish_up_to_60_s(requested_s: float, wait_s: float) -> None:
     assert standard().next_wait(1, requested_s, 0) == Wait(wait_s, from_server=True)
 
@@ -56,7 +55,7 @@ def test_custom_doubles_and_is_extended_by_the_servers_wish() -> None:
     assert policy.next_wait(1, 1, 0) == Wait(1.5)
 
 
-@pytest.mark.parametrize(("max_delay_s", "gives_up"), [(99, True), (100, False), (0, False), (-1, False)])
+@every_row(("max_delay_s", "gives_up"), [(99, True), (100, False), (0, False), (-1, False)])
 def test_custom_gives_up_at_once_over_its_maximum(max_delay_s: float, gives_up: bool) -> None:
     assert isinstance(custom(3, 1, max_delay_s).next_wait(1, 100, 0), GiveUp) is gives_up
 

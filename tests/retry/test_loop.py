@@ -20,6 +20,7 @@ from ralph.values.events import AttemptEnded, RetryExhausted, RetryRecovered, Re
 from ralph.values.limits import Budget
 from ralph.values.ports import Interrupted, SignalReceived, TimeIsUp
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, roster_of, text
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.retry.roster import Roster
@@ -119,7 +120,7 @@ PERMANENT: list[AgentError] = [
 ]
 
 
-@pytest.mark.parametrize("error", PERMANENT, ids=str)
+@every_row("error", PERMANENT)
 def test_a_permanent_error_is_asked_once_and_opens_no_chain(error: AgentError) -> None:
     attempt = Try(error)
     with pytest.raises(AgentError):
@@ -136,7 +137,7 @@ def test_a_permanent_error_after_retries_closes_the_chain_as_exhausted() -> None
     assert [e.retries for e in attempt.events.of(RetryExhausted)] == [1]
 
 
-@pytest.mark.parametrize("interrupt_at_s", [0.5, 1.9, 3, 29])
+@every_row("interrupt_at_s", [0.5, 1.9, 3, 29])
 def test_a_signal_during_a_wait_closes_the_chain_once(interrupt_at_s: float) -> None:
     attempt = Try(*[overloaded()] * 5, interrupt_at_s=interrupt_at_s)
     with pytest.raises(Interrupted):
@@ -168,7 +169,7 @@ def test_a_signal_during_the_first_request_opens_no_chain() -> None:
     assert attempt.told() == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("run_ends_s", "sleeps", "closed"), [(1, [], 0), (2, [], 0), (5.9, [2], 1), (6, [2], 1), (6.1, [2, 4], 1)]
 )
 def test_a_wait_that_would_reach_the_time_limit_is_not_begun(run_ends_s, sleeps, closed) -> None:

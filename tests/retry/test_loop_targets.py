@@ -46,6 +46,7 @@ from tests.fakes import (
     roster_of,
     text,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +155,7 @@ def two() -> Roster:
 # --- Moving on
 
 
-@pytest.mark.parametrize("error", [DOWN, LIMITED, REFUSED, UNKNOWN, BROKEN, StreamParse("odd"), Json("x")])
+@every_row("error", [DOWN, LIMITED, REFUSED, UNKNOWN, BROKEN, StreamParse("odd"), Json("x")])
 def test_moving_on_costs_no_wait_and_opens_no_chain(error) -> None:
     asking = Asking(two(), error, HELLO)
     assert asking.turn() is HELLO
@@ -241,8 +242,8 @@ def test_a_target_that_is_wished_for_by_name_is_asked_whatever_it_was_left_out_f
     assert asking.names == "abba"
 
 
-@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
-@pytest.mark.parametrize(
+@every_row("strategy", ["fallback", "round_robin"])
+@every_row(
     ("models", "wishes", "asked"),
     [
         (["a"], ["other"], ["other", "other"]),
@@ -301,7 +302,7 @@ def test_an_invalid_request_closes_the_chain_and_asks_nobody_else() -> None:
     assert asking.assert_chain_closed_once() == RetryExhausted(1, 2, "HTTP 400: bad", turn=1, attempt=3)
 
 
-@pytest.mark.parametrize("at_s", [0.5, 3, 29.5])
+@every_row("at_s", [0.5, 3, 29.5])
 def test_a_signal_in_a_wait_closes_the_chain(at_s) -> None:
     asking = Asking(two(), *[DOWN] * 10, interrupt_at_s=at_s)
     stop = asking.fails(SignalReceived)
@@ -313,7 +314,7 @@ def test_a_signal_in_a_wait_closes_the_chain(at_s) -> None:
 STOPS = [SignalReceived(15), TimeIsUp("time is up"), RetryAborted()]
 
 
-@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
+@every_row("stop", STOPS)
 def test_a_stop_in_a_retried_request_closes_the_chain(stop) -> None:
     asking = after_a_retry(stop)
     asking.fails(type(stop))
@@ -324,7 +325,7 @@ def test_a_stop_in_a_retried_request_closes_the_chain(stop) -> None:
     assert asking.events.of(AttemptEnded)[-1].kind == "interrupted"
 
 
-@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
+@every_row("stop", STOPS)
 def test_a_stop_before_any_retry_closes_nothing(stop) -> None:
     asking = Asking(two(), DOWN, stop)
     asking.fails(type(stop))
@@ -402,7 +403,7 @@ def test_every_turn_closes_what_it_opened_whatever_fails(
 # --- How it ends
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("errors", "policy", "ends_with", "outcome"),
     [
         # What asking again would mend is what the end is about: whoever waits may go on.
@@ -458,7 +459,7 @@ def test_over_max_delay_it_moves_on_and_with_nobody_left_it_ends_at_once_and_say
     assert alone.notices == asking.notices
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("run_ends_s", "sleeps"), [(1, []), (2, []), (5.9, [2]), (6, [2]), (6.1, [2, 4]), (31, [2, 4, 8, 16])]
 )
 def test_no_wait_reaches_past_the_time_limit_with_several_targets_either(run_ends_s, sleeps) -> None:
@@ -518,7 +519,7 @@ class Night:
 ROSTERS: list[Sequence[int]] = [(1,), (1, 1), (2, 1, 1)]
 
 
-@pytest.mark.parametrize("key_counts", ROSTERS)
+@every_row("key_counts", ROSTERS)
 def test_patient_survives_an_outage_of_seven_hours(key_counts) -> None:
     night = Night(with_keys(*key_counts), 7 * 3600, DOWN)
     assert night.ended.outcome is Outcome.COMPLETED
@@ -526,7 +527,7 @@ def test_patient_survives_an_outage_of_seven_hours(key_counts) -> None:
     assert night.ended.retries == len(night.waiter.sleeps) == night.events.of(RetryRecovered)[0].retries
 
 
-@pytest.mark.parametrize("key_counts", ROSTERS)
+@every_row("key_counts", ROSTERS)
 def test_patient_sleeps_21_times_and_27105_s_and_gives_up_then(key_counts) -> None:
     night = Night(with_keys(*key_counts), math.inf, DOWN)
     assert night.ended.outcome is Outcome.API_UNAVAILABLE

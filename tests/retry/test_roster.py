@@ -16,6 +16,7 @@ from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.models import DEFAULT_MAX_TOKENS
 from ralph.values.usage import TokenUsage
 from tests.fakes import text
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import Message
@@ -42,7 +43,7 @@ def thought(by: Target) -> Message:
     return message
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("target", "description", "window"),
     [
         pytest.param(KNOWN, None, 1_000_000, id="the table"),
@@ -73,7 +74,7 @@ def test_what_a_server_says_is_of_the_target_that_was_asked() -> None:
     assert both.find("local").is_described, "found again as it is known now"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("target", "description", "prompt_tokens", "most_tokens", "longest"),
     [
         pytest.param(KNOWN, None, 1_000, None, DEFAULT_MAX_TOKENS, id="what is set"),

@@ -51,6 +51,7 @@ from tests.fakes import (
     roster_of,
     text,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
@@ -99,7 +100,7 @@ TO_B = ModelFallback("a", "b", "overloaded", turn=1, attempt=1)
 OTHER_KEY = Notice("a: on with the key of A_KEY_1, not A_KEY_0 (auth)")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "error", "policy", "time_left_s", "decision", "events"),
     [
         pytest.param(asking(1), DOWN, standard(), 99, Wait(2.0), [RetryScheduled], id="a retry"),

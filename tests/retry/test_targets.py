@@ -26,6 +26,7 @@ from ralph.retry.targets import (
 )
 from ralph.values.classify import PERMANENT_KINDS, FailureKind, classify_error
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,13 +131,9 @@ def test_the_table_has_every_kind_of_failure() -> None:
     assert {failure.kind for failure, *_ in TABLE} == set(FailureKind)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("failure", "alone", "two_keys", "two_targets", "two_of_two", "in_rotation"),
     TABLE,
-    ids=[
-        f"{row[0].kind.value}-{'key' if row[0].is_of_key else 'target'}-{row[0].is_transient}"
-        for row in TABLE
-    ],
 )
 def test_what_follows_a_failure(failure, alone, two_keys, two_targets, two_of_two, in_rotation) -> None:
     for strategy in ("fallback", "round_robin"):
@@ -148,7 +145,7 @@ def test_what_follows_a_failure(failure, alone, two_keys, two_targets, two_of_tw
     assert outcome(Choosing(2, 2, strategy="round_robin"), failure) == in_rotation
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("error", "failure"),
     [
         (HttpError(429, 7, ""), limited(7)),
@@ -204,7 +201,7 @@ def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:
     assert rotation.waits == [1, 2, 3, 4], "retry number x 1 s"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("strategy", "wishes", "wait_s", "from_server"),
     [
         ("fallback", (5, 30), 5, True),

@@ -21,6 +21,7 @@ from ralph.run.control_channel import (
     TooLong,
     why_unusable,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +178,7 @@ def test_a_line_beyond_the_bound_is_taken_when_nothing_else_is_unread(mailbox, p
     assert mailbox.take() == b"next"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "lines"),
     [
         (b"", []),

@@ -6,7 +6,6 @@ import base64
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from ralph.run.control_lines import (
     parse_control_line,
     success,
 )
+from tests.rows import every_row
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 SOURCE = {"type": "base64", "media_type": "image/png", "data": PNG}
@@ -43,12 +43,12 @@ def text(words: str) -> dict[str, str]:
     return {"type": "text", "text": words}
 
 
-@pytest.mark.parametrize("line", [b"", b" ", b"\t \r", b"\x0b"])
+@every_row("line", [b"", b" ", b"\t \r", b"\x0b"])
 def test_an_empty_line_asks_for_nothing(line) -> None:
     assert parse_control_line(line) == Ignored()
 
 
-@pytest.mark.parametrize("kind", ["control_response", "control_cancel_request", "keep_alive"])
+@every_row("kind", ["control_response", "control_cancel_request", "keep_alive"])
 def test_what_drivers_send_that_is_no_request_is_ignored(kind) -> None:
     assert parsed({"type": kind, "request_id": "r1"}) == Ignored()
 
@@ -70,14 +70,14 @@ BEGINNINGS = {
 }
 
 
-@pytest.mark.parametrize("media_type", BEGINNINGS)
+@every_row("media_type", BEGINNINGS)
 def test_text_and_image_blocks_come_in_their_order(media_type) -> None:
     data = base64.b64encode(BEGINNINGS[media_type]).decode()
     image = {"type": "image", "source": {**SOURCE, "media_type": media_type, "data": data}}
     assert parsed(user([text("see"), image, text("this")])) == UserMessage((text("see"), image, text("this")))
 
 
-@pytest.mark.parametrize("media_type", BEGINNINGS)
+@every_row("media_type", BEGINNINGS)
 def test_data_of_another_kind_than_it_says_is_refused_at_the_door(media_type) -> None:
     data = base64.b64encode(b"hello, world").decode()
     line = user([{"type": "image", "source": {**SOURCE, "media_type": media_type, "data": data}}])
@@ -105,7 +105,7 @@ def test_a_request_is_its_id_its_subtype_and_the_rest() -> None:
 BAD_IMAGE_DATA = '"message.content[0].source.data" must be the image in base64, without line breaks'
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "reason"),
     [
         ([1], "the line must be a JSON object, not a list"),
@@ -168,7 +168,7 @@ def test_what_is_wrong_with_a_line_is_said(line, reason) -> None:
     assert len(found.reason) < 250
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "reason"),
     [
         ({"type": "restart", "request_id": "r1"}, 'unknown type "restart"; '),
@@ -194,7 +194,7 @@ def nested(depth: int) -> bytes:
     return b'{"type":"control_request","request_id":"r1","request":{"subtype":"x","deep":' + inner + b"}}"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         b"{",
@@ -274,7 +274,7 @@ def test_answers_have_the_shape_that_drivers_read() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "words"),
     [
         (None, "null"),

@@ -13,6 +13,7 @@ from ralph.run.report_check import BROKEN, TOO_SLOW, ReportCheck
 from ralph.run.report_validator import validator_of
 from ralph.values.ports import SignalReceived
 from tests.children import children
+from tests.rows import every_row
 
 CLOCK = SystemClock()
 FILES = {"type": "object", "properties": {"files": {"type": "integer"}}, "required": ["files"]}
@@ -27,7 +28,7 @@ def check_of(schema, *, within_s: float = 30.0, waiter: InboxWaiter | None = Non
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     "arguments",
     [
         {},

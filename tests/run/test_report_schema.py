@@ -22,6 +22,7 @@ from ralph.run.report_schema import MOST_SCHEMA_BYTES, read_schema
 from ralph.run.report_validator import MOST_PROBLEMS, validator_of
 from ralph.values.report import ReportDesk
 from ralph.values.tool_calls import FINAL_REPORT, ToolCall
+from tests.rows import every_row
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -127,7 +128,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
 UNUSABLE = "the schema is no JSON Schema that can be used: "
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "why"),
     [
         (
@@ -172,9 +173,7 @@ def test_a_schema_that_could_not_be_checked_by_is_refused_with_its_place(schema:
     assert fault(schema) == UNUSABLE + why
 
 
-@pytest.mark.parametrize(
-    "draft", ["http://json-schema.org/draft-03/schema#", "https://example.com/mine", "", 7]
-)
+@every_row("draft", ["http://json-schema.org/draft-03/schema#", "https://example.com/mine", "", 7])
 def test_an_unknown_draft_is_refused_and_the_known_are_named(draft: Any) -> None:
     line = fault({"$schema": draft})
     assert line.startswith(
@@ -182,7 +181,7 @@ def test_an_unknown_draft_is_refused_and_the_known_are_named(draft: Any) -> None
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     "schema",
     [
         {"$id": "https://example.com/x", "$ref": "https://example.com/x#/$defs/a", "$defs": {"a": {}}},
@@ -278,7 +277,7 @@ ITEMS = {
 }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("payload", "line"),
     [
         (None, "payload: expected an object, got null"),
@@ -337,7 +336,7 @@ def test_a_fault_is_one_line_with_path_and_expectation(payload: Any, line: str) 
     assert problems(ITEMS, payload) == [line]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("schema", "payload", "line"),
     [
         ({"prefixItems": [{}], "items": False}, [1, 2], "payload: expected no more items, got an array"),
@@ -388,7 +387,7 @@ def test_many_different_objects_are_compared_in_time() -> None:
     assert time.perf_counter() - began < 10
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("items", "are_unique"),
     [
         ([1, 1.0], False),
@@ -446,7 +445,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("schema", "good", "bad"), ROWS)
+@every_row(("schema", "good", "bad"), ROWS)
 def test_after_embedding_the_verdict_is_the_schemas_own(schema: dict[str, Any], good: Any, bad: Any) -> None:
     alone = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema)
     assert alone.is_valid(good)

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import pytest
-
 from ralph.sandbox.protected_paths import PlaceFacts, protected_paths
 from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
+from tests.rows import every_row
 
 
 def table(**facts: object):
     return protected_paths(PlaceFacts(**({"roots": ("/work",)} | facts)), str)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     [
         *(
@@ -33,7 +32,7 @@ def test_names_are_protected_at_any_depth_whatever_their_capitals(path: str) -> 
     assert table().why_not_read(path) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     [
         *(
@@ -79,7 +78,7 @@ def test_a_git_directory_with_the_work_in_it_protects_what_git_keeps_there() -> 
     assert made.why_not_written("/work/x.git/config") is not None
 
 
-@pytest.mark.parametrize("root", ["/home/me", "/home", "/"])
+@every_row("root", ["/home/me", "/home", "/"])
 def test_dotfiles_of_a_home_are_protected_from_roots_that_contain_it(root: str) -> None:
     made = table(roots=(root, "/home/me/.config/own"), homes=("/home/me",))
     for name in (".bashrc", ".config/autostart/x", ".local/bin/ls"):

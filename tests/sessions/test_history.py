@@ -13,6 +13,7 @@ from ralph.sessions.history import NOT_DELIVERED, SessionHistory, history_of, me
 from ralph.sessions.story import Called, Happened, Prompted, Said, story_of
 from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text
+from tests.rows import every_row
 from tests.session_journals import Told, completed, killed
 
 
@@ -172,7 +173,7 @@ def test_a_result_that_reached_nobody_is_told_beside_the_end_of_the_work() -> No
     assert killed.runs[0].undelivered == "whether the result was delivered is not known"
 
 
-@pytest.mark.parametrize("delivery", [Delivery.DELIVERED, Delivery.READER_LEFT, Delivery.UNREAD])
+@every_row("delivery", [Delivery.DELIVERED, Delivery.READER_LEFT, Delivery.UNREAD])
 def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_was(delivery: Delivery) -> None:
     history = told(Told().run().prompt("x").answers(text("a")).ends(delivery=delivery))
     assert (history.end, history.is_completed, history.runs[0].undelivered) == ("completed", True, None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.sessions.naming import age_text, named_session
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("age_s", "said"),
     [
         (-5, "0 s ago"),
@@ -23,7 +22,7 @@ def test_an_age_is_told_in_the_largest_unit_that_is_whole(age_s, said) -> None:
     assert age_text(age_s) == said
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("task", "said"),
     [
         ("mend\n it", "mend it"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ralph.settings import checks as must_be
 from ralph.values.endpoint import header_table
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def test_long_value_is_cut() -> None:
         must_be.boolean("x" * 500)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "names"),
     [
         ("", []),
@@ -82,14 +83,12 @@ def test_names_are_split_outside_of_parentheses(text: str, names: list[str]) -> 
     assert must_be.split_names(text) == names
 
 
-@pytest.mark.parametrize(
-    ("text", "in_seconds"), [("0", 0), ("1", 0.001), ("1000", 1), ("9" * 15, 999999999999.999)]
-)
+@every_row(("text", "in_seconds"), [("0", 0), ("1", 0.001), ("1000", 1), ("9" * 15, 999999999999.999)])
 def test_milliseconds_become_seconds(text: str, in_seconds: float) -> None:
     assert must_be.milliseconds(text) == in_seconds
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "in_seconds"),
     [
         ("90", 90),
@@ -107,9 +106,7 @@ def test_durations_are_read_as_people_write_them(text: str, in_seconds: float) -
     assert must_be.duration(text) == in_seconds
 
 
-@pytest.mark.parametrize(
-    "text", ["", " ", "soon", "5x", "-5", "30m1h", "1h30", "100000h", "nan", "1e3", "٣m", "h", "0m"]
-)
+@every_row("text", ["", " ", "soon", "5x", "-5", "30m1h", "1h30", "100000h", "nan", "1e3", "٣m", "h", "0m"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be"):
         must_be.duration(text)

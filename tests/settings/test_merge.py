@@ -15,6 +15,7 @@ from ralph.settings.keys import ALL_KEYS, KEYS
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.reference import reference_lines
 from ralph.settings.tables import TABLES, Settings
+from tests.rows import every_row
 from tests.settings_world import KEY, World
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def test_files_merge_key_by_key(world: World) -> None:
     assert (settings.clocks.connect_s, settings.clocks.first_byte_s) == (1, 3)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("environment", "expected"),
     [
         ({"XDG_CONFIG_HOME": "/x", "HOME": "/h"}, Path("/x/ralph/config.toml")),

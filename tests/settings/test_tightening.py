@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.settings import tightening as may
+from tests.rows import every_row
 
 ROWS = [
     (may.SMALLER, None, 5, 5),
@@ -38,6 +37,6 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "trusted", "wanted", "counts"), ROWS)
+@every_row(("rule", "trusted", "wanted", "counts"), ROWS)
 def test_a_value_counts_where_it_is_tighter(rule, trusted, wanted, counts) -> None:
     assert rule.apply(trusted, wanted) == counts

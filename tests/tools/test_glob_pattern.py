@@ -3,14 +3,14 @@ from __future__ import annotations
 import fnmatch
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.tools.search.glob_pattern import GlobPattern
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pattern", "yes", "no"),
     [
         ("*.py", ["a.py", "x/y/a.py", ".py"], ["a.pyc", "py"]),
@@ -46,7 +46,7 @@ def test_a_pattern_matches_what_it_says(pattern: str, yes: list[str], no: list[s
     assert [path for path in no if glob.matches(path)] == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pattern", "path"),
     [("*a" * 100 + "b", "a" * 250), ("**/a/" * 30 + "b", "a/" * 1000 + "c"), ("*?" * 60 + "z", "x" * 250)],
 )

@@ -13,6 +13,7 @@ from ralph.tools.files.image_damage import image_damage
 from ralph.tools.image_budget import MOST_BYTES, MOST_IMAGES, ImageBudget
 from ralph.values.error_text import ToolError
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
+from tests.rows import every_row
 from tests.tools.image_files import IMAGES, gif, jpeg, png, webp
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_an_image_is_whole_to_its_last_byte_and_damaged_without_it(data: bytes, 
     assert whole == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "media_type", "damage"),
     [
         (png(3, 3).replace(b"IHDR", b"IHDX"), "image/png", "its chunk 'IHDX' does not match its checksum"),

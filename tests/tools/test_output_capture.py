@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.machine.terminal_text import readable_text
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +114,7 @@ def test_a_cleared_temporary_directory_is_made_again(spill: SpillDirectory) -> N
     assert "; whole output: " in captured([b"x" * 50], 10, spill)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "text"),
     [
         (b"plain\ttext\n", "plain\ttext\n"),

@@ -14,6 +14,7 @@ from ralph.values.classify import (
 )
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
+from tests.rows import every_row
 
 T, P = ErrorClass.TRANSIENT, ErrorClass.PERMANENT
 
@@ -22,7 +23,7 @@ def http(status: int, **fields: object) -> HttpError:
     return HttpError(status, None, "", **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("status", range(300, 600))
+@every_row("status", range(300, 600))
 def test_every_status_has_the_class_of_the_table(status: int) -> None:
     expected = T if status in (408, 409, 429) or status >= 500 else P
     assert classify_error(http(status)) is expected
@@ -44,8 +45,8 @@ def test_what_must_not_be_retried_now_is_for_a_later_run_where_it_passes_with_ti
 SPEND_CODES = ["enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"]
 
 
-@pytest.mark.parametrize("code", SPEND_CODES)
-@pytest.mark.parametrize("status", [400, 429, 500])
+@every_row("code", SPEND_CODES)
+@every_row("status", [400, 429, 500])
 def test_a_spend_limit_is_permanent_in_any_status_whatever_the_server_advises(code: str, status: int) -> None:
     error = http(status, error_code=code, should_retry=True)
     assert classify_error(error) is P
@@ -56,7 +57,7 @@ def test_a_spend_limit_is_permanent_in_any_status_whatever_the_server_advises(co
 TRANSIENT_TYPES = ["overloaded_error", "api_error", "rate_limit_error", "timeout_error", "conflict_error"]
 
 
-@pytest.mark.parametrize("error_type", [*TRANSIENT_TYPES, "something_new", None])
+@every_row("error_type", [*TRANSIENT_TYPES, "something_new", None])
 def test_stream_errors_that_may_pass_are_transient_unknown_and_absent_types_too(
     error_type: str | None,
 ) -> None:
@@ -72,7 +73,7 @@ PERMANENT_TYPES = [
 ]
 
 
-@pytest.mark.parametrize("status", [400, 405, 407, 415, 429, 451, 500, 501])
+@every_row("status", [400, 405, 407, 415, 429, 451, 500, 501])
 def test_an_error_inside_a_stream_means_what_its_status_would_mean(status: int) -> None:
     error = stream_error({"error": {"message": "m", "type": "ForeignError", "code": status}})
     assert (classify_error(error), failure_kind(error)) == (
@@ -82,16 +83,14 @@ def test_an_error_inside_a_stream_means_what_its_status_would_mean(status: int) 
     assert error.error_type == "ForeignError"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("error_type", PERMANENT_TYPES)
+@every_row("error_type", PERMANENT_TYPES)
 def test_stream_errors_that_reject_the_request_are_permanent(error_type: str) -> None:
     error = stream_error({"type": "error", "error": {"type": error_type, "message": "m"}})
     assert isinstance(error, StreamParse)
     assert classify_error(error) is P
 
 
-@pytest.mark.parametrize(
-    "body", [{"error": "text"}, {"error": None}, {}, {"error": {"type": 7, "message": None}}]
-)
+@every_row("body", [{"error": "text"}, {"error": None}, {}, {"error": {"type": 7, "message": None}}])
 def test_a_shapeless_stream_error_is_transient(body: dict[str, object]) -> None:
     assert classify_error(stream_error(body)) is T
 
@@ -114,7 +113,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("cause", NetworkCause)
+@every_row("cause", NetworkCause)
 def test_no_answer_at_all_goes_by_its_cause(cause: NetworkCause) -> None:
     assert classify_error(Api(cause)) is CAUSES[cause]
 
@@ -152,7 +151,7 @@ OVERFLOWS = [
 ]
 
 
-@pytest.mark.parametrize("error", OVERFLOWS, ids=str)
+@every_row("error", OVERFLOWS)
 def test_context_overflow_is_never_retried_and_is_a_limit(error: AgentError) -> None:
     assert failure_kind(error) is FailureKind.CONTEXT_OVERFLOW
     assert classify_error(error) is P
@@ -176,8 +175,8 @@ IN_STREAM_BY_STATUS = [
 ]
 
 
-@pytest.mark.parametrize(("code", "kind", "expected"), IN_STREAM_BY_STATUS)
-@pytest.mark.parametrize("error_type", ["SomethingOfItsOwn", "None", None])
+@every_row(("code", "kind", "expected"), IN_STREAM_BY_STATUS)
+@every_row("error_type", ["SomethingOfItsOwn", "None", None])
 def test_an_in_stream_error_of_an_unknown_type_goes_by_the_status_in_its_code(
     code: object, kind: FailureKind, expected: ErrorClass, error_type: str | None
 ) -> None:
@@ -191,7 +190,7 @@ def test_a_known_type_in_a_stream_counts_more_than_the_status_beside_it() -> Non
     assert classify_error(error) is T
 
 
-@pytest.mark.parametrize("code", [*SPEND_CODES, "context_length_exceeded"])
+@every_row("code", [*SPEND_CODES, "context_length_exceeded"])
 def test_a_code_that_decides_is_permanent_in_a_stream_of_whatever_type(code: str) -> None:
     for fields in ({"code": code}, {"details": {"error_code": code}}):
         error = stream_error({"error": {"type": "rate_limit_error", "message": "m", **fields}})
@@ -226,6 +225,6 @@ OUTCOMES = [
 ]
 
 
-@pytest.mark.parametrize(("error", "outcome"), OUTCOMES, ids=str)
+@every_row(("error", "outcome"), OUTCOMES)
 def test_a_final_error_ends_the_run_with_its_outcome(error: AgentError, outcome: Outcome) -> None:
     assert outcome_of(error) is outcome

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +11,13 @@ from ralph.values.credentials import (
     looks_like_credential_name,
     looks_like_credential_value,
 )
+from tests.rows import every_row
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r"
 PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nAAAABG5vbmUAAAAE\n-----END OPENSSH PRIVATE KEY-----"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "name",
     [
         *("API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEYS", "apiKey", "x-api-key", "OPENAI_KEY", "APIKEY"),
@@ -43,7 +43,7 @@ def test_credential_is_known_by_its_name(name: str) -> None:
     assert looks_like_credential_name(name)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "name",
     [
         *("", "_", "PATH", "HOME", "PWD", "OLDPWD", "KEY", "PASS", "LANG", "COMPASS", "PATCH", "PATTERN"),
@@ -91,13 +91,13 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("value", SHAPES)
-@pytest.mark.parametrize("around", ["{}", 'key = "{}", rest', "x={}\n"])
+@every_row("value", SHAPES)
+@every_row("around", ["{}", 'key = "{}", rest', "x={}\n"])
 def test_credential_is_known_by_its_shape_wherever_it_stands(value: str, around: str) -> None:
     assert looks_like_credential_value(around.format(value))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "value",
     [
         *(
@@ -161,7 +161,7 @@ def test_a_name_that_is_withheld_stays_behind_however_short_its_value_is_unless_
     }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("environment", "expected"),
     [
         ({"A_TOKEN": "1234567"}, set()),  # seven characters
@@ -201,10 +201,8 @@ def test_credential_does_not_show_its_value() -> None:
 TOKEN = "canary-proxy-token"
 
 
-@pytest.mark.parametrize(
-    "name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY", "npm_config_proxy", "OPENAI_BASE_URL"]
-)
-@pytest.mark.parametrize(
+@every_row("name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY", "npm_config_proxy", "OPENAI_BASE_URL"])
+@every_row(
     ("url", "secret"),
     [
         (f"http://{TOKEN}@proxy.test:3128", TOKEN),
@@ -223,7 +221,7 @@ def test_what_stands_before_the_host_of_an_endpoint_is_a_credential(name: str, u
     assert child_environment({name: url, "OTHER": f"--proxy={url}"}, (), secrets) == {}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "environment",
     [
         {"HTTPS_PROXY": "http://proxy.test:3128", "NO_PROXY": "localhost,.test"},

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from ralph.values.endpoint import header_lines, header_value, is_default, is_loopback, normal_base_url
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "normal"),
     [
         ("https://api.anthropic.com", "https://api.anthropic.com"),
@@ -35,7 +36,7 @@ def test_a_path_of_slashes_costs_no_time() -> None:
     assert normal_base_url(f"http://h{path}") == f"http://h{path}"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         *("", "localhost:8080", "api.anthropic.com", "ftp://h", "file:///etc/passwd", "http://", "http:///x"),
@@ -57,7 +58,7 @@ def test_unusable_base_url_is_refused_and_not_repeated(text: str) -> None:
     assert "pa55word" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("url", "expected"),
     [
         ("http://127.0.0.1:8080", True),
@@ -85,7 +86,7 @@ def test_loopback_is_told_by_host(url: str, expected: bool) -> None:
     assert is_loopback(url) is expected
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("url", "expected"),
     [
         ("https://api.anthropic.com", True),
@@ -98,14 +99,14 @@ def test_default_endpoint_is_told_by_host(url: str, expected: bool) -> None:
     assert is_default(url) is expected
 
 
-@pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b", "a\tb", "a\x7fb", "a\u0100b", "a\u2028b"])
+@every_row("value", ["a\nb", "a\rb", "a\0b", "a\tb", "a\x7fb", "a\u0100b", "a\u2028b"])
 def test_value_that_no_header_can_carry_is_refused_and_not_repeated(value: str) -> None:
     with pytest.raises(ValueError, match=r"^must hold|^must not hold") as caught:
         header_value(value)
     assert value not in str(caught.value)
 
 
-@pytest.mark.parametrize(("value", "kept"), [(" a b\r\n", "a b"), ("\xff", "\xff"), ("", "")])
+@every_row(("value", "kept"), [(" a b\r\n", "a b"), ("\xff", "\xff"), ("", "")])
 def test_white_space_around_a_header_value_goes(value: str, kept: str) -> None:
     assert header_value(value) == kept
 
@@ -115,7 +116,7 @@ def test_header_lines_are_read_in_order() -> None:
     assert header_lines(text) == (("X-A", "1"), ("X-B", "a: b"), ("X-A", ""))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "line"),
     [("X-A pa55word", 1), ("X-A: 1\n: pa55word", 2), ("A B: pa55word", 1), ("A: 1\nB: pa\r55word", 2)],
 )

@@ -11,6 +11,7 @@ from ralph.values.events import AttemptEnded
 from ralph.values.limits import Budget
 from ralph.values.models import ModelFacts, Price
 from ralph.values.usage import TokenUsage, cost_usd
+from tests.rows import every_row
 
 # A dollar a token, whatever it is: a budget is a number of tokens.
 DOLLARS = Price(1e6, 1e6, 1e6, 1e6, 1e6)
@@ -25,7 +26,7 @@ def attempt(tokens: TokenUsage, facts: ModelFacts | None = FACTS) -> AttemptEnde
     return AttemptEnded(1, 1, "a", "a", 0.1, tokens, facts)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("max_usd", "prompt", "wish", "buys"),
     [
         (None, 10**9, 7, 7),
@@ -44,7 +45,7 @@ def test_what_is_left_after_the_prompt_buys_the_answer(
     assert Budget(max_usd).longest_answer(FACTS, prompt, wish) == buys
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("prices", "prompt_costs"),
     [
         ({"input": 3e6}, 30),
@@ -85,7 +86,7 @@ def test_every_attempt_is_paid_for_a_broken_one_too() -> None:
     assert budget.longest_answer(FACTS, 50, 1000) == 5
 
 
-@pytest.mark.parametrize(("spent", "is_near"), [(89, False), (90, True), (91, True), (100, True)])
+@every_row(("spent", "is_near"), [(89, False), (90, True), (91, True), (100, True)])
 def test_it_is_nearly_spent_from_its_share_on(spent: int, is_near: bool) -> None:
     budget = Budget(100)
     budget.emit(attempt(TokenUsage(input=spent)))

@@ -5,11 +5,11 @@ import json
 import time
 from urllib.parse import quote, quote_plus
 
-import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ralph.values.redaction import MARK, Redactor
+from tests.rows import every_row
 
 SECRET = 'pä"ss/w+o rd\\1?'
 # Few letters, so that secrets and texts meet; the mark's brackets, so that cuts can join to a new secret.
@@ -46,7 +46,7 @@ def test_random_secret_does_not_remain_between_random_texts(
     assert not any(secret in redacted for secret in secrets if secret not in MARK)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "form",
     [
         SECRET,
@@ -67,7 +67,7 @@ def test_every_form_of_a_secret_is_cut(form: str) -> None:
     assert redactor.longest_bytes >= len(form.encode())
 
 
-@pytest.mark.parametrize(
+@every_row(
     "form",
     [
         json.dumps(json.dumps(SECRET)[1:-1])[1:-1],
@@ -89,9 +89,9 @@ def test_an_encoder_that_escapes_for_html_is_known() -> None:
 LONG = "sk-ant-api03-" + "".join(chr(97 + 7 * number % 26) for number in range(95))
 
 
-@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\n    ", "\\n"])
-@pytest.mark.parametrize("width", [64, 76])
-@pytest.mark.parametrize("before", ["", "user:", "x" * 40])
+@every_row("line_break", ["\n", "\r\n", "\n    ", "\\n"])
+@every_row("width", [64, 76])
+@every_row("before", ["", "user:", "x" * 40])
 def test_base64_is_cut_wherever_its_lines_break(line_break: str, width: int, before: str) -> None:
     encoded = base64.b64encode(f"{before}{LONG}".encode()).decode()
     lines = [encoded[start : start + width] for start in range(0, len(encoded), width)]
@@ -121,7 +121,7 @@ def test_without_secrets_nothing_is_compiled_or_copied() -> None:
     assert redactor.longest_bytes == 0
 
 
-@pytest.mark.parametrize("secret", ["", "redacted", MARK])
+@every_row("secret", ["", "redacted", MARK])
 def test_empty_text_and_the_mark_are_no_secrets(secret: str) -> None:
     assert Redactor([secret]).redact(f"was {MARK} and redacted") == f"was {MARK} and redacted"
 
@@ -145,7 +145,7 @@ def test_long_text_and_many_secrets_take_no_noticeable_time() -> None:
     assert time.perf_counter() - started_s < 2  # 0.1 s is usual
 
 
-@pytest.mark.parametrize(
+@every_row(
     "hostile",
     ["-eyJ", "-sk-", "://", "://a:", "-----BEGIN ", "bearer ", "-----BEGIN PRIVATE KEY-----"],
 )
@@ -156,7 +156,7 @@ def test_looking_for_shapes_is_linear_on_hostile_bodies(hostile: str) -> None:
     assert time.perf_counter() - started_s < 2  # 0.05 s is usual; quadratic would be minutes
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "expected"),
     [
         ("invalid x-api-key: sk-ant-api03-abcdefgh.", f"invalid x-api-key: {MARK}."),

@@ -23,6 +23,7 @@ from ralph.values.report import (
     synthetic_report,
 )
 from ralph.values.tool_calls import FINAL_REPORT, ToolCall
+from tests.rows import every_row
 
 DONE = {"status": "success", "summary": "All green."}
 
@@ -76,7 +77,7 @@ def test_a_failure_needs_no_payload_and_the_description_says_so() -> None:
     assert "the payload may be left out" in tool.description
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ref", "embedded"),
     [
         ("#", "#/properties/payload"),
@@ -109,7 +110,7 @@ def test_a_reference_is_followed_to_where_no_keyword_leads() -> None:
     assert payload["shared"]["node"]["items"]["$ref"] == "#/properties/payload/shared/node"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("draft", "kept"),
     [
         ("https://json-schema.org/draft/2020-12/schema", None),
@@ -126,7 +127,7 @@ def test_another_draft_than_the_default_is_named_at_the_top(draft: str, kept: st
 # -- Calls. ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "problems"),
     [
         (DONE, []),
@@ -223,7 +224,7 @@ WHOLE = '{"status": "failure", "summary": "no"}'
 NO = Report("failure", "no", None, "text")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "cached"),
     [
         (WHOLE, NO),
@@ -260,14 +261,14 @@ def test_a_report_is_found_in_text(text: str, cached: Report | None) -> None:
 BARE = '{"files": [1, 2]}'
 
 
-@pytest.mark.parametrize("text", [BARE, f"\n{BARE}\n", f"```json\n{BARE}\n```", f"```\n{BARE}\n```\n"])
+@every_row("text", [BARE, f"\n{BARE}\n", f"```json\n{BARE}\n```", f"```\n{BARE}\n```\n"])
 def test_a_payload_that_is_the_whole_answer_is_a_success(text: str) -> None:
     desk = files_desk()
     assert desk.look_at_text(text)
     assert desk.cached == Report("success", NO_SUMMARY, {"files": [1, 2]}, "text")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         f"I counted them: {BARE}",
@@ -281,7 +282,7 @@ def test_words_beside_a_payload_may_say_that_it_is_none(text: str) -> None:
     assert desk.cached is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         '{"status": "failure", "summary": "", "payload": {}}',
@@ -360,7 +361,7 @@ def test_a_text_over_a_megabyte_is_not_looked_at(extra: int, is_found: bool) -> 
     assert plain_desk().look_at_text(text) is is_found
 
 
-@pytest.mark.parametrize(
+@every_row(
     "piece",
     [
         "[",
@@ -442,7 +443,7 @@ def test_a_fenced_report_is_found_in_any_prose_without_fences(before: str, after
 # -- Where none came. --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("reason", "turns", "attempts", "stop", "error", "sentence"),
     [
         ("max_turns", 12, 0, None, None, "No final answer: the turn limit was reached after 12 turns."),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 
-import pytest
-
 from ralph.values.resume_command import resume_command, shell_word
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     "word",
     ["plain", "two words", "it's", "$HOME", "a\nb", "\x1b[2J", "caf\udce9", "ä 世界", "back\\slash", "é\t'"],
 )

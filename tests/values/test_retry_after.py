@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.values.retry_after import LONGEST_WISH_S, server_wish_s
+from tests.rows import every_row
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "wish_s"),
     [
         ("0", 0),
@@ -73,14 +74,14 @@ IN_30_S = {
 HERE = [NOW + timedelta(seconds=skew_s) for skew_s in (-1e9, -3600, -0.4, 0, 0.4, 3600, 1e9)]
 
 
-@pytest.mark.parametrize("here", HERE, ids=str)
-@pytest.mark.parametrize("form", IN_30_S)
+@every_row("here", HERE)
+@every_row("form", IN_30_S)
 def test_a_moment_is_measured_by_the_servers_clock_whatever_ours_says(form: str, here: datetime) -> None:
     headers = {**IN_30_S[form], "date": "Sat, 21 Nov 2026 12:00:00 GMT"}
     assert server_wish_s(headers, here, 429) == 30
 
 
-@pytest.mark.parametrize("date", ["", "now", "Sat, 99 Nov 2026 12:00:00 GMT", "1763726400"])
+@every_row("date", ["", "now", "Sat, 99 Nov 2026 12:00:00 GMT", "1763726400"])
 def test_without_a_date_that_can_be_read_our_own_clock_measures(date: str) -> None:
     assert server_wish_s({**IN_30_S["date"], "date": date}, NOW - timedelta(seconds=10), 429) == 40
 
@@ -103,7 +104,7 @@ def test_no_header_makes_it_raise_or_give_a_senseless_wish(headers: dict[str, st
     assert wish_s is None or 0 <= wish_s <= LONGEST_WISH_S
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "remaining", "wish_s"),
     [(429, None, 30), (429, "0", 30), (429, "5", 30), (529, None, None), (500, "5", None), (503, "0", 30)],
 )

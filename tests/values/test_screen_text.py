@@ -3,18 +3,18 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal, visible
+from tests.rows import every_row
 
 ACTS_OR_HIDES = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "shown"),
     [
         ("plain text, äöü, 日本語, שלום\n\ttabbed", "plain text, äöü, 日本語, שלום\n\ttabbed"),
@@ -40,7 +40,7 @@ def test_what_is_shown_acts_on_no_terminal_and_hides_nothing(text: str, shown: s
     assert in_one_line(text) == shown.replace("\n", " ")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         "[ralph] completed [9 turns]",
@@ -65,7 +65,7 @@ def test_a_line_that_looks_like_one_of_ours_is_marked(line: str) -> None:
     assert (before, marked, after) == ("before", f"| {visible(line)}", "after")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         "",

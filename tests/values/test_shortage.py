@@ -6,9 +6,8 @@ import errno
 import socket
 import ssl
 
-import pytest
-
 from ralph.values.shortage import ShortageError, shortage_of
+from tests.rows import every_row
 
 LACKING = [
     (OSError(errno.EMFILE, ""), "file descriptor"),
@@ -33,7 +32,7 @@ NOT_LACKING = [
 ]
 
 
-@pytest.mark.parametrize(("error", "missing"), LACKING, ids=lambda value: repr(value)[:50])
+@every_row(("error", "missing"), LACKING)
 def test_what_is_missing_is_told_wherever_it_lies(error: Exception, missing: str) -> None:
     hidden, caused = ValueError("above"), ValueError("above")
     hidden.__context__, hidden.__suppress_context__ = error, True
@@ -44,7 +43,7 @@ def test_what_is_missing_is_told_wherever_it_lies(error: Exception, missing: str
         assert str(found) == f"this machine has no {missing} left"
 
 
-@pytest.mark.parametrize("error", NOT_LACKING, ids=repr)
+@every_row("error", NOT_LACKING)
 def test_what_is_something_else_is_no_shortage(error: Exception) -> None:
     assert shortage_of(error) is None
 

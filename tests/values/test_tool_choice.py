@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ralph.values.tool_choice import TOOL_NAMES, check_tool_name, enabled_tools, lacking
+from tests.rows import every_row
 
 READERS = ("Read", "Glob", "Grep")
 
@@ -23,7 +24,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("exact", "allowed", "disallowed", "left"), ROWS)
+@every_row(("exact", "allowed", "disallowed", "left"), ROWS)
 def test_what_is_left_is_what_every_list_leaves(exact, allowed, disallowed, left) -> None:
     assert enabled_tools(exact, allowed, disallowed) == left
 
@@ -34,13 +35,13 @@ ELSEWHERE = [
 ]
 
 
-@pytest.mark.parametrize("name", [*TOOL_NAMES, *ELSEWHERE])
+@every_row("name", [*TOOL_NAMES, *ELSEWHERE])
 def test_a_tool_of_claude_code_is_known_and_lacking(name) -> None:
     check_tool_name(name)
     assert (name in lacking([name])) is (name in ELSEWHERE)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "says"),
     [
         ("bash", "no tool is called 'bash': did you mean Bash?"),

@@ -6,11 +6,12 @@ import pytest
 
 from ralph.values.models import MODELS, facts_of, max_tokens_for
 from ralph.values.usage import RunUsage, TokenUsage, cost_usd, tokens_of
+from tests.rows import every_row
 
 MILLION = 1_000_000
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tokens", "usd"),
     [
         (TokenUsage(input=MILLION), 4),
@@ -46,7 +47,7 @@ def test_an_empty_run_costs_nothing() -> None:
     assert RunUsage().cost_usd == 0
 
 
-@pytest.mark.parametrize("value", [None, "7", -1, True, 1.5, {}])
+@every_row("value", [None, "7", -1, True, 1.5, {}])
 def test_a_senseless_count_is_zero(value: object) -> None:
     assert tokens_of({"input_tokens": value, "output_tokens": 3}) == TokenUsage(output=3)
 
@@ -57,7 +58,7 @@ def test_dated_ids_are_known_and_strangers_are_not() -> None:
     assert facts_of("opus") is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("model", "wish", "limit"),
     [
         ("claude-haiku-4-5", 64_000, 64_000),

@@ -23,6 +23,7 @@ from ralph.loop.git.pins import (
 )
 from ralph.loop.git.push import tracking_refs
 from ralph.loop.git.remote import local_path
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from tests.loop.git.repositories import Repository
@@ -75,13 +76,13 @@ NOT_FOLLOWED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), FOLLOWED)
-@pytest.mark.parametrize("scope", ["local", "worktree"])
+@every_row(("name", "value"), FOLLOWED)
+@every_row("scope", ["local", "worktree"])
 def test_the_repository_says_where_a_push_goes_and_how(scope: str, name: str, value: str) -> None:
     assert pins_of(listed((scope, name, value))).settings == (PinnedSetting(name, value),)
 
 
-@pytest.mark.parametrize(("name", "value"), NOT_FOLLOWED)
+@every_row(("name", "value"), NOT_FOLLOWED)
 def test_a_program_of_the_repositorys_or_what_nobody_has_thought_of_is_not_followed(name, value) -> None:
     settings = listed(("local", name, value), ("global", name, "the user's"))
     assert pins_of(settings).settings == ()
@@ -146,9 +147,7 @@ def test_what_held_a_credential_and_was_changed_is_lost_and_nothing_new_comes_in
     assert restored == pins(*WITH_CREDENTIALS[1:4], *PLAIN)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"salt": 1, "settings": [1], "places": []}', "[" * 100_000]
-)
+@every_row("text", ["", "{", "[]", "{}", '{"salt": 1, "settings": [1], "places": []}', "[" * 100_000])
 def test_a_record_that_cannot_be_read_is_damaged(text: str) -> None:
     with pytest.raises(BrokenPinsError, match=r"^is damaged: "):
         read_pins(text, Pins(()))
@@ -199,7 +198,7 @@ def test_a_name_that_is_no_remote_is_an_address_and_one_address_alone_is_told() 
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("url", "path"),
     [
         ("/a/b", "/a/b"),
@@ -219,7 +218,7 @@ def test_a_remote_on_this_machine_is_known_as_git_knows_it(url: str, path: str |
     assert local_path(url) == path
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("refspecs", "refs"),
     [
         (["+refs/heads/*:refs/remotes/o/*"], ["refs/remotes/o/a/main"]),

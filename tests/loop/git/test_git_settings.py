@@ -6,6 +6,7 @@ import pytest
 
 from ralph.loop.git.git_settings import settings_from
 from ralph.loop.ports import CheckoutError
+from tests.rows import every_row
 
 
 def listing(*settings: tuple[str, str, str]) -> bytes:
@@ -17,7 +18,7 @@ def overridden(*settings: tuple[str, str, str]) -> list[str]:
     return [pair for pair in settings_from(listing(*settings)).arguments[len(always) :] if pair != "-c"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("settings", "expected"),
     [
         ([("local", "core.sshcommand", "x")], ["core.sshcommand=ssh"]),

@@ -15,6 +15,7 @@ from ralph.loop.values import Changes
 from tests.loop.git.repositories import Repository
 from tests.loop.git.test_commit import files_of
 from tests.loop.git.test_snapshot import nested
+from tests.rows import every_row
 
 OWN = ("loop.log", "sess", "tracked.prom", "inner/log")
 
@@ -58,7 +59,7 @@ def test_links_that_lead_to_the_checkout_make_no_difference(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "is_held"),
     [("sess", True), ("sess/x/y", True), ("sess/", True), ("session", False), ("x/sess", False), ("", False)],
 )

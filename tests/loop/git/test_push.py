@@ -16,6 +16,7 @@ from ralph.loop.ports import CheckoutError
 from ralph.values.ports import SignalReceived
 from tests.children import children
 from tests.loop.git.repositories import Repository, cloned
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ ORIGIN, FORK = "remote.origin.url=o", "remote.fork.url=f"
 UPSTREAM = ("branch.work.remote=origin", "branch.work.merge=refs/heads/main")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("values", "target"),
     [
         ((ORIGIN,), "origin work"),
@@ -50,7 +51,7 @@ def test_a_push_goes_where_git_would_send_it(values, target: str) -> None:
     assert f"{found.remote} {found.remote_branch}" == target
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("values", "branch", "words"),
     [
         ((), "work", "no remote"),
@@ -138,7 +139,7 @@ def test_what_cannot_be_told_is_none(repository: Repository, has_remote: bool) -
     assert repository.checkout().unpushed() is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("said", "words"),
     [
         ("fatal: a\n\nAnother process\nremove it\n", "fatal: a"),

@@ -27,6 +27,7 @@ from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.otlp_collector import AT_MOST_S, FIRST_NS, Collector, collecting
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -675,7 +676,7 @@ def test_while_an_endpoint_never_answers_the_run_goes_on_and_memory_is_bounded(m
         assert line.startswith(f"--otel: {total} of {total} spans could not be delivered")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "logging"), [(None, "pass"), (500, "pass"), (500, "import logging; logging.basicConfig()")]
 )
 def test_a_process_ends_at_once_after_it_has_closed_and_no_library_speaks(status, logging) -> None:
@@ -744,7 +745,7 @@ def run_python(code: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.parametrize("missing", ["opentelemetry", "requests", "opentelemetry.exporter"])
+@every_row("missing", ["opentelemetry", "requests", "opentelemetry.exporter"])
 def test_without_the_extra_one_line_says_what_to_install(missing) -> None:
     code = (
         "import sys\n"
