@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from ralph.values.ports import Events
+
 MODEL = "claude-sonnet-5-5"
 
 
@@ -40,7 +42,8 @@ class Stage(Struct, frozen=True):
     """Added to the run's."""
     stands_for_a_night: bool = False
     """The summary says what the waits would have been without `speed`."""
-    on_event: Callable[[Event], None] = lambda _event: None
+    watcher: Events | None = None
+    """Sees every event of the run."""
 
     @property
     def request_count(self) -> int:
@@ -152,7 +155,7 @@ class _Outage:
         first = MockApi(script=DemoScript(has_git, _OUTAGE_FAULTS))
         self.servers = [stack.enter_context(first)]
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Called between an error and the wait after it. Raises OSError where somebody else took the port."""
         if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
             return
@@ -186,7 +189,7 @@ def _outage(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
                 "clocks.bytes_idle_s": _SILENCE_S,
             },
             stands_for_a_night=True,
-            on_event=outage.saw,
+            watcher=outage,
         )
 
 

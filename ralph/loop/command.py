@@ -34,8 +34,9 @@ from ralph.loop.until_check import UntilCheck
 from ralph.loop.values import LoopEnd, LoopLimits, LoopPlan
 from ralph.loop.voice import StandardErrorVoice
 from ralph.machine.clock import SystemClock
+from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.processes import protect_this_process
-from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
+from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.sessions.store import SessionStore
 from ralph.settings.files import SettingsFileError
@@ -85,8 +86,7 @@ class LoopCommand:
         self._options = options
         self._environment = environment
         self._clock = SystemClock()
-        self._waiter = InboxWaiter(self._clock)
-        self._waiter.one_signal_for_s = ONE_SIGNAL_S
+        self._inbox = Inbox(self._clock, one_signal_for_s=ONE_SIGNAL_S)
         redactor = Redactor(known_secrets(environment))
         self._voice = StandardErrorVoice(
             redact=redactor.redact_all, has_color="NO_COLOR" not in environment and os.isatty(2)
@@ -97,7 +97,7 @@ class LoopCommand:
         self._silent_input: SilentPipe | None = None
 
     def execute(self) -> int:
-        restore_signals = catch_stop_signals(self._waiter)
+        restore_signals = catch_stop_signals(self._inbox)
         try:
             return self._work().exit_code
         except (CannotBeginError, RecordError) as error:
@@ -200,8 +200,14 @@ class LoopCommand:
             settings = error.so_far
         self._voice.schedule = settings.loop
         self._voice.redact = self._redactor(settings).redact_all
-        self._waiter.heartbeats = Heartbeats(self._voice, self._clock, settings.clocks.heartbeat_s)
+        self._waiter = self._make_waiter(settings)
         return plan, settings
+
+    def _make_waiter(self, settings: Settings, run_ends_s: float | None = None) -> InboxWaiter:
+        heartbeats = Heartbeats(self._clock, settings.clocks.heartbeat_s)
+        return InboxWaiter(
+            self._clock, self._inbox, events=self._voice, heartbeats=heartbeats, run_ends_s=run_ends_s
+        )
 
     def _with_settings_files(self, plan: LoopPlan, config_file: Path | None) -> LoopPlan:
         """They are read here, and not again: what an iteration could write to counts as it was when the loop began."""
@@ -227,14 +233,14 @@ class LoopCommand:
         if wish is None:
             return state
         started_s = self._clock.now_s()
-        wait = InputWait(self._waiter, self._clock, settings.clocks.input_s, self._voice.tell)
-        self._waiter.run_ends_s = None if max_time_s is None else started_s + max_time_s
+        # From here on the loop shares its time out itself.
+        waiter = self._make_waiter(settings, None if max_time_s is None else started_s + max_time_s)
+        wait = InputWait(waiter, self._clock, settings.clocks.input_s, self._voice.tell)
         directories = (state.plan.launch_directory, state.plan.directory)
         try:
             found = find_prompt(wish.argument, wish.file, directories=directories, wait=wait)
         except PromptError as error:
             raise CannotBeginError(Outcome.USAGE, str(error)) from None
-        self._waiter.run_ends_s = None  # from here on the loop shares its time out itself
         for notice in found.notices:
             self._voice.tell(notice)
         self._silent_input = found.silent

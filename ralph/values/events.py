@@ -278,6 +278,12 @@ class Notice(Struct, frozen=True):
     """Something of what the user gave is left out: `--quiet` does not hide it."""
 
 
+class SessionOpened(Struct, frozen=True):
+    """The session is open: what is told from here on belongs to it."""
+
+    session_id: str
+
+
 class SessionTotal(Struct, frozen=True):
     turns: int = 0
     cost_usd: float | None = 0.0
@@ -354,6 +360,7 @@ Event = (
     | ContextCompacted
     | PermissionModeChanged
     | Notice
+    | SessionOpened
     | RunEnded
 )
 

@@ -80,7 +80,7 @@ class Stage:
             if isinstance(step, int | float):
                 self.seconds = step
             else:
-                self.tracing.saw(step)
+                self.tracing.emit(step)
         return self
 
     def close(self) -> None:
@@ -714,7 +714,7 @@ def test_a_long_run_is_delivered_while_it_lasts(collector) -> None:
 
 def test_a_bug_ends_the_tracing_and_not_the_run(collector) -> None:
     stage = Stage().saw(ev.TurnStarted(1))
-    stage.tracing.saw(attempt(latency_s="soon"))  # type: ignore[arg-type]
+    stage.tracing.emit(attempt(latency_s="soon"))  # type: ignore[arg-type]
     stage.saw(ev.TurnStarted(2), ended())
     stage.close()
     assert len(stage.told) == 1
