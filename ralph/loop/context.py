@@ -20,7 +20,7 @@ from ralph.loop.step_summary import StepSummary
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopLimits
 from ralph.machine.processes import protect_this_process
-from ralph.machine.waiter import Heartbeats
+from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.event_stream import EventStream
 from ralph.sessions.store import SessionStore
 from ralph.settings.files import SettingsFileError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
-    from ralph.machine.waiter import InboxWaiter
+    from ralph.machine.inbox import Inbox
     from ralph.settings.files import SettingsFile
     from ralph.values.ports import Clock, Events
 
@@ -96,7 +96,7 @@ def event_stream(
 
 
 def open_context(
-    options: LoopOptions, environment: Mapping[str, str], waiter: InboxWaiter, clock: Clock, early: Events
+    options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
 ) -> tuple[LoopContext, LoopState]:
     """The context, and the state that the loop begins with or resumes, for now without its prompt.
 
@@ -112,7 +112,6 @@ def open_context(
     settings = _settings(state.plan, environment, files)
     redactor = Redactor(known_secrets(environment, settings.secrets))
     events = event_stream(options, environment, redactor, is_quiet=state.plan.is_quiet)
-    waiter.heartbeats = Heartbeats(events, clock, settings.clocks.heartbeat_s)
     context = LoopContext(
         options,
         environment,
@@ -127,10 +126,18 @@ def open_context(
         ),
         store,
         events,
-        waiter,
+        loop_waiter(inbox, clock, events, settings),
         clock,
     )
     return context, state
+
+
+def loop_waiter(
+    inbox: Inbox, clock: Clock, events: Events, settings: Settings, *, ends_s: float | None = None
+) -> InboxWaiter:
+    """`ends_s`: when the time limit passes, on the clock; None: the loop shares its time out itself."""
+    heartbeats = Heartbeats(clock, settings.clocks.heartbeat_s)
+    return InboxWaiter(clock, inbox, events=events, heartbeats=heartbeats, run_ends_s=ends_s)
 
 
 def opening_state(
