@@ -40,7 +40,7 @@ from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.sessions.store import SessionStore
 from ralph.settings.files import SettingsFileError
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
-from ralph.settings.merge import Settings, SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.error_text import describe_bug
 from ralph.values.outcome import Outcome, UsageError
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ralph.loop.options import LoopOptions
     from ralph.prompt.piped_input import SilentPipe
     from ralph.settings.files import SettingsFile
+    from ralph.settings.tables import Settings
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 

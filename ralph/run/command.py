@@ -29,7 +29,8 @@ from ralph.run.wiring import Surroundings, refuse_uncountable_budget
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.retention import remove_old_journals
 from ralph.settings.files import SettingsFile, SettingsFileError
-from ralph.settings.merge import ClockSettings, SessionSettings, SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.tables import ClockSettings, SessionSettings
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.error_text import describe_bug

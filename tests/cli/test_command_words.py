@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.cli.app import COMMANDS
 from ralph.cli.command_words import instead_of
+from ralph.cli.commands import COMMANDS
 
 PROMPTS = [
     ("hi",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.settings import tightening as may
+from ralph.values import setting as may
 
 ROWS = [
     (may.SMALLER, None, 5, 5),
