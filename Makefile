@@ -18,7 +18,7 @@ format:
 
 # The table of keys in docs/settings.md, to be pasted there after a setting was added.
 settings-table:
-	@.venv-dev/bin/python -c "from ralph.settings.reference import reference_lines; print(*reference_lines(), sep='\n')"
+	@.venv-dev/bin/python -c "from ralph.settings.listing import reference_lines; print(*reference_lines(), sep='\n')"
 
 # Thousands of broken turns of the real program: about four minutes. SOAK="--seed 7", SOAK="--cuts", ...
 soak:

@@ -3,23 +3,36 @@
 An HTTP library's read timeout cannot do this: it never fires on a stream of pings or on a slow drip.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: the rows of settings are read from the annotations.
+
+from typing import Annotated
 
 from msgspec import Struct
+
+from ralph.values.setting import SECONDS, SMALLER, Key
 
 
 class ClockLimits(Struct, frozen=True):
     """Seconds each; 0 switches a clock off."""
 
-    connect_s: float = 10.0
+    connect_s: Annotated[
+        float,
+        Key(SECONDS, "name lookup, TCP and TLS; here and in the next five 0 is off", in_repository=SMALLER),
+    ] = 10.0
     """Name lookup, TCP and TLS together."""
-    first_byte_s: float = 180.0
+    first_byte_s: Annotated[
+        float, Key(SECONDS, "from the open connection to the answer's first byte", in_repository=SMALLER)
+    ] = 180.0
     """Seconds from the open connection, sending included, to the first byte of the answer's body."""
-    bytes_idle_s: float = 90.0
+    bytes_idle_s: Annotated[float, Key(SECONDS, "without a byte; pings count", in_repository=SMALLER)] = 90.0
     """Between two reads of the body. Pings count as bytes."""
-    progress_idle_s: float = 300.0
+    progress_idle_s: Annotated[
+        float, Key(SECONDS, "without an event that says something; pings do not count", in_repository=SMALLER)
+    ] = 300.0
     """Between two stream events that say something. Pings do not."""
-    response_s: float = 1800.0
+    response_s: Annotated[float, Key(SECONDS, "one answer from beginning to end", in_repository=SMALLER)] = (
+        1800.0
+    )
     """One answer from beginning to end."""
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ralph.cli.commands import COMMANDS
+from ralph.values.outcome import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -47,6 +50,13 @@ _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
 # In a shorter name another letter makes another word: `look` is no `loop`. In a longer one two slips are still a slip.
 _LETTER_MATTERS_BELOW = 5
 _TWO_SLIPS_FROM = 8
+
+
+def refuse_command_word(arguments: Sequence[str]) -> None:
+    """Raises UsageError where the first of them was meant as a command."""
+    instead = None if " " in arguments[0] else instead_of(arguments, COMMANDS)
+    if instead is not None:
+        raise UsageError(instead)
 
 
 def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:

@@ -12,20 +12,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ralph import __version__
+from ralph.cli.checks.finding import Finding, Level, fail, ok, warn
 from ralph.cli.checks.machine import look_at_machine, look_at_room
 from ralph.cli.checks.places import look_at_sessions, look_at_working_directory
+from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.options import DoctorLine
+from ralph.cli.values import absolute
 from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import InboxWaiter
 from ralph.settings.claude_files import rules_not_honoured
 from ralph.settings.listing import setting_lines, target_lines
-from ralph.settings.merge import ClockSettings, Settings, SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.tables import ClockSettings, Settings
 from ralph.values.credentials import known_secrets
-from ralph.values.finding import Finding, Level, fail, ok, warn
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
@@ -38,32 +42,25 @@ _COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
 _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
-class DoctorOptions(Struct, frozen=True):
-    """What the command line said. None: not given."""
+def doctor(line: DoctorLine, _typed: Typed) -> int:
+    """Show the merged settings, each with where it comes from, then what works and what to do about the rest.
 
-    directory: str | None = None
-    config_file: str | None = None
-    session_directory: Path | None = None
-    is_offline: bool = False
-    settings: Mapping[str, object] = field(default_factory=dict)
-    """Flags under their settings' names (`model.name`)."""
+    The options that `ralph run` would be given count here too.
 
-
-def doctor_command(options: DoctorOptions) -> int:
-    """The exit code: 0 unless something fails, 75 where the machine lacks something for now.
-
-    Raises UsageError for a directory that cannot be entered.
+    No key is shown, and nothing is sent: an endpoint is only connected to. Exit 78 when a check says FAIL.
     """
+    # Files are named from where ralph was called.
+    line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))
     _end_at_once_when_asked()
     environment = dict(os.environ)
-    cwd = _entered(options.directory)
-    settings, problem = _settings(options, environment, cwd)
+    cwd = _entered(line.directory)
+    settings, problem = _settings(line, environment, cwd)
     page = _Page(Redactor(known_secrets(environment, settings.secrets if settings else ())))
     if settings is not None:
         _show_settings(page, settings)
     page.write("Checks")
     failed = []
-    for finding in _findings(options, environment, cwd, settings, problem):
+    for finding in _findings(line, environment, cwd, settings, problem):
         if finding.level is Level.FAIL:
             failed.append(finding)
         page.show(finding)
@@ -126,14 +123,14 @@ def _entered(directory: str | None) -> Path | None:
 
 
 def _settings(
-    options: DoctorOptions, environment: Mapping[str, str], cwd: Path | None
+    line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
     """As far as they can be used, and what is wrong with them."""
     if cwd is None:
         return None, None
-    config_file = Path(options.config_file) if options.config_file is not None else None
+    config_file = Path(line.config) if line.config is not None else None
     try:
-        return load_settings(options.settings, environment, cwd, config_file), None
+        return load_settings(line.settings, environment, cwd, config_file), None
     except SettingsError as error:
         if error.from_flag:
             raise UsageError(str(error)) from error
@@ -153,7 +150,7 @@ def _show_settings(page: _Page, settings: Settings) -> None:
 
 
 def _findings(
-    options: DoctorOptions,
+    line: DoctorLine,
     environment: Mapping[str, str],
     cwd: Path | None,
     settings: Settings | None,
@@ -166,7 +163,7 @@ def _findings(
     yield from lacking
     yield from look_at_machine(environment, __version__, cwd)
     yield look_at_working_directory(cwd)
-    yield look_at_sessions(environment, options.session_directory)
+    yield look_at_sessions(environment, Path(line.session_dir) if line.session_dir else None)
     not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None
     if not_honoured is not None:
         yield warn(
@@ -180,7 +177,7 @@ def _findings(
         yield _look_at_values(settings)
     for remark in settings.remarks if settings else ():
         yield warn("settings", remark.text, remark.advice)
-    if options.is_offline:
+    if line.offline:
         return
     if settings is None:
         yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
@@ -217,3 +214,6 @@ def _endpoint_findings(
         clock,
         patience_s=patience_s,
     )
+
+
+COMMAND = LineCommand("doctor", doctor, DoctorLine)

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ralph.cli.options import OutputFormat
 from ralph.values.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ralph.run.options import ReportWish
     from ralph.run.session import SessionOptions
     from ralph.values.permission_mode import PermissionMode
@@ -86,7 +83,7 @@ def working_directory(directory: str | None) -> Path:
             Outcome.IO_ERROR, "the working directory is gone; change to one that exists"
         ) from None
     if directory is not None:
-        (directory,) = directories("--cd", [directory])
+        (directory,) = directories("--cd", (directory,))
     return (here / (directory or "")).resolve()
 
 
@@ -99,16 +96,16 @@ def whole(option: str, number: int | None) -> int | None:
 
 def duration(option: str, text: str | None) -> float | None:
     """Seconds, more than 0."""
-    from ralph.settings import checks as setting_checks  # noqa: PLC0415 - not needed for --help
+    from ralph.values.setting import DURATION  # noqa: PLC0415 - not needed for --help
 
     try:
-        return None if text is None else setting_checks.duration(text)
+        return None if text is None else DURATION.decoded(text)
     except ValueError as error:
         raise UsageError(f"{option} {error}") from None
 
 
 def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
-    if is_asked and output_format != OutputFormat.STREAM_JSON:
+    if is_asked and output_format != "stream-json":
         raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
 
 
@@ -121,9 +118,9 @@ def permission_mode(text: str | None) -> PermissionMode | None:
         raise UsageError(f"--permission-mode {error}") from None
 
 
-def directories(option: str, words: list[str] | None) -> tuple[str, ...]:
+def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """Absolute; each has to be there. A word that is none may hold several, as names of tools do."""
-    paths = [path for word in words or () for path in _directories_in(word)]
+    paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
         if not path:  # which `Path` takes for the current directory
             raise typer.BadParameter("is empty", param_hint=option)
@@ -161,7 +158,7 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
     return where
 
 
-def report_wish(
+def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> ReportWish | None:
     """None: no final report is required. `directory`, `takes_pipe`: as for `text_or_file`."""
@@ -183,7 +180,7 @@ def report_wish(
 
 def session_options(
     *,
-    goes_on: bool,
+    continues: bool,
     resume: str | None,
     forks: bool,
     session_id: str | None,
@@ -193,8 +190,8 @@ def session_options(
     """What belongs together, and only that."""
     from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
 
-    is_old = goes_on or resume is not None
-    if goes_on and resume is not None:
+    is_old = continues or resume is not None
+    if continues and resume is not None:
         raise typer.BadParameter("give one of them", param_hint="--continue, --resume")
     if resume is not None and not resume.strip():
         raise typer.BadParameter("needs the beginning of a session's id", param_hint="--resume")
@@ -206,17 +203,6 @@ def session_options(
         )
     if is_old and not is_kept:
         raise typer.BadParameter("a session that goes on is kept", param_hint="--no-session-persistence")
-    return SessionOptions(session_id, goes_on, resume, forks, Path(directory) if directory else None, is_kept)
-
-
-def check_settings(flags: Mapping[str, object]) -> None:
-    """What the run says of them when it reads its settings, said now. `flags`: by the settings' names; None: not given."""
-    from ralph.settings.keys import BY_NAME  # noqa: PLC0415 - not needed for --help
-
-    for name, value in flags.items():
-        if value is None:
-            continue
-        try:
-            BY_NAME[name].check(value)
-        except ValueError as error:
-            raise UsageError(f"{BY_NAME[name].spelling} {error}") from None
+    return SessionOptions(
+        session_id, continues, resume, forks, Path(directory) if directory else None, is_kept
+    )

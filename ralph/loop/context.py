@@ -25,7 +25,7 @@ from ralph.output.event_stream import EventStream
 from ralph.sessions.store import SessionStore
 from ralph.settings.files import SettingsFileError
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
-from ralph.settings.merge import Settings, SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.events import Notice
 from ralph.values.outcome import Outcome
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
     from ralph.settings.files import SettingsFile
+    from ralph.settings.tables import Settings
     from ralph.values.ports import Clock, Events
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"

@@ -22,7 +22,8 @@ from ralph.run.session_notes import SessionNotes
 from ralph.run.telemetry import Telemetry, open_metrics
 from ralph.run.wiring import Surroundings, refuse_uncountable_budget
 from ralph.settings.files import SettingsFile, SettingsFileError
-from ralph.settings.merge import ClockSettings, SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.tables import ClockSettings
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, Notice
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.driven_run import Driver
     from ralph.run.options import RunOptions
-    from ralph.settings.merge import Settings
+    from ralph.settings.tables import Settings
     from ralph.values.events import Event
     from ralph.values.ports import Clock, Events
 

@@ -8,7 +8,7 @@ from ralph.run.wiring import why_uncountable
 
 if TYPE_CHECKING:
     from ralph.retry.roster import Roster
-    from ralph.settings.merge import Settings
+    from ralph.settings.tables import Settings
     from ralph.values.permission_mode import PermissionMode
     from ralph.values.redaction import Redactor
 

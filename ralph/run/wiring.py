@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
-    from ralph.settings.merge import RetrySettings, Settings
+    from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.permission_mode import PermissionMode
     from ralph.values.ports import Clock, Events, Waiter

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ralph.settings.kinds import about
 from ralph.values.models import ALIASES, NamedModel, named_model
+from ralph.values.setting import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,12 +30,8 @@ def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
         name = environment.get(variable, "").strip()
         if not name:
             continue
-        try:
-            if not name.isprintable():
-                raise ValueError("must be a text of printable characters")  # noqa: TRY301
-            aliases[alias] = named_model(name)
-        except ValueError as error:
-            raise ValueError(f"{variable} {error}") from error
+        with about(variable):
+            aliases[alias] = named_model(printable(name))
     return aliases
 
 

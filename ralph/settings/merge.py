@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ralph.settings.checks import split_names
 from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from
 from ralph.settings.files import (
     SettingsFile,
@@ -25,24 +24,8 @@ from ralph.settings.files import (
     parsed,
     user_settings_path,
 )
-from ralph.settings.keys import (
-    ALLOWED,
-    BY_NAME,
-    CUSTOM_ONLY,
-    KEYS,
-    TARGETS,
-    other_places,
-)
-from ralph.settings.tables import (
-    TABLES,
-    ClockSettings,
-    ModelSettings,
-    Remark,
-    RetrySettings,
-    SessionSettings,
-    Settings,
-    ToolsSettings,
-)
+from ralph.settings.keys import ALLOWED, BY_NAME, CUSTOM_ONLY, KEYS, TARGETS, other_places
+from ralph.settings.tables import TABLES, ModelSettings, Remark, Settings
 from ralph.settings.targets import (
     EnvironmentAccess,
     entry_secrets,
@@ -55,36 +38,21 @@ from ralph.settings.targets import (
     with_fallbacks,
     with_first,
 )
-from ralph.values.credentials import Credential, Secret, credential_from
-from ralph.values.endpoint import header_lines, is_loopback
-from ralph.values.limits import LimitSettings
+from ralph.values.credentials import Secret, credential_from
+from ralph.values.endpoint import header_lines
 from ralph.values.models import NamedModel, named_model
 from ralph.values.tool_choice import lacking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from ralph.conversation.target import Target
-    from ralph.settings.rows import Key
     from ralph.settings.targets import TargetEntry
+    from ralph.values.setting import Key
 
-__all__ = [
-    "KEYS",
-    "TABLES",
-    "ClockSettings",
-    "Credential",
-    "LimitSettings",
-    "ModelSettings",
-    "RetrySettings",
-    "SessionSettings",
-    "Settings",
-    "SettingsError",
-    "ToolsSettings",
-    "is_loopback",
-    "load_settings",
-]
-
-
+_FLAG = "flag "
+"""An origin that begins so is the flag behind it."""
 _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
@@ -142,27 +110,8 @@ def load_settings(
     ignored = _tighten(given, layers)
     _settle_custom_retry(layers.trusted, given)
     _settle_bash_timeouts(given)
-    access = _environment_access(environment)
-    first = _settle_model(given, access, environment)
-    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
-    # Of the lists that a stronger source replaced too: what they name is a secret all the same.
-    all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
-    settings = Settings(
-        **tables,
-        targets=_targets(tables["model"], flags, given, access, environment, first_model=first),
-        aliases=access.aliases,
-        credential=access.credential,
-        custom_headers=access.headers,
-        key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
-        unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
-        origins=MappingProxyType(_origins(given)),
-    )
-    unencrypted = plain_http_warnings(settings.targets)
-    remarks = (
-        *ignored,
-        *_lacking_tools(given),
-        *(Remark(text, "use an https:// base URL") for text in unencrypted),
-    )
+    settings = _settings(flags, given, layers, environment)
+    remarks = (*ignored, *_lacking_tools(given), *settings.remarks)
     settings = replace(settings, remarks=remarks)
     problem = missing_key(settings.targets, environment)
     if problem is None and "model.base_url" not in from_flags:  # who types a URL means that one
@@ -170,6 +119,28 @@ def load_settings(
     if problem is not None:
         raise SettingsError(problem, so_far=settings)
     return settings
+
+
+def _settings(
+    flags: Mapping[str, object], given: _Layer, layers: _Layers, environment: Mapping[str, str]
+) -> Settings:
+    access = _environment_access(environment)
+    first = _settle_model(given, access, environment)
+    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
+    targets = _targets(tables["model"], flags, given, access, environment, first_model=first)
+    # Of the lists that a stronger source replaced too: what they name is a secret all the same.
+    all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
+    return Settings(
+        **tables,
+        targets=targets,
+        aliases=access.aliases,
+        credential=access.credential,
+        custom_headers=access.headers,
+        key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
+        unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
+        remarks=tuple(Remark(text, "use an https:// base URL") for text in plain_http_warnings(targets)),
+        origins=MappingProxyType(_origins(given)),
+    )
 
 
 def _table(table: str, given: _Layer) -> Any:
@@ -227,7 +198,7 @@ def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
         _refuse_untrusted(document, path, user_place)
     flat = flattened(document, path, ALLOWED, lists=(TARGETS,))
     layer = {
-        name: _checked(BY_NAME[name], raw, str(path), says=f"{path}: {name}", directory=path.parent)
+        name: _decoded(BY_NAME[name], raw, str(path), path.parent)
         for name, raw in flat.items()
         if name != TARGETS
     }
@@ -253,41 +224,24 @@ def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) 
 def _environment_layer(environment: Mapping[str, str], cwd: Path) -> _Layer:
     layer = {}
     for key in KEYS:
-        raw = _from_variable(environment, key.variable, key.read) if key.variable else None
-        if raw is not None and key.variable:
-            layer[key.name] = _checked(key, raw, key.variable, says=key.variable, directory=cwd)
+        text = environment.get(key.variable, "").strip() if key.variable else ""
+        if key.variable and text:  # an empty variable is an unset one
+            layer[key.name] = _decoded(key, text, key.variable, cwd)
     return layer
-
-
-def _from_variable(environment: Mapping[str, str], variable: str, read: Callable[[str], Any]) -> Any:
-    """None when it is not set or empty."""
-    text = environment.get(variable, "").strip()
-    if not text:
-        return None
-    with _explained(variable):
-        return read(text)
 
 
 def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
-    layer = {}
-    for name, raw in flags.items():
-        if raw is None:
-            continue
-        key = BY_NAME[name]
-        if isinstance(raw, (list, tuple)):
-            raw = [part for one in raw for part in split_names(one)]  # noqa: PLW2901 - the same, in pieces
-        layer[name] = _checked(
-            key, raw, f"flag {key.spelling}", says=key.spelling, directory=cwd, from_flag=True
-        )
-    return layer
+    return {
+        name: _decoded(BY_NAME[name], raw, f"{_FLAG}{BY_NAME[name].spelling}", cwd)
+        for name, raw in flags.items()
+        if raw is not None
+    }
 
 
-def _checked(
-    key: Key, raw: object, origin: str, *, says: str, directory: Path, from_flag: bool = False
-) -> _Given:
-    """`says` begins the error's line; `directory` is what a relative path starts from."""
-    with _explained(says, from_flag=from_flag):
-        value = key.check(raw)
+def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
+    """`directory` is what a relative path starts from."""
+    with _refused(key, origin):
+        value = key.from_variable(str(raw)) if origin == key.variable else key.kind.decoded(raw)
     return _Given(directory / value if isinstance(value, Path) else value, origin)
 
 
@@ -349,7 +303,7 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """A default makes room for a lower maximum; a wish of the user's over the maximum is a mistake."""
+    """A default makes room for a lower maximum; a value of the user's over the maximum is a mistake."""
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
     if usual.value <= largest.value:
@@ -368,10 +322,9 @@ def _lacking_tools(given: _Layer) -> Iterator[Remark]:
     for name in _TOOL_LISTS:
         names = lacking(given[name].value) if name in given else ()
         if names:
-            where = given[name].origin
-            said = where.removeprefix("flag ") if where.startswith("flag ") else f"{where}: {name}"
             yield Remark(
-                f"{said} names {', '.join(names)}: ralph has no such tool", "it can stay, or be left out"
+                f"{_subject(BY_NAME[name], given[name].origin)} names {', '.join(names)}: ralph has no such tool",
+                "it can stay, or be left out",
             )
 
 
@@ -380,19 +333,16 @@ def _lacking_tools(given: _Layer) -> Iterator[Remark]:
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
     """The name in `given` becomes an id, unless there are targets, which it does not choose."""
-    name = "model.name"
-    wish, origin = _given_or_default(given, name)
+    key = BY_NAME["model.name"]
+    name, origin = _given_or_default(given, key.name)
     if TARGETS in given:
-        return NamedModel(wish)
+        return NamedModel(name)
     if origin == "default" and environment.get(ALIAS_VARIABLES["sonnet"], "").strip():
-        wish, origin = given[name] = _Given("default", ALIAS_VARIABLES["sonnet"])
-    from_flag = origin.startswith("flag ")
-    is_variable = origin == BY_NAME[name].variable
-    says = origin.removeprefix("flag ") if from_flag or is_variable else f"{origin}: {name}"
-    with _explained(says, from_flag=from_flag):
-        model = named_model(wish, access.aliases)
-    if name in given:
-        given[name] = _Given(model.id, origin)
+        name, origin = given[key.name] = _Given("default", ALIAS_VARIABLES["sonnet"])
+    with _refused(key, origin):
+        model = named_model(name, access.aliases)
+    if key.name in given:
+        given[key.name] = _Given(model.id, origin)
     return model
 
 
@@ -401,10 +351,12 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
         credential = credential_from("ANTHROPIC_API_KEY", environment) or credential_from(
             "ANTHROPIC_AUTH_TOKEN", environment
         )
-    headers = _from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines)
+    headers = environment.get("ANTHROPIC_CUSTOM_HEADERS", "").strip()
+    with _explained("ANTHROPIC_CUSTOM_HEADERS"):
+        lines = header_lines(headers)
     with _explained(""):
         aliases = aliases_from(environment)
-    return EnvironmentAccess(credential, Secret(headers or ()), aliases)
+    return EnvironmentAccess(credential, Secret(lines), aliases)
 
 
 def _targets(
@@ -432,6 +384,20 @@ def _targets(
         entries = tuple(replace(entry, max_tokens=None) for entry in entries)
     with _explained(f"{given[TARGETS].origin}: {TARGETS}"):
         return explicit_targets(entries, model, access, environment)
+
+
+# --- Refusals
+
+
+def _refused(key: Key, origin: str) -> AbstractContextManager[None]:
+    """A refusal inside becomes the line that begins with where the value came from."""
+    return _explained(_subject(key, origin), from_flag=origin.startswith(_FLAG))
+
+
+def _subject(key: Key, origin: str) -> str:
+    if origin.startswith(_FLAG):
+        return origin.removeprefix(_FLAG)
+    return origin if origin == key.variable else f"{origin}: {key.name}"
 
 
 @contextmanager

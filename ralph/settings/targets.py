@@ -6,19 +6,21 @@ environment's key only where that URL leads to the default API. Refusals are Val
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ralph.conversation.target import THINKING_CHOICES, Target
-from ralph.settings import checks as must_be
+from ralph.settings import kinds as must_be
 from ralph.settings.claude_environment import login_of_another_program, why_not_asked
+from ralph.settings.kinds import about, decoded_table
 from ralph.values.credentials import NO_HEADERS, Secret, credential_from, secret_header_values
-from ralph.values.endpoint import header_table, is_default, is_loopback
+from ralph.values.endpoint import is_default, is_loopback
 from ralph.values.models import ALIASES, Price, named_model
+from ralph.values.setting import DOLLARS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.settings.tables import ModelSettings
     from ralph.values.credentials import Credential, Headers
@@ -50,19 +52,40 @@ class EnvironmentAccess(Struct, frozen=True):
     aliases: Mapping[str, NamedModel]
 
 
-ENTRY_KEYS = TargetEntry.__struct_fields__
-
-
 # --- What an entry may hold
 
 
+def _price(table: dict[str, Any]) -> Price:
+    """All four or none: what is left out would be a guess, and the cost that is shown a lie."""
+    prices = decoded_table(table, dict.fromkeys(PRICE_KEYS, DOLLARS), PRICE_KEYS, "a price")
+    return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
+
+
+_LIST = Kind(
+    Annotated[list[dict[str, Any]], Meta(min_length=1)],
+    "a list of tables, each under its own [[targets]]; without any, leave it out",
+    is_secret=True,
+)
+KINDS: dict[str, Kind] = {
+    "name": must_be.TARGET_NAME,
+    "model": TEXT,
+    "base_url": must_be.BASE_URL,
+    "api_key_env": must_be.KEY_VARIABLES,
+    "headers": must_be.HEADERS,
+    "max_tokens": at_least(1),
+    "context_window": at_least(1),
+    "thinking": one_of(*THINKING_CHOICES),
+    "price": Kind(
+        dict[str, Any],
+        f"a table of {', '.join(PRICE_KEYS)}, in USD per million tokens",
+        _price,
+    ),
+}
+
+
 def read_entries(raw: object) -> tuple[TargetEntry, ...]:
-    """The list under `targets`, checked. The ValueError names the entry by its name, else by its number from 1."""
-    if not isinstance(raw, list) or not all(isinstance(entry, dict) for entry in raw):
-        raise ValueError("must be a list of tables, each under its own [[targets]]")
-    if not raw:
-        raise ValueError("must hold at least one entry; without any, leave the list out")
-    entries = tuple(_read_entry(entry, number) for number, entry in enumerate(raw, start=1))
+    """The list under `targets`, decoded. The ValueError names the entry by its name, else by its number from 1."""
+    entries = tuple(_entry(table, number) for number, table in enumerate(_LIST.decoded(raw), start=1))
     numbers: dict[str, int] = {}
     for number, entry in enumerate(entries, start=1):
         first = numbers.setdefault(entry.name, number)
@@ -71,65 +94,13 @@ def read_entries(raw: object) -> tuple[TargetEntry, ...]:
     return entries
 
 
-def _read_entry(raw: Mapping[str, Any], number: int) -> TargetEntry:
-    label = f"entry {number}"
+def _entry(table: dict[str, Any], number: int) -> TargetEntry:
     try:
-        for key in raw:
-            if key not in ENTRY_KEYS:
-                raise ValueError(f"unknown key {key!r}; a target holds {', '.join(ENTRY_KEYS)}")  # noqa: TRY301
-        name = _needed(raw, "name")
-        label = repr(name)
-        rest = {key: _checked(key, value) for key, value in raw.items() if key not in ("name", "model")}
-        return TargetEntry(name, _needed(raw, "model"), **rest)
-    except ValueError as error:
-        raise ValueError(f"{label}: {error}") from error
-
-
-def _needed(raw: Mapping[str, Any], key: str) -> str:
-    if key not in raw:
-        raise ValueError(f"{key} is missing; a target needs a name and a model")
-    checked: str = _checked(key, raw[key])
-    return checked
-
-
-def _checked(key: str, value: object) -> Any:
-    try:
-        return _CHECKS[key](value)
-    except ValueError as error:
-        raise ValueError(f"{key} {error}") from error
-
-
-def _price(value: object) -> Price:
-    """All four or none: what is left out would be a guess, and the cost that is shown a lie."""
-    all_keys = ", ".join(PRICE_KEYS)
-    if not isinstance(value, dict) or not value:
-        raise ValueError(f"must be a table of {all_keys}, in USD per million tokens")
-    for key in value:
-        if key not in PRICE_KEYS:
-            raise ValueError(f"has the unknown key {key!r}; it holds {all_keys}")
-    missing = [key for key in PRICE_KEYS if key not in value]
-    if missing:
-        raise ValueError(f"needs all of {all_keys}; missing: {', '.join(missing)}")
-    prices = {}
-    for key in PRICE_KEYS:
-        try:
-            prices[key] = must_be.dollars(value[key])
-        except ValueError as error:
-            raise ValueError(f"{key} {error}") from error
-    return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
-
-
-_CHECKS: dict[str, Callable[[object], Any]] = {
-    "name": must_be.target_name,
-    "model": must_be.text,
-    "base_url": must_be.base_url,
-    "api_key_env": must_be.key_variables,
-    "headers": lambda value: Secret(header_table(value)),
-    "max_tokens": must_be.whole(1),
-    "context_window": must_be.whole(1),
-    "thinking": must_be.one_of(*THINKING_CHOICES),
-    "price": _price,
-}
+        label = repr(must_be.TARGET_NAME.decoded(table.get("name")))
+    except ValueError:
+        label = f"entry {number}"
+    with about(f"{label}:"):
+        return TargetEntry(**decoded_table(table, KINDS, ("name", "model"), "a target"))
 
 
 # --- Which entries count
@@ -195,11 +166,9 @@ def _explicit(
     entry: TargetEntry, model: ModelSettings, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Target:
     uses_access = entry.base_url is None and not entry.api_key_env
-    try:
+    with about(f"{entry.name!r}: model"):
         # What the environment calls its models is its own server's business.
         named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
-    except ValueError as error:
-        raise ValueError(f"{entry.name!r}: model {error}") from error
     inherited = access.headers.plain if uses_access else ()
     own = {name.lower() for name, _ in entry.headers.plain}
     return Target(
@@ -227,10 +196,8 @@ def _keys(
         return (access.credential,) if access.credential and is_meant_for else ()
     keys: dict[str, Credential] = {}
     for variable in entry.api_key_env:
-        try:
+        with about(f"{entry.name!r}:"):
             credential = credential_from(variable, environment)
-        except ValueError as error:
-            raise ValueError(f"{entry.name!r}: {error}") from error
         if credential is None:
             raise ValueError(f"{entry.name!r}: api_key_env names {variable}, which is not set or empty")
         keys.setdefault(credential.secret, credential)

@@ -6,6 +6,10 @@ Refuses, by a ValueError that never repeats the text (it may hold a key), what H
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 MESSAGES_PATH = "/v1/messages"
@@ -115,14 +119,12 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(headers)
 
 
-def header_table(value: object) -> tuple[tuple[str, str], ...]:
+def header_table(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """`{name: value}`, as a settings file has it. Errors name the header, or its number from 1."""
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise ValueError('must be a table of header = "value", each value a text')
-    for number, name in enumerate(value, start=1):
+    for number, name in enumerate(headers, start=1):
         if not _is_header_name(name):
             raise ValueError(f"must hold names that HTTP allows; entry {number} has none")
-    return tuple(_header(name, text, name) for name, text in value.items())
+    return tuple(_header(name, text, name) for name, text in headers.items())
 
 
 def _is_header_name(text: str) -> bool:

@@ -68,12 +68,12 @@ _ELSEWHERE = frozenset(
         "TodoRead",
     ]
 )
-_ELSEWHERE_FORM = re.compile(r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?", re.ASCII | re.DOTALL)
+_ELSEWHERE_FORM = r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?"
 
 
 def is_elsewhere(name: str) -> bool:
     """A tool that ralph does not have and others do; a pattern narrows nothing of it that is there."""
-    form = _ELSEWHERE_FORM.fullmatch(name)
+    form = re.fullmatch(_ELSEWHERE_FORM, name, re.ASCII | re.DOTALL)
     return form is not None and (form[1] in _ELSEWHERE or form[1].startswith("mcp__"))
 
 

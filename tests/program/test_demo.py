@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
-from ralph.cli.options import DemoScenario
+from ralph.cli.scripted import DemoLine
 from ralph.demo.demo import SCENARIOS
 from ralph.demo.stages import STAGES
 
@@ -111,7 +112,8 @@ def test_a_scenario_is_survived_and_the_work_that_it_keeps_is_real(
 
 
 def test_the_command_line_offers_the_scenarios_that_there_are() -> None:
-    assert list(DemoScenario) == list(SCENARIOS)
+    scenario = get_type_hints(DemoLine)["scenario"]
+    assert get_args(scenario) == tuple(SCENARIOS)
 
 
 def test_an_unknown_scenario_is_misuse(ralph) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.settings.merge import KEYS
+from ralph.settings.keys import KEYS
 from tests.api.harness import RawServer
 from tests.certificates import make_certificate
 from tests.program.conftest import KEY, wait_until

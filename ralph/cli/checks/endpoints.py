@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from ralph.api.http_client import route_to, trusting
 from ralph.api.network_causes import network_cause
+from ralph.cli.checks.finding import Finding, fail, ok, short
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
 from ralph.values.endpoint import is_loopback
 from ralph.values.errors import NetworkCause
-from ralph.values.finding import Finding, fail, ok, short
 from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import ShortageError, shortage_of
 

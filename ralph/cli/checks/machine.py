@@ -10,6 +10,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
+from ralph.cli.checks.finding import Finding, ok, short, warn
 from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.machine.own_process import is_memory_private
 from ralph.machine.own_programs import lies_in, own_program
@@ -17,7 +18,6 @@ from ralph.machine.repository import repository_top
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, ripgrep_path, ripgrep_version
 from ralph.machine.starting import patiently, start_thread
 from ralph.tools.files.beneath import open_by_kernel
-from ralph.values.finding import Finding, ok, short, warn
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from typing import TYPE_CHECKING
 
+from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.sessions.store import SessionStore
-from ralph.values.finding import Finding, fail, ok, warn
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
