@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.conversation.records import event_entry
+from ralph.conversation.records import EventRecord
 from ralph.machine.clock import SystemClock
 from ralph.machine.starting import patiently
 from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
@@ -152,7 +152,7 @@ class RunCommand:
             return
         try:
             shown = {name: self._shown(value) for name, value in fields.items()}
-            self._prepared.note(event_entry(shown))
+            self._prepared.note(EventRecord(event=shown))
         except JournalError:
             self._takes_notes = False
             raise

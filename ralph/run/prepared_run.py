@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
-from ralph.conversation.records import delivery_entry, run_entry
+from ralph.conversation.records import delivery_record, run_record
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, way_back
 from ralph.run.wiring import (
     build_clients,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.agent.task import Prompt
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.retry.roster import Roster
@@ -77,8 +77,8 @@ class PreparedRun:
         self._around = around
         self._controls = controls
         self._redactor = redactor
-        self._early_notes: list[Entry] = []
-        """Entries that precede the next task."""
+        self._early_notes: list[Record] = []
+        """Records that precede the next task."""
         self._is_working = False
         self._recorded: RunEnded | None = None
         """The end that the journal tells of, without what became of it."""
@@ -219,7 +219,7 @@ class PreparedRun:
         self._run.take_model_wish()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
-        opening = run_entry(
+        opening = run_record(
             shape,
             started_at,
             os.getpid(),
@@ -250,16 +250,16 @@ class PreparedRun:
         if recorded is None:
             return  # no task was worked on, or that was noted before
         has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
-        entry = delivery_entry(Delivery.FAILED if has_failed else delivery, ended)
+        record = delivery_record(Delivery.FAILED if has_failed else delivery, ended)
         # Lost in a power cut, nobody knows whether it was delivered: that is the truth, and costs no sync.
-        self._run.log.record(entry, sync=has_failed)
+        self._run.log.record(record, sync=has_failed)
 
-    def note(self, entry: Entry) -> None:
-        """Records an entry of the story, in the task at work, else in the next one. Raises JournalError."""
+    def note(self, record: Record) -> None:
+        """Records something of the story, in the task at work, else in the next one. Raises JournalError."""
         if self._is_working:
-            self._run.log.record(entry, sync=False)
+            self._run.log.record(record, sync=False)
         else:
-            self._early_notes.append(entry)
+            self._early_notes.append(record)
 
     def _way_back(self, prompt: str | None = None) -> str | None:
         """The command that resumes, with those options of this command line that the next one must repeat.
