@@ -33,7 +33,7 @@ from ralph.conversation.next_step import (
     next_step,
 )
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
-from ralph.conversation.records import ended_entry
+from ralph.conversation.records import ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.target_log import TargetLog
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from ralph.agent.ports import Journal, Toolbox
     from ralph.conversation.messages import Conversation
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
     from ralph.retry.backoff import RetryPolicy
     from ralph.retry.ports import Client
     from ralph.retry.roster import Roster
@@ -153,7 +153,7 @@ class Run:
             self._record_target()  # whoever is killed from here on leaves it behind
         self._sink.emit(event)
 
-    def run(self, prompt: Prompt | None, *opening: Entry) -> RunEnded:
+    def run(self, prompt: Prompt | None, *opening: Record) -> RunEnded:
         """Go on until an outcome; None: with what the session has pending. `opening`: the records that begin the run.
 
         Never raises: what the API, a tool, a signal or a bug does is an outcome.
@@ -184,7 +184,7 @@ class Run:
         ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
         ended = replace(ended, denied=tuple(self._rules.denied))
         try:
-            self.log.record(*self._target_entries(), ended_entry(ended))
+            self.log.record(*self._target_records(), ended_record(ended))
         except JournalError as error:
             if ended.outcome is not Outcome.IO_ERROR:
                 outcome = Outcome.IO_ERROR
@@ -198,8 +198,8 @@ class Run:
 
     # --- Turns
 
-    def _turns(self, prompt: Prompt | None, opening: Sequence[Entry]) -> Ending:
-        self._begin(prompt, (*opening, *self._target_entries()))
+    def _turns(self, prompt: Prompt | None, opening: Sequence[Record]) -> Ending:
+        self._begin(prompt, (*opening, *self._target_records()))
         if (report := self._known_report(prompt)) is not None:
             return self._closing.accepted(report)
         follows_tools = prompt is None and self._ends_with_results()
@@ -209,7 +209,7 @@ class Run:
                 return ending
             follows_tools = True
 
-    def _begin(self, prompt: Prompt | None, opening: Sequence[Entry]) -> None:
+    def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
         """Add the prompt, in one write with the run's record. What an earlier run left pending is finished before."""
         transcript = self._transcript
         blocks = (*transcript.session.queued, *_blocks(prompt))
@@ -446,11 +446,11 @@ class Run:
             self.emit(Notice(f"from here on with {target.name}"))
 
     def _record_target(self) -> None:
-        self._transcript.write(*self._target_entries())
+        self._transcript.write(*self._target_records())
 
-    def _target_entries(self) -> list[Entry]:
-        """Entries about who is asked and who cools down, so that a resumed session keeps to both."""
-        return self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
+    def _target_records(self) -> list[Record]:
+        """Records of who is asked and who cools down, so that a resumed session keeps to both."""
+        return self._target_log.records(self._roster, self._clock.now_s(), self._clock.utc_now())
 
     def _hints(self, ending: Ending) -> Iterator[str]:
         target = self._roster.target

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ralph.agent.call_rules import as_written
 from ralph.agent.result_room import all_fitted, output_size
-from ralph.conversation.records import intent_entry, result_entry
+from ralph.conversation.records import intent_record, result_record
 from ralph.values.events import ToolFinished, ToolStarted
 from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
 from ralph.values.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
@@ -121,7 +121,7 @@ class ToolTurn:
         has_effects = any(call.name not in read_only for call in calls)
         for call in calls:
             self.changes[call.id] = None if call.name in read_only else self.toolbox.plan(call)
-        entries = [intent_entry(call, self.changes[call.id]) for call in calls]
+        entries = [intent_record(call, self.changes[call.id]) for call in calls]
         self.log.record(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
@@ -153,7 +153,7 @@ class ToolTurn:
         outputs = self._fitted([output for _, output, _ in done])
         results = [ToolResult(call.id, output) for (call, _, _), output in zip(done, outputs, strict=True)]
         self.finished.update((result.tool_use_id, result) for result in results)
-        self.log.record(*map(result_entry, results))
+        self.log.record(*map(result_record, results))
         for (call, _, took_s), result in zip(done, results, strict=True):
             self.events.emit(ToolFinished(call, result, took_s))
 

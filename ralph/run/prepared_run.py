@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
-from ralph.conversation.records import delivery_entry, run_entry
+from ralph.conversation.records import delivery_record, run_record
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     build_clients,
@@ -188,7 +188,7 @@ class PreparedRun:
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
-        opening = run_entry(
+        opening = run_record(
             shape,
             started_at,
             os.getpid(),
@@ -218,9 +218,9 @@ class PreparedRun:
         if recorded is None:
             return  # no task was worked on, or that was noted before
         has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
-        entry = delivery_entry(Delivery.FAILED if has_failed else delivery, ended)
+        record = delivery_record(Delivery.FAILED if has_failed else delivery, ended)
         # Lost in a power cut, nobody knows whether it was delivered: that is the truth, and costs no sync.
-        self._run.log.record(entry, sync=has_failed)
+        self._run.log.record(record, sync=has_failed)
 
     def _resume_command(self, prompt: str | None = None) -> str | None:
         """The command that resumes, with those options of this command line that the next one must repeat.

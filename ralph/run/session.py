@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from ralph import __version__
 from ralph.conversation.notices import LIMIT_LIFTED, is_bound
-from ralph.conversation.opening import opening_entry
+from ralph.conversation.records import session_record
 from ralph.sessions.journal import FileJournal, NoJournal
 from ralph.sessions.store import SessionStore
 from ralph.values.events import SessionTotal
@@ -91,7 +91,7 @@ def prompt_of_resumed(
         command = command_with(NEXT_PROMPT)
         shown = "" if command is None else f": {command}"
         raise UsageError(f"session {old.id} is completed: say what is to be done next{shown}")
-    was_limited = old.ended is not None and old.ended.get("outcome") in _LIMITS
+    was_limited = old.ended is not None and old.ended.outcome in _LIMITS
     was_limited = was_limited or is_bound(old.conversation.messages)
     return LIMIT_LIFTED if was_limited and not _was_told(old, LIMIT_LIFTED) else None
 
@@ -147,5 +147,5 @@ def open_new_session(
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
         journal = store.create(new_id, cwd)
-        journal.append(opening_entry(new_id, str(cwd), now.isoformat(), __version__))
+        journal.append(session_record(new_id, str(cwd), now.isoformat(), __version__))
         return OpenSession(new_id, journal, None, (store.notice,) if store.notice else ())

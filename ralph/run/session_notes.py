@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.conversation.records import event_entry
+from ralph.conversation.records import EventRecord
 from ralph.output.system_events import journal_fields
 from ralph.values.events import SessionOpened
 from ralph.values.ports import JournalError
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ralph.agent.session_log import SessionLog
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
     from ralph.values.events import Event
 
 
@@ -25,7 +25,7 @@ class SessionNotes:
         self._is_open = False
         self._log: SessionLog | None = None
         """The session's log while a task is at work; None: what is noted waits for the next one."""
-        self._waiting: list[Entry] = []
+        self._waiting: list[Record] = []
 
     def emit(self, event: Event) -> None:
         """Raises JournalError, the first time that the journal takes no more."""
@@ -34,17 +34,17 @@ class SessionNotes:
         fields = journal_fields(event) if self._is_open else None
         if fields is None:
             return
-        entry = event_entry({name: self._shown(value) for name, value in fields.items()})
+        record = EventRecord(event={name: self._shown(value) for name, value in fields.items()})
         if self._log is None:
-            self._waiting.append(entry)
+            self._waiting.append(record)
             return
         try:
-            self._log.record(entry, sync=False)
+            self._log.record(record, sync=False)
         except JournalError:
             self.close()
             raise
 
-    def begin_task(self, log: SessionLog) -> list[Entry]:
+    def begin_task(self, log: SessionLog) -> list[Record]:
         """What was noted since the last task; from here on notes go into the log."""
         self._log = log
         waiting, self._waiting = self._waiting, []

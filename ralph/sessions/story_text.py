@@ -1,6 +1,6 @@
 """`ralph sessions show`: a session as a story for a terminal, in the words that the runs themselves used. Pure.
 
-Results and prompts are shortened; `session_document.py` has everything in full.
+Results and prompts are shortened; `document.py` has everything in full.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ class SessionText:
         self, session_id: str, outcome: str, history: SessionHistory, written_at: str
     ) -> Iterator[str]:
         opening = history.opening
-        made = f"{local_time(str(opening.get('created_at', '?')))}, by ralph {opening.get('ralph', '?')}"
+        made = "?, by ralph ?"
+        if opening is not None:
+            made = f"{local_time(opening.created_at)}, by ralph {opening.ralph}"
+        forked_from = None if opening is None else opening.forked_from
         rows = {
             "session": f"{session_id} ({outcome})",
-            "directory": opening.get("cwd", "?"),
-            "model": history.runs[-1].model if history.runs else "?",
+            "directory": "?" if opening is None else opening.cwd,
+            "model": history.runs[-1].opening.model if history.runs else "?",
             "made": made,
             "written": f"last {local_time(written_at)}",
-            "forked": f"from {opening['forked_from']}" if "forked_from" in opening else "",
+            "forked": "" if forked_from is None else f"from {forked_from}",
             "total": f"{counted(len(history.own_runs), 'run')}, {counted(history.turns, 'turn')}, "
             f"{cost_text(history.cost_usd)}",
         }
@@ -68,18 +71,20 @@ class SessionText:
 
     def _run_opening(self, run: RunHistory) -> Iterator[str]:
         copied = ", copied from the session that this one was forked from" if run.is_copied else ""
-        line = f"[run {run.number}] {local_time(run.started_at)}, {one_line(run.model)}{copied}"
+        line = (
+            f"[run {run.number}] {local_time(run.opening.started_at)}, {one_line(run.opening.model)}{copied}"
+        )
         yield self._color("dim", line)
 
     def _run_end(self, run: RunHistory, outcome: str) -> Iterator[str]:
         if run.ended is not None:
-            is_good = run.ended["outcome"] == Outcome.COMPLETED.value
+            is_good = run.ended.outcome == Outcome.COMPLETED.value
             yield self._color("green" if is_good else "red", f"[ralph] {ending(run.ended)}")
             if run.undelivered is not None and outcome != RUNNING:
                 yield self._color("red", f"[ralph] {one_line(run.undelivered)}")
         elif outcome == RUNNING:
             so_far = f"{counted(run.turns, 'turn')}, {cost_text(run.cost_usd)} so far"
-            yield self._color("blue", f"[running] process {run.fields['pid']} is at it [{so_far}]")
+            yield self._color("blue", f"[running] process {run.opening.pid} is at it [{so_far}]")
         elif outcome != DAMAGED:
             at_least = f"{counted(run.turns, 'turn')}, {cost_text(run.cost_usd)} at least"
             yield self._color("red", f"[killed] here: this run has no end [{at_least}]")

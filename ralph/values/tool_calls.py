@@ -68,17 +68,6 @@ class ToolResult(Struct, frozen=True):
     tool_use_id: str
     output: ToolOutput
 
-    @classmethod
-    def of_block(cls, block: Block) -> ToolResult:
-        """Also of its record in the journal, which may say more."""
-        content = block["content"]
-        output = ToolOutput(
-            content if isinstance(content, str) else tuple(content),
-            block.get("is_error", False),
-            block.get("seen", {}),
-        )
-        return cls(block["tool_use_id"], output)
-
     def as_block(self) -> Block:
         content = self.output.content
         block: Block = {

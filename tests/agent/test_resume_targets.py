@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
-from ralph.conversation.records import fork_entries, run_entry, session_entry
+from ralph.conversation.records import forked_record, run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import off
@@ -83,7 +83,7 @@ class Life:
             recorded=old.shapes if old else {},
         )
         if old is None:
-            self.journal.append(session_entry("s1", "/work", "now", "0"))
+            self.journal.append(session_record("s1", "/work", "now", "0"))
         else:
             _take_over_cooldowns(self.roster, old, cast("Any", SimpleNamespace(clock=clock)))
         self.run = Run(
@@ -102,7 +102,7 @@ class Life:
 
     def task(self, prompt: str | None) -> None:
         first = self.roster.first
-        self.journal.append(run_entry(self.roster.first_shape, "now", 1, target=first.name))
+        self.journal.append(run_record(self.roster.first_shape, "now", 1, target=first.name))
         self.ended = self.run.run(prompt)
 
     @property
@@ -125,16 +125,21 @@ def switched(*script: Answer | BaseException, **options: Any) -> Life:
     return life
 
 
+def forked(records: list[Any]) -> list[Any]:
+    opening = session_record("s2", "/work", "later", "0")
+    return [forked_record(opening, "s1", len(records) - 1), *records[1:]]
+
+
 def test_another_target_is_recorded_before_its_first_answer_and_once() -> None:
     life = switched(answer(call("c2")), DONE)
     kinds = [kind for kind in life.journal.kinds if kind in {"run", "target", "assistant"}]
     assert kinds == ["run", "assistant", "target", "assistant", "assistant"]
     [record] = [record for record in life.journal.records if record.kind == "target"]
-    assert (record.fields["target"], record.fields["model"], record.fields["endpoint"]) == (
+    assert (record.target, record.model, record.endpoint) == (
         *("b", "claude-opus-5-5"),
         "http://127.0.0.1:2",
     )
-    assert record.fields["cooling"] == {"a": (EPOCH + timedelta(seconds=100)).isoformat()}
+    assert record.cooling == {"a": (EPOCH + timedelta(seconds=100)).isoformat()}
 
 
 @every_row(("after_s", "asked"), [(0, "b"), (99, "b"), (100, "a"), (10**9, "a")])
@@ -203,7 +208,7 @@ def test_a_model_that_is_spelled_another_way_is_sent_its_recorded_head_behind_on
         roster = Roster(
             (A, replace(B, name="haiku", model="claude-haiku-5-5")), recorded=recorded, can_grow=can_grow
         )
-        assert (b"the old prompt" in roster.shape_of(roster.find("haiku")).head()) is can_grow
+        assert (b"the old prompt" in roster.shape_of(roster.find("haiku")).head().body) is can_grow
 
 
 def test_the_same_request_is_sent_again_to_the_byte_by_whom_it_was_for() -> None:
@@ -239,7 +244,7 @@ def _unmarked(body: bytes) -> bytes:
 def test_a_fork_takes_the_target_and_its_cooldowns_along() -> None:
     whole = switched(DONE)
     fork = FakeJournal()
-    fork.append(*fork_entries(whole.journal.records, "s2", "later", "0"))
+    fork.append(*forked(whole.journal.records))
     assert fork.kinds == whole.journal.kinds
     again = Life(DONE, journal=fork, after_s=50, prompt="and now?")
     assert again.names == "b"
@@ -262,5 +267,5 @@ def test_a_target_that_a_driver_wished_for_is_recorded_and_forked_like_any_other
 
 def _forked(journal: FakeJournal) -> FakeJournal:
     fork = FakeJournal()
-    fork.append(*fork_entries(journal.records, "s2", "later", "0"))
+    fork.append(*forked(journal.records))
     return fork

@@ -289,7 +289,7 @@ def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
         events=RecordingEvents(),
     )
     run.run("the task")
-    cooling = [record.fields["cooling"] for record in journal.records if record.kind == "target"]
+    cooling = [record.cooling for record in journal.records if record.kind == "target"]
     assert {"a", "b"} in [set(ends) for ends in cooling]
 
 
