@@ -139,7 +139,7 @@ def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
     try:
         _write(lines)
     except (ValidationError, SessionError) as error:
-        return problem or f"a record of it makes no sense: {error}"
+        return problem or str(error)
     return problem
 
 
