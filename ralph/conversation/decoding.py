@@ -142,11 +142,12 @@ _EVENTS: Mapping[str, type[Struct]] = {"attempt": _Attempt, "turn_asked": _TurnA
 
 def _check_blocks(blocks: Iterable[Block], path: str) -> None:
     for number, block in enumerate(blocks):
-        place = f"{path}[{number}]"
-        shape = _BLOCKS.get(_looked_at(block, _Block, place).type)
-        found = None if shape is None else _looked_at(block, shape, place)
+        kind = block.get("type")
+        found = _looked_at(
+            block, _BLOCKS.get(kind, _Block) if isinstance(kind, str) else _Block, path, number
+        )
         if isinstance(found, _ToolResult) and not isinstance(found.content, str):
-            _check_blocks(found.content, f"{place}.content")
+            _check_blocks(found.content, f"{path}[{number}].content")
 
 
 def _check_content(record: Any) -> None:
@@ -185,13 +186,14 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 }
 
 
-def _looked_at(value: Any, shape: type[T], path: str) -> T:
-    """The value as this shape. Raises ValidationError with the whole path."""
+def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
+    """The value as this shape. `number`: which of the list at that path. Raises ValidationError with the whole path."""
     try:
         return convert(value, shape)
     except ValidationError as error:
         what, _, inside = str(error).partition(" - at `$")
-        raise ValidationError(f"{what} - at `{path}{inside or '`'}") from None
+        place = path if number is None else f"{path}[{number}]"
+        raise ValidationError(f"{what} - at `{place}{inside or '`'}") from None
 
 
 TYPES: Mapping[str, type[Any]] = {

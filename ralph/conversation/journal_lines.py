@@ -12,13 +12,14 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, ValidationError, to_builtins
 
 from ralph.conversation.messages import RequestHead, to_json
 from ralph.conversation.records import Record, Recorded, UnknownRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _CHECKSUM = b',"crc":"'
 _CHECKSUM_TAIL = b'"}'
@@ -76,11 +77,13 @@ def read_lines(data: bytes) -> Reading:
     """Every record, in order. Raises JournalDamage for the first line that is not as it was written, and
     NewerFormatError.
     """
+    from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
+
     *lines, tail = data.split(b"\n")
     lacks_break = _is_whole(tail)
     if lacks_break:
         lines, tail = [*lines, tail], b""
-    records = tuple(_read(line, seq) for seq, line in enumerate(lines))
+    records = tuple(_read(line, seq, decoded) for seq, line in enumerate(lines))
     if _NUL in tail:
         raise JournalDamage(len(lines) + 1, _HOLDS_NULS)
     if _is_whole(tail[:-1]):  # and one byte more, where no write would have ended
@@ -94,25 +97,25 @@ def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None
     For people who look, never for resuming: a torn end is what a journal has while it is written, and is no
     damage. Raises NewerFormatError.
     """
+    from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
+
     *lines, tail = data.split(b"\n")
     if _NUL in tail or _is_whole(tail) or _is_whole(tail[:-1]):
         lines.append(tail)
     records: list[Record] = []
     for seq, line in enumerate(lines):
         try:
-            records.append(_read(line, seq))
+            records.append(_read(line, seq, decoded))
         except JournalDamage as damage:
             return tuple(records), damage
     return tuple(records), None
 
 
-def _read(line: bytes, seq: int) -> Record:
-    from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
-
+def _read(line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Record]) -> Record:
     if not _is_whole(line):
         raise JournalDamage(seq + 1, _HOLDS_NULS if _NUL in line else "does not match its checksum")
     try:
-        fields = json.loads(line)
+        fields = _json(line)
         del fields["crc"]
         number, kind = fields.pop("seq"), str(fields.pop("kind"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -123,6 +126,14 @@ def _read(line: bytes, seq: int) -> Record:
         return decoded(kind, fields)
     except ValidationError as error:
         raise JournalDamage(seq + 1, f"makes no sense: {error}") from error
+
+
+def _json(line: bytes) -> Any:
+    """Ten times as fast as the standard library alone, which takes what JSON does not have: NaN, half a surrogate pair."""
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(line)
 
 
 def _is_whole(line: bytes) -> bool:

@@ -49,11 +49,16 @@ class OpenAnswer(Struct, frozen=True):
     @property
     def is_over(self) -> bool:
         """It has calls, and each has its result: the results are the next message."""
-        return bool(self.results) and not self.open_calls
+        return bool(self.results) and all(call_id in self.results for call_id in self.answer.call_ids)
+
+
+_COUNTS = frozenset({AssistantRecord, IntentRecord, ResultRecord, UserRecord, CompactedRecord})
 
 
 def open_answer(before: OpenAnswer | None, record: Record) -> OpenAnswer | None:
     """The open answer after one more record; None: there is none. Raises NonsenseError."""
+    if type(record) not in _COUNTS:
+        return before
     match record:
         case AssistantRecord():
             return OpenAnswer(record.answer)

@@ -189,13 +189,15 @@ def in_directory(session: Session, cwd: str) -> Session:
     )
 
 
-_CONTINUES = (
-    kinds.QueuedRecord,
-    kinds.UserRecord,
-    kinds.AssistantRecord,
-    kinds.IntentRecord,
-    kinds.ResultRecord,
-    kinds.CompactedRecord,
+_CONTINUES = frozenset(
+    {
+        kinds.QueuedRecord,
+        kinds.UserRecord,
+        kinds.AssistantRecord,
+        kinds.IntentRecord,
+        kinds.ResultRecord,
+        kinds.CompactedRecord,
+    }
 )
 """Records after which the end before them is no longer where the session is."""
 
@@ -205,9 +207,10 @@ def apply(session: Session, record: Record) -> Session:
 
     Raises NonsenseError for a record that no run writes here.
     """
-    if isinstance(record, _CONTINUES):
+    if type(record) in _CONTINUES:
         report = session.report if isinstance(record, kinds.ResultRecord) else None
-        session = replace(session, ended=None, report=report)
+        if session.ended is not None or report is not session.report:
+            session = replace(session, ended=None, report=report)
     change = _CHANGES.get(type(record))
     return session if change is None else change(session, record)
 
@@ -324,13 +327,18 @@ def _take_answer(session: Session, record: kinds.AssistantRecord) -> Session:
     author = None if session.shape is NO_SHAPE else session.shape.author
     committed = assistant_message(record.blocks, author)
     size = committed.size if committed is not None else 0
-    meter = _counted(session, tokens_of(record.message["usage"]), size)
-    session = _answered_by(replace(session, meter=meter), session.shape)
+    conversation, call_ids = session.conversation, session.call_ids
     if committed is not None:
-        call_ids = session.call_ids.union(committed.tool_use_ids)
-        session = replace(session, conversation=session.conversation.plus(committed), call_ids=call_ids)
-    session = _without_answer(session)
-    return replace(session, pending=open_answer(None, record))
+        conversation = conversation.plus(committed)
+        call_ids = call_ids.union(committed.tool_use_ids)
+    return replace(
+        _answered_by(session, session.shape),
+        meter=_counted(session, tokens_of(record.message["usage"]), size),
+        conversation=conversation,
+        call_ids=call_ids,
+        turn_state=_state_behind(session.turn_state, session.answer),
+        pending=open_answer(None, record),
+    )
 
 
 def _start_afresh(session: Session, record: kinds.CompactedRecord) -> Session:
@@ -354,26 +362,36 @@ def _counted(session: Session, tokens: TokenUsage, answer_size: int) -> ContextM
 
 
 def _take_result(session: Session, record: kinds.ResultRecord) -> Session:
-    opened = open_answer(session.pending, record)
-    session = replace(
+    pending, conversation, turn_state = (
+        open_answer(session.pending, record),
+        session.conversation,
+        session.turn_state,
+    )
+    if pending is not None and pending.is_over:
+        results = [pending.results[call_id].as_block() for call_id in pending.answer.call_ids]
+        conversation = conversation.plus(user_message(results))
+        turn_state = _state_behind(turn_state, pending.answer)
+        pending = None
+    return replace(
         session,
         report=_report_in(session, record),
         changed_files=_changed_by(session, record),
         seen={**session.seen, **record.seen} if record.seen else session.seen,
-        pending=opened,
+        conversation=conversation,
+        turn_state=turn_state,
+        pending=pending,
     )
-    if opened is None or not opened.is_over:
-        return session
-    blocks = [opened.results[call_id].as_block() for call_id in opened.answer.call_ids]
-    conversation = session.conversation.plus(user_message(blocks))
-    return replace(_without_answer(session), conversation=conversation)
 
 
 def _report_in(session: Session, record: kinds.ResultRecord) -> Mapping[str, Any] | None:
-    calls = {call.id: call for call in (session.answer.calls if session.answer is not None else ())}
-    call = calls.get(record.tool_use_id)
-    is_report = isinstance(call, ToolCall) and call.name == FINAL_REPORT and not record.is_error
-    return call.arguments if is_report and isinstance(call, ToolCall) else session.report
+    if session.answer is None or record.is_error:
+        return session.report
+    reports = (
+        call.arguments
+        for call in session.answer.calls
+        if call.id == record.tool_use_id and isinstance(call, ToolCall) and call.name == FINAL_REPORT
+    )
+    return next(reports, session.report)
 
 
 def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]:
@@ -386,10 +404,11 @@ def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]
 
 def _without_answer(session: Session) -> Session:
     """Something follows it: what it means for the turn is the past now."""
-    state = session.turn_state
-    if session.answer is not None:
-        state, _ = next_step(state, session.answer)
-    return replace(session, turn_state=state, pending=None)
+    return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
+
+
+def _state_behind(state: TurnState, answer: Answer | None) -> TurnState:
+    return state if answer is None else next_step(state, answer)[0]
 
 
 def _end(session: Session, record: kinds.EndedRecord) -> Session:

@@ -135,7 +135,7 @@ def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
     try:
         print_lines(lines)
     except (ValidationError, SessionError) as error:
-        return problem or f"a record of it makes no sense: {error}"
+        return problem or str(error)
     return problem
 
 

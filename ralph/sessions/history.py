@@ -7,6 +7,7 @@ stricter, because runs are resumed from it.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,6 @@ class RunHistory(Struct, frozen=True, dict=True):
     """It belongs to the session that this one was forked from, and so does its cost."""
     told: DeliveryRecord | None = None
     """What became of its result; None: nobody has recorded it."""
-    pending: OpenAnswer | None = None
-    """Its last answer; None: something followed that answer."""
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
@@ -130,6 +129,16 @@ class RunHistory(Struct, frozen=True, dict=True):
                 usage = usage.plus(model, tokens_of(record.message["usage"]), facts_of(model))
         return usage.cost_usd
 
+    @cached_property
+    def pending(self) -> OpenAnswer | None:
+        """Its last answer, as far as the records behind it make sense; None: something followed that answer."""
+        answers = (at for at, record in enumerate(self.records) if isinstance(record, AssistantRecord))
+        pending: OpenAnswer | None = None
+        with suppress(NonsenseError):
+            for record in self.records[max(answers, default=len(self.records)) :]:
+                pending = open_answer(pending, record)
+        return None if pending is None or pending.is_over else pending
+
     @property
     def open_calls(self) -> Sequence[Block]:
         """The calls of its last answer that have no result here."""
@@ -145,8 +154,6 @@ class SessionHistory(Struct, frozen=True):
     opening: SessionRecord | None = None
     """Its first record, with the directory of the last move; None: not even that can be read."""
     runs: tuple[RunHistory, ...] = ()
-    problem: str | None = None
-    """Why it ends before its last record: a line that no run writes there."""
 
     @property
     def own_runs(self) -> tuple[RunHistory, ...]:
@@ -191,63 +198,35 @@ class SessionHistory(Struct, frozen=True):
 
 
 def history_of(records: Sequence[Record]) -> SessionHistory:
-    """As far as the records make sense together."""
     opening: SessionRecord | None = None
-    runs: list[_Written] = []
-    pending: OpenAnswer | None = None
-    problem: str | None = None
+    runs: list[tuple[int, RunRecord, list[tuple[int, Record]]]] = []
     for line, record in counted(records):
-        try:
-            pending = open_answer(pending, record)
-        except NonsenseError as error:
-            problem = f"line {line} makes no sense: {error}"
-            break
         match record:
             case SessionRecord():
                 opening = record
             case MovedRecord() if opening is not None:
                 opening = replace(opening, cwd=record.cwd, cwd_bytes=record.cwd_bytes)
             case RunRecord():
-                runs.append(_Written(record, line))
+                runs.append((line, record, []))
             case _ if runs:
-                runs[-1].take(line, record, pending)
-    told = _told([run.finished(number, opening) for number, run in enumerate(runs, start=1)])
-    return SessionHistory(opening, tuple(told), problem)
-
-
-class _Written:
-    """A run, as far as its records have come."""
-
-    def __init__(self, opening: RunRecord, line: int) -> None:
-        self._opening = opening
-        self._line = line
-        self._lines: list[tuple[int, Record]] = []
-        self._pending: OpenAnswer | None = None
-
-    def take(self, line: int, record: Record, pending: OpenAnswer | None) -> None:
-        """`pending`: the session's open answer now, which may be of the run before."""
-        self._lines.append((line, record))
-        if self._pending is not None or isinstance(record, AssistantRecord):
-            self._pending = pending
-
-    def finished(self, number: int, opening: SessionRecord | None) -> RunHistory:
-        is_open = self._pending is not None and not self._pending.is_over
-        return RunHistory(
-            number,
-            self._opening,
-            tuple(self._lines),
-            is_copied=opening is not None and self._is_copied(opening),
-            pending=self._pending if is_open else None,
+                runs[-1][-1].append((line, record))
+    histories = [
+        RunHistory(
+            number, run, tuple(lines), is_copied=opening is not None and _is_copied(opening, run, line)
         )
+        for number, (line, run, lines) in enumerate(runs, start=1)
+    ]
+    return SessionHistory(opening, tuple(_told(histories)))
 
-    def _is_copied(self, opening: SessionRecord) -> bool:
-        """By the number that the fork's first record tells.
 
-        Older forks tell none. Each was made before its own first run; times of one clock in one form compare as texts.
-        """
-        if opening.copied is not None:
-            return self._line - 1 <= opening.copied
-        return opening.forked_from is not None and self._opening.started_at < opening.created_at
+def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
+    """By the number that the fork's first record tells.
+
+    Older forks tell none. Each was made before its own first run; times of one clock in one form compare as texts.
+    """
+    if opening.copied is not None:
+        return line - 1 <= opening.copied
+    return opening.forked_from is not None and run.started_at < opening.created_at
 
 
 def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:

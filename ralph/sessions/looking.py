@@ -82,7 +82,7 @@ def _read(path: Path) -> tuple[int, SessionLook]:
     except NewerFormatError as error:
         return len(data), SessionLook(path, written_at_s, history_names.NEWER_FORMAT, problem=str(error))
     history = history_of(records)
-    problem = history.problem or (str(damage) if damage is not None else None)
+    problem = str(damage) if damage is not None else None
     if problem is not None:
         outcome = history_names.DAMAGED
     elif not records:

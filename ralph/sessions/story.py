@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.conversation.decoding import SessionError
+from ralph.conversation.open_answer import NonsenseError, open_answer
 from ralph.conversation.records import AssistantRecord, EventRecord, ResultRecord, UserRecord
 from ralph.sessions.history import calls_of, said_by_user
 from ralph.values.tool_calls import ToolCall, ToolResult
@@ -18,6 +20,7 @@ from ralph.values.tool_calls import ToolCall, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ralph.conversation.open_answer import OpenAnswer
     from ralph.conversation.records import Record
     from ralph.sessions.history import RunHistory, SessionHistory
     from ralph.values.tool_calls import Block
@@ -56,12 +59,20 @@ Happening = Prompted | Said | OtherBlock | Called | Happened
 
 
 def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happening]]]:
-    """Run by run. A call stands where its result came, or at the end of a run that has none for it."""
+    """Run by run. A call stands where its result came, or at the end of a run that has none for it.
+
+    Raises SessionError for the first record that no run writes where it stands.
+    """
     calls: dict[str, ToolCall] = {}
+    pending: OpenAnswer | None = None
     for run in history.runs:
         happenings: list[Happening] = []
         has_answer = False
-        for record in run.records:
+        for line, record in run.lines:
+            try:
+                pending = open_answer(pending, record)
+            except NonsenseError as error:
+                raise SessionError(f"line {line} makes no sense: {error}") from error
             happenings += _happenings(record, calls, is_automatic=has_answer)
             has_answer = has_answer or isinstance(record, AssistantRecord)
         happenings += [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ralph.conversation.decoding import SessionError
 from ralph.conversation.messages import user_message
 from ralph.conversation.records import UserRecord, forked_record, user_record
 from ralph.sessions.history import NOT_DELIVERED, SessionHistory, history_of, messages_of
@@ -87,10 +88,12 @@ def test_a_session_that_has_only_begun_is_empty_and_no_error() -> None:
     assert messages_of(Told().records) == []
 
 
-def test_a_record_that_no_run_writes_there_ends_the_history_with_its_line() -> None:
-    history = told(completed().result("c9", "of no call").prompt("more"))
-    assert history.problem == "line 18 makes no sense: the result of no call"
-    assert (history.end, len(history.runs), history.runs[0].lines[-1][0]) == ("completed", 1, 17)
+def test_a_record_that_no_run_writes_where_it_stands_ends_the_story_with_its_line() -> None:
+    journal = completed().result("c9", "of no call").prompt("more")
+    assert told(journal).end == "completed"
+    with pytest.raises(SessionError, match="line 18 makes no sense: the result of no call"):
+        happenings(journal)
+    assert told(killed().result("c9", "of no call")).turns == 0
 
 
 def test_the_story_has_each_call_where_its_result_came() -> None:
