@@ -82,7 +82,7 @@ class Ended(enum.Enum):
     NEVER_STARTED = enum.auto()
 
 
-class Ending(Struct, frozen=True):
+class CommandEnding(Struct, frozen=True):
     how: Ended
     status: int = 0
     """The exit code, 128 + n for a signal; means something only when it ended by itself."""
@@ -120,7 +120,7 @@ class RunningCommand:
         self._interrupted: Interrupted | None = None
         self._stop_reading = Event()
 
-    def run(self, limit_s: float, waiting_for: str) -> Ending:
+    def run(self, limit_s: float, waiting_for: str) -> CommandEnding:
         """Returns, or raises `Interrupted`, once the command and all it started are gone. Raises NotFollowedError."""
         try:
             self._start_threads()
@@ -134,7 +134,7 @@ class RunningCommand:
             raise self._interrupted
         if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
             how = Ended.NEVER_STARTED if self._status == NEVER_STARTED else Ended.WITHOUT_SUPERVISOR
-        return Ending(how, self._status or 0, is_all_gone)
+        return CommandEnding(how, self._status or 0, is_all_gone)
 
     def _start_threads(self) -> None:
         reading = (self._process.output_descriptor, self._capture, self._mailbox, self._stop_reading)
