@@ -87,14 +87,14 @@ class ProcessLimit:
         os.close(self._lock)
 
 
-class Place(NamedTuple):
+class ControlGroup(NamedTuple):
     """The group that this process is in, where processes can be counted."""
 
     directory: Path
     is_first_version: bool
 
 
-def place_of(groups: str, mounts: str) -> Place | None:
+def place_of(groups: str, mounts: str) -> ControlGroup | None:
     """From `/proc/self/cgroup` and `/proc/self/mountinfo`. None: there is none, or it cannot be seen from here."""
     own = [line.split(":", 2) for line in groups.splitlines()]
     first = [path for _, controllers, path in own if "pids" in controllers.split(",")]
@@ -108,7 +108,7 @@ def place_of(groups: str, mounts: str) -> Place | None:
         for path in paths:
             below = _below(path, root)
             if below is not None:
-                return Place(Path(mountpoint, below), is_first)
+                return ControlGroup(Path(mountpoint, below), is_first)
     return None
 
 
