@@ -160,20 +160,20 @@ def kill_below(root: int, spared: Iterable[int] = ()) -> None:
     while _stop_below(root, spared, until_s) and time.monotonic() < until_s:
         pass
     # In time or not: what is stopped would never end.
-    send_signal(_Look(root, spared).all_below(), signal.SIGKILL)
+    send_signal(_Tree(root, spared).all_below(), signal.SIGKILL)
 
 
 def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
     """True when anything moved."""
-    look = _Look(root, spared)
+    tree = _Tree(root, spared)
     has_moved = False
-    while look.stops_what_moves() and time.monotonic() < until_s:
+    while tree.stops_what_moves() and time.monotonic() < until_s:
         has_moved = True
         time.sleep(_LOOK_AGAIN_AFTER_S)
     return has_moved
 
 
-class _Look:
+class _Tree:
     """The processes of the machine, of which those below the root are stopped, the youngest first.
 
     To walk the tree from above takes a lock of the kernel's for each child, for which a storm of forks keeps it
