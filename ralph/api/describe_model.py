@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.api.exchange import End, Exchange, Failed, Head
+from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead
 from ralph.conversation.model_description import ModelDescription, description_of
 from ralph.values.ports import TIMED_OUT
 from ralph.values.strict_json import strict_json
@@ -43,9 +43,9 @@ def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_f
         item = exchange.next_item(until_s, waiting_for)
         if item is TIMED_OUT or isinstance(item, Failed):
             return None
-        if isinstance(item, End):
+        if isinstance(item, BodyEnd):
             return bytes(body) if is_success else None
-        if isinstance(item, Head):
+        if isinstance(item, ResponseHead):
             is_success = 200 <= item.status < 300
         if isinstance(item, bytes):
             body += item

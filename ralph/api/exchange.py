@@ -43,7 +43,7 @@ class Connected(Struct, frozen=True):
     """The connection stands, or an old one is reused; the request is about to be sent."""
 
 
-class Head(Struct, frozen=True):
+class ResponseHead(Struct, frozen=True):
     status: int
     headers: httpx.Headers
 
@@ -52,11 +52,11 @@ class Failed(Struct, frozen=True):
     error: Exception
 
 
-class End(Struct, frozen=True):
+class BodyEnd(Struct, frozen=True):
     """The body was read to its end."""
 
 
-Item = Connected | Head | bytes | Failed | End
+Item = Connected | ResponseHead | bytes | Failed | BodyEnd
 
 
 class Wire:
@@ -80,7 +80,7 @@ class Wire:
 
 
 class Exchange:
-    """Starts at once. `next_item` gives Connected, Head, body chunks (decoded) and End, or Failed at any point.
+    """Starts at once. `next_item` gives Connected, ResponseHead, body chunks (decoded) and BodyEnd, or Failed at any point.
 
     Raises ShortageError where the machine has no thread left.
     """
@@ -129,7 +129,7 @@ class Exchange:
         try:
             response = self._wire.http.send(self._request, stream=True)
             try:
-                self._mailbox.put(Head(response.status_code, response.headers))
+                self._mailbox.put(ResponseHead(response.status_code, response.headers))
                 self._read_body(response)
             finally:
                 response.close()
@@ -151,7 +151,7 @@ class Exchange:
         if _holds_more_than_its_answer(response) and self._wire.open_socket is not None:
             _shut_down(self._wire.open_socket)
         self._has_ended.set()
-        self._mailbox.put(End())
+        self._mailbox.put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
         """The trace hook of httpcore, called in the thread: the only way to the socket before there is an answer."""

@@ -10,7 +10,7 @@ import httpx
 from msgspec import Struct
 
 
-class Route(Struct, frozen=True):
+class EndpointRoute(Struct, frozen=True):
     """The way to an endpoint."""
 
     url: httpx.URL
@@ -18,7 +18,7 @@ class Route(Struct, frozen=True):
     tls: ssl.SSLContext
 
 
-def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> Route:
+def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> EndpointRoute:
     """A loopback address never goes through a proxy. `ca_file` replaces the built-in certificates.
 
     Raises OSError (`ssl.SSLError` included) for a CA file that cannot be used, and ValueError for a base URL or a
@@ -29,7 +29,7 @@ def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> Route:
     except httpx.InvalidURL as error:
         raise ValueError(f"{base_url} is no usable URL: {error}") from error
     proxy = None if is_loopback else _proxy_for(url)
-    return Route(url, _checked_proxy(proxy) if proxy else None, _tls_context(url, proxy, ca_file))
+    return EndpointRoute(url, _checked_proxy(proxy) if proxy else None, _tls_context(url, proxy, ca_file))
 
 
 def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) -> httpx.Client:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
 from ralph.api.error_answers import http_error, not_a_stream, request_id_of
 from ralph.api.error_body import stream_error
-from ralph.api.exchange import Connected, End, Exchange, Failed, Head
+from ralph.api.exchange import BodyEnd, Connected, Exchange, Failed, ResponseHead
 from ralph.api.network_causes import error_before_answer, error_inside_answer
 from ralph.api.stream import StreamAssembler, answer_from_message
 from ralph.api.stream_bytes import StreamBytes
@@ -80,7 +80,7 @@ class Reception:
             return self._stream_answer(request_id)
         return self._answer_of_other_type(content_type, request_id)
 
-    def _http_error(self, head: Head) -> HttpError:
+    def _http_error(self, head: ResponseHead) -> HttpError:
         """The status is known: whoever is stopped while the body comes still hears of it."""
         try:
             body = self._error_body()
@@ -88,7 +88,7 @@ class Reception:
             raise stop from http_error(head.status, head.headers, b"", self._clock.utc_now(), self._redact)
         return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
 
-    def _head(self) -> Head:
+    def _head(self) -> ResponseHead:
         """Wait for the status line. What fails up to there is `Api`: there was no answer at all."""
         while True:
             deadline = self._clocks.next_deadline()
@@ -104,7 +104,7 @@ class Reception:
                 has_answered = self._host in self._answered
                 error = error_before_answer(item.error, self._host, self._redact, has_answered=has_answered)
                 raise error from item.error
-            if isinstance(item, Head):
+            if isinstance(item, ResponseHead):
                 self._answered.add(self._host)
                 return item
             if isinstance(item, Connected):
@@ -161,7 +161,7 @@ class Reception:
             raise StreamTransient(f"the answer stalled: {deadline.clock} for {deadline.after_s:g}s")
         if isinstance(item, Failed):
             raise error_inside_answer(item.error, self._redact) from item.error
-        if isinstance(item, End):
+        if isinstance(item, BodyEnd):
             return None
         self._clocks.got_bytes(self._clock.now_s())
         chunk: bytes = item

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.values.error_text import ToolError, os_error_text
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolOutput
@@ -40,7 +40,9 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     )
 
 
-def _ran(command: str, room: ToolRoom, limit_s: float, waiting_for: str) -> tuple[Ending, OutputCapture]:
+def _ran(
+    command: str, room: ToolRoom, limit_s: float, waiting_for: str
+) -> tuple[CommandEnding, OutputCapture]:
     settings = room.settings
     capture = OutputCapture(
         max_bytes=settings.max_output_bytes,
@@ -80,7 +82,7 @@ def _started(command: str, room: ToolRoom) -> ForkedCommand:
         raise ToolError(f"the command could not be started: {os_error_text(error)}") from None
 
 
-def _notes(ending: Ending, limit_s: float, settings: ToolSettings) -> list[str]:
+def _notes(ending: CommandEnding, limit_s: float, settings: ToolSettings) -> list[str]:
     match ending.how:
         case Ended.BY_ITSELF:
             return [f"Exit code {ending.status}"] if ending.status else []

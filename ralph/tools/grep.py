@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.machine.ripgrep import Record, Ripgrep
-    from ralph.tools.search.file_search import Place
+    from ralph.tools.search.file_search import SearchPlace
     from ralph.tools.tool_room import Arguments, ToolRoom
 
 
@@ -81,7 +81,7 @@ def _query(arguments: Arguments) -> LineQuery:
 
 
 def _entries(
-    search: Ripgrep, query: LineQuery, place: Place, room: ToolRoom, *, has_numbers: bool
+    search: Ripgrep, query: LineQuery, place: SearchPlace, room: ToolRoom, *, has_numbers: bool
 ) -> Iterator[str]:
     """The findings as they are shown, filtered by the glob."""
     glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None

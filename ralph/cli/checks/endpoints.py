@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from ralph.api.http_client import Route
+    from ralph.api.http_client import EndpointRoute
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -175,7 +175,7 @@ class _Look:
         raise failure
 
 
-def _first_hop(route: Route) -> Hop:
+def _first_hop(route: EndpointRoute) -> Hop:
     if route.proxy is None:
         return _hop(route.url, route.tls if route.url.scheme == "https" else None, is_proxy=False)
     url = route.proxy.url

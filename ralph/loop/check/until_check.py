@@ -14,7 +14,7 @@ from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.own_programs import own_program
 from ralph.machine.processes import SupervisedCommand, environment_for_commands
 from ralph.machine.repository import repository_top
-from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class UntilCheck:
             return f"the directory {self._directory} is gone"
         return error.strerror or type(error).__name__
 
-    def _followed(self, log: CheckLog, limit_s: float) -> Ending:
+    def _followed(self, log: CheckLog, limit_s: float) -> CommandEnding:
         work = repository_top(self._directory) or self._directory
         shell = own_program("bash", self._environment.get("PATH", os.defpath), work) or "/bin/sh"
         process = SupervisedCommand(
@@ -95,7 +95,7 @@ class UntilCheck:
         return running.run(limit_s, "the check")
 
 
-def _problem(ending: Ending, limit_s: float) -> str | None:
+def _problem(ending: CommandEnding, limit_s: float) -> str | None:
     match ending.how:
         case Ended.TIMED_OUT:
             return f"timed out after {limit_s:g} s"

@@ -17,7 +17,7 @@ from ralph.loop.ports import CheckoutError
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import SupervisedCommand, environment_for_commands
-from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.terminal_text import readable_text
 from ralph.values.redaction import MARK, Redactor
 from ralph.values.shortage import ShortageError, shortage_of
@@ -243,7 +243,7 @@ def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
+def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> None:
     if not ending.is_all_gone:
         raise CheckoutError(f"git {command} started something that cannot be stopped")
     match ending.how:

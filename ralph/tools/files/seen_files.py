@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 20
 Signature = tuple[int, int, int, int]
 
 
-class _Seen(Struct, frozen=True):
+class _SeenFile(Struct, frozen=True):
     signature: Signature | None
     """None: an earlier run saw it, and it is the digest that counts."""
     digest: str | None
@@ -36,7 +36,7 @@ class _Seen(Struct, frozen=True):
         return self.digest or ":".join(map(str, self.signature or ()))
 
     @classmethod
-    def of_text(cls, text: str) -> _Seen:
+    def of_text(cls, text: str) -> _SeenFile:
         """Raises ValueError for what `as_text` does not make."""
         if ":" not in text:
             return cls(None, text)
@@ -49,7 +49,7 @@ class _Seen(Struct, frozen=True):
         return self.signature == signature_of(now)
 
 
-_CHANGED = _Seen(None, None)
+_CHANGED = _SeenFile(None, None)
 """It has to be read again."""
 
 
@@ -60,14 +60,14 @@ class SeenFiles:
     """
 
     def __init__(self) -> None:
-        self._files: OrderedDict[str, _Seen] = OrderedDict()
+        self._files: OrderedDict[str, _SeenFile] = OrderedDict()
         self._lock = Lock()
 
     def restore(self, seen: Mapping[str, str]) -> None:
         """What the results of earlier runs of this session say."""
         for path, text in seen.items():
             try:
-                self._keep(path, _Seen.of_text(text))
+                self._keep(path, _SeenFile.of_text(text))
             except ValueError:  # another version's; the file has to be read again
                 self._keep(path, _CHANGED)
 
@@ -77,12 +77,12 @@ class SeenFiles:
         with self._lock:
             known = self._files.get(str(path))
         if known is None or known.signature != signature or known.digest is None:
-            known = _Seen(signature, _digest(descriptor, before))
+            known = _SeenFile(signature, _digest(descriptor, before))
         return self._keep(str(path), known)
 
     def was_written(self, path: Path, after: os.stat_result | None, digest: str) -> dict[str, str]:
         """`after`: None where only the content is known."""
-        return self._keep(str(path), _Seen(None if after is None else signature_of(after), digest))
+        return self._keep(str(path), _SeenFile(None if after is None else signature_of(after), digest))
 
     def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
         """`digest`: of the content now, where it is known. Raises ToolError for what is not as it was seen."""
@@ -92,7 +92,7 @@ class SeenFiles:
             self._keep(str(path), _CHANGED)
             raise ToolError(f"{shown} changed on disk since it was read; read it again. Nothing was written")
 
-    def _keep(self, path: str, seen: _Seen) -> dict[str, str]:
+    def _keep(self, path: str, seen: _SeenFile) -> dict[str, str]:
         with self._lock:
             self._files[path] = seen
             self._files.move_to_end(path)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
 
 
-class Place(Struct, frozen=True):
+class SearchPlace(Struct, frozen=True):
     """Where to search: a directory, or one file in it."""
 
     directory: Path
@@ -58,7 +58,7 @@ class LineQuery(Struct, frozen=True):
     glob: str | None = None
 
 
-def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
+def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
     """Raises ToolError for what cannot be searched, or must not be."""
     judged = room.guard.refuse_read(path, shown)
     try:
@@ -69,7 +69,7 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
         if not os.access(path, os.R_OK | os.X_OK):
             raise ToolError(f"{shown}: Permission denied")
         real = _opened_directory(path, shown, judged, room)
-        return Place(path, real, room.guard.hidden_beneath(real))
+        return SearchPlace(path, real, room.guard.hidden_beneath(real))
     if not stat.S_ISREG(mode):
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
     descriptor, real = open_regular(path, shown, room)
@@ -80,7 +80,7 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
     if marked_encoding(start) is None and is_binary(start):
         raise ToolError(f"{shown} is a binary file")
     directory, name = os.path.split(real)
-    return Place(path.parent, directory, HiddenPlaces(room.guard, directory, ()), name, path.name)
+    return SearchPlace(path.parent, directory, HiddenPlaces(room.guard, directory, ()), name, path.name)
 
 
 def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
@@ -95,12 +95,12 @@ def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> st
         os.close(descriptor)
 
 
-def list_files(place: Place, room: ToolRoom) -> Ripgrep:
+def list_files(place: SearchPlace, room: ToolRoom) -> Ripgrep:
     """Records are paths that begin with `./`, separated by NUL. Raises ToolError, and ShortageError."""
     return _started([*_options(place), "--files", "--null", "--", place.target], place, room)
 
 
-def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> Ripgrep:
+def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgrep:
     """Records as ripgrep's `--null` makes them: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH NUL`.
 
     The glob is a hint only, to search less: what comes may still have to be filtered by it. Raises ToolError, and
@@ -130,7 +130,7 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> Ripgrep:
     return _started(command, place, room)
 
 
-def _started(arguments: list[str], place: Place, room: ToolRoom) -> Ripgrep:
+def _started(arguments: list[str], place: SearchPlace, room: ToolRoom) -> Ripgrep:
     deadline_s = room.clock.now_s() + room.settings.search_timeout_s
     try:
         return Ripgrep(
@@ -145,7 +145,7 @@ def _started(arguments: list[str], place: Place, room: ToolRoom) -> Ripgrep:
         ) from None
 
 
-def _options(place: Place) -> list[str]:
+def _options(place: SearchPlace) -> list[str]:
     return [
         *FILES_AS_GIT_SEES_THEM,
         *(() if repository_top(Path(place.real)) else OUTSIDE_OF_REPOSITORIES),
