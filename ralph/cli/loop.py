@@ -143,7 +143,7 @@ def loop(
     The options of `ralph run` go to each iteration. `ralph loop init` writes prompts to begin with.
     """
     from ralph.loop.command import loop_command  # noqa: PLC0415 - the same
-    from ralph.loop.options import LoopOptions, PromptWish  # noqa: PLC0415 - the same
+    from ralph.loop.options import LoopOptions, RequestedPrompt  # noqa: PLC0415 - the same
     from ralph.loop.values import LoopPlan  # noqa: PLC0415 - not needed for --help
 
     to_run = for_run(context)
@@ -161,7 +161,7 @@ def loop(
             _CONTINUE_TAKES, context, to_run, "--continue takes all but limits from the loop's record"
         )
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
-        return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
+        return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits))
     _refuse_what_is_the_loops(to_run)
     with prompt_not_in_list(context, has_prompt=prompt is not None or prompt_file is not None):
         added_directories = _check_values(setting_flags(context), to_run.values, directory)
@@ -190,7 +190,7 @@ def loop(
         plan_file=plan_file or DEFAULT_PLAN_FILE,
         limits=limits,
     )
-    return loop_command(LoopOptions(plan, prompt_wish=PromptWish(prompt, absolute(prompt_file))))
+    return loop_command(LoopOptions(plan, requested_prompt=RequestedPrompt(prompt, absolute(prompt_file))))
 
 
 def _refuse_all_but(allowed: tuple[str, ...], context: typer.Context, to_run: ForRun, says: str) -> None:

@@ -94,7 +94,7 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
     state, silent_input = with_prompt(context, state)
     state = without_credentials(context, state)
     with locked_checkout(context, state.plan) as (checkout, lock):
-        if context.options.goes_on:
+        if context.options.continues:
             state, record = resumed(context, state.plan, checkout)
         else:
             record = new_record(context, state.plan, checkout)

@@ -138,7 +138,7 @@ def opening_state(
 ) -> LoopState:
     """A new state, or with `--continue` that of the newest record. Raises CannotBeginError, RecordError."""
     now = clock.utc_now().isoformat()
-    if not options.goes_on:
+    if not options.continues:
         plan = _with_own_paths(options.plan, environment)
         return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
     directory, record = options.plan.directory, store.newest()

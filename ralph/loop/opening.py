@@ -46,7 +46,7 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
 
     A pipe may take for ever: the loop's time limit counts from here on. Raises CannotBeginError, and `Interrupted`.
     """
-    named, max_time_s = context.options.prompt_wish, state.plan.limits.max_time_s
+    named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
         return state, None
     waiter, clock = context.waiter, context.clock
