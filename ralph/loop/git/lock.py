@@ -69,7 +69,9 @@ class CheckoutLock:
             raise
 
     def close(self) -> None:
-        """The file stays: without a holder it is no obstacle, and removing it would let two loops in."""
+        """Releases the lock. The file stays: without a holder it is no obstacle, and removing it would let two loops
+        in.
+        """
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -106,7 +108,7 @@ def holder_of(directory: Path, place: Path) -> int | None:
 
 
 def _git_directory(top: Path) -> Path:
-    """A linked working tree has a file that names its own (gitrepository-layout(5))."""
+    """The git directory of a working tree. A linked one has a file that names it (gitrepository-layout(5))."""
     place = top / ".git"
     try:
         named = os.fsdecode(read_regular_file(place, _MOST_BYTES))
@@ -140,7 +142,7 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
 
 
 def _holder(descriptor: int) -> Holder | None:
-    """None: it has not said yet who it is."""
+    """The holder, as the file names it; None: it has not written its name yet."""
     try:
         return convert(json.loads(os.pread(descriptor, _MOST_BYTES, 0)), Holder)
     except (OSError, ValueError, RecursionError):

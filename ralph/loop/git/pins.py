@@ -71,13 +71,13 @@ class Pins(Struct, frozen=True):
 
 
 class RemoteSettings(Struct, frozen=True):
-    """All that a call that speaks with a remote is told."""
+    """The only settings that a call to a remote gets."""
 
     entries: tuple[PinnedSetting, ...]
 
     @property
     def values(self) -> dict[str, str]:
-        """The last value of each."""
+        """The value of each setting: of several, the last one."""
         return {entry.name: entry.value for entry in self.entries}
 
     @property

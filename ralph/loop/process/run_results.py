@@ -58,7 +58,7 @@ def outcome_of(exit_code: int) -> Outcome | None:
 
 
 def result_written(path: Path, exit_code: int) -> IterationResult:
-    """Raises NoResultError, and a ShortageError where it cannot be read just now."""
+    """The result in this file. Raises NoResultError, and ShortageError where it cannot be read just now."""
     written = _read_result(path)
     if written.exit_code != exit_code:
         raise NoResultError(f"its result speaks of exit code {written.exit_code}: not believed")
