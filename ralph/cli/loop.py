@@ -183,7 +183,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     The options of `ralph run` go to each iteration. `ralph loop init` writes prompts to begin with.
     """
     from ralph.loop.command import loop_command  # noqa: PLC0415 - not needed for --help
-    from ralph.loop.options import LoopOptions, PromptWish  # noqa: PLC0415 - the same
+    from ralph.loop.options import LoopOptions, RequestedPrompt  # noqa: PLC0415 - the same
     from ralph.loop.values import LoopPlan  # noqa: PLC0415 - the same
 
     if line.status:
@@ -198,9 +198,11 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     if line.continue_:
         _refuse_all_but(_CONTINUE_TAKES, typed, "--continue takes all but limits from the loop's record")
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
-        return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
+        return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits))
     plan = _plan(line, to_run, typed, LoopPlan(str(work_directory), str(launch_directory), limits=limits))
-    return loop_command(LoopOptions(plan, prompt_wish=PromptWish(line.prompt, absolute(line.prompt_file))))
+    return loop_command(
+        LoopOptions(plan, requested_prompt=RequestedPrompt(line.prompt, absolute(line.prompt_file)))
+    )
 
 
 def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":

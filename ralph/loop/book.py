@@ -28,7 +28,7 @@ class LoopBook:
 
     @property
     def current(self) -> CurrentIteration:
-        """Asked within an iteration only."""
+        """The iteration under way; to be asked within an iteration only."""
         assert self.state.current is not None  # noqa: S101 - as said
         return self.state.current
 
@@ -43,17 +43,17 @@ class LoopBook:
         self.save(current=replace(self.current, **changes))
 
     def note(self, text: str) -> None:
-        """People are told now, and once more in the end."""
+        """Tells people now, and keeps the text to be repeated at the end."""
         self._events.emit(Notice(text, is_vital=True))
         self.state = replace(self.state, notes=(*self.state.notes, text))
 
     def count_unrecorded(self, worked_until: datetime) -> None:
-        """An earlier process was killed some time after its last record: until then its time counts too."""
+        """Counts the time that an earlier process worked after its last record, until it was killed."""
         unrecorded_s = (worked_until - datetime.fromisoformat(self.taken_over_at)).total_seconds()
         self._before_s += max(unrecorded_s, 0.0)
 
     def elapsed_s(self) -> float:
-        """Over all processes of this loop."""
+        """Seconds that all processes of this loop have taken."""
         return self._before_s + self._clock.now_s() - self._started_s
 
     def now(self) -> str:

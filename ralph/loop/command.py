@@ -1,6 +1,6 @@
-"""`ralph loop` from its options to its exit code: it is opened, it iterates, it ends with one line.
+"""Runs `ralph loop` from its options to its exit code.
 
-What a loop does is `iterate.py`'s; what it works with is made in `context.py` and `opening.py`.
+`iterate.py` does the iterations; `context.py` and `opening.py` make what it works with.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def loop_command(options: LoopOptions) -> int:
 
 
 def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
-    """`loop_command` in this environment."""
+    """Runs a loop in this environment; returns the exit code. Raises UsageError, and nothing else."""
     clock = SystemClock()
     inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
     restore_signals = catch_stop_signals(inbox)
@@ -89,11 +89,11 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
 
 
 def _work(context: LoopContext, state: LoopState) -> LoopEnded:
-    """The loop, to its end. What is left to say before the last event has been said."""
+    """Opens the loop and runs it. Everything but its last event has been emitted on return."""
     state, silent_input = with_prompt(context, state)
     state = without_credentials(context, state)
     with locked_checkout(context, state.plan) as (checkout, lock):
-        if context.options.goes_on:
+        if context.options.continues:
             state, record = resumed(context, state.plan, checkout)
         else:
             record = new_record(context, state.plan, checkout)

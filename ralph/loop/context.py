@@ -1,6 +1,6 @@
-"""What one invocation of `ralph loop` works with, made once and complete: settings, secrets, sinks of its events.
+"""Everything that one invocation of `ralph loop` works with, made once: settings, secrets, event sinks.
 
-It starts nothing and spends nothing. Whatever cannot be had ends the invocation with one line.
+It starts nothing and spends nothing. What cannot be had ends the invocation with one line.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LoopContext(Struct, frozen=True):
         self.events.emit(Notice(text))
 
     def warn(self, text: str) -> None:
-        """`--quiet` does not hide it."""
+        """Tells people what `--quiet` does not hide."""
         self.events.emit(Notice(text, is_vital=True))
 
 
@@ -99,9 +99,9 @@ def event_stream(
 def open_context(
     options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
 ) -> tuple[LoopContext, LoopState]:
-    """The context, and the state that the loop begins with or resumes, for now without its prompt.
+    """The context, and the state to begin or resume with, still without a prompt from the command line.
 
-    `early` is told what happens before all credentials are known. Raises CannotBeginError, RecordError.
+    `early` gets what happens before all credentials are known. Raises CannotBeginError, RecordError.
     """
     protect_this_process()
     directory = Path(options.plan.directory)
@@ -146,7 +146,7 @@ def opening_state(
 ) -> LoopState:
     """A new state, or with `--continue` that of the newest record. Raises CannotBeginError, RecordError."""
     now = clock.utc_now().isoformat()
-    if not options.goes_on:
+    if not options.continues:
         plan = _with_own_paths(options.plan, environment)
         return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
     directory, record = options.plan.directory, store.newest()
@@ -182,7 +182,7 @@ def _opened_store(environment: Mapping[str, str], directory: Path) -> LoopStore:
 def _settings_files(
     plan: LoopPlan, environment: Mapping[str, str], events: Events
 ) -> tuple[SettingsFile, ...]:
-    """They are read here, and not again: what an iteration could write to counts as it was when the loop began."""
+    """The settings files, read once: what an iteration changes in them does not count."""
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
     try:
@@ -203,9 +203,7 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """The settings that count for the loop itself. The first iteration says whether there is a key: its flags may
-    tell.
-    """
+    """The loop's own settings. The first iteration checks whether there is a key: its flags may name one."""
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env}
     try:
@@ -219,7 +217,7 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
 
 
 def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
-    """Where ralph itself, or who started it, writes: where that is inside the checkout it is nobody's work."""
+    """The plan with all places that ralph, or whoever started it, writes to: what changes there is nobody's work."""
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     stores = [SessionStore.to_read(environment, place) for place in (None, named)]

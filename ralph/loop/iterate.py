@@ -99,7 +99,7 @@ class OuterLoop:
         return end
 
     def _refused_input(self) -> LoopEnd | None:
-        """Looked at last: the check may have taken long."""
+        """The end where data came on standard input too late. Looked at last, as the check may have taken long."""
         reason = self._world.late_input()
         return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
 

@@ -41,7 +41,9 @@ class Iteration:
         """The share that its last process could use."""
 
     def begin(self) -> None:
-        """Recorded before its process starts. Raises CheckoutError, OSError and `Interrupted`."""
+        """Begins an iteration, which is recorded before its process starts. Raises CheckoutError, OSError and
+        `Interrupted`.
+        """
         self.before = self._world.checkout.snapshot()
         self._prompt = self._composed_prompt()
         self._book.save(
@@ -55,7 +57,7 @@ class Iteration:
         )
 
     def resume(self) -> None:
-        """The one that an earlier process of this loop has begun. Raises OSError and `Interrupted`."""
+        """Resumes the iteration that an earlier process of this loop began. Raises OSError and `Interrupted`."""
         current = self._book.current
         self.before = snapshot_before(current)
         seen = self._world.iterations.seen(current.session_id)
@@ -123,7 +125,7 @@ class Iteration:
         return outage_wait(number, current.slept_s, requested_s, schedule, left_s, away=away), number
 
     def _resume_after(self, wait: Wait) -> None:
-        """Its session is resumed; where there is none yet it begins afresh."""
+        """Resumes its session after a wait; where there is none yet, it begins afresh."""
         current = self._book.current
         is_begun = self._world.iterations.seen(current.session_id) is not None
         fresh = replace(current, slept_s=current.slept_s + wait.seconds)
@@ -143,7 +145,7 @@ class Iteration:
         return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost)
 
     def _composed_prompt(self) -> str:
-        """Raises OSError."""
+        """The prompt with the facts that a fresh context needs. Raises OSError."""
         if self._book.state.plan.until is None:
             self._world.stop_file.make_room()
         return iteration_prompt(self._book.state, self._world.read_prompt())
@@ -170,7 +172,9 @@ class Iteration:
 
 
 def _with_another_session(current: CurrentIteration) -> CurrentIteration:
-    """A journal without a message may have the old one's id. What that one took still counts."""
+    """The iteration with a new session: a journal without a message may hold the old id. What the old session cost
+    still counts.
+    """
     return replace(
         current,
         session_id=str(uuid.uuid4()),

@@ -23,7 +23,7 @@ from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP
 from ralph.cli.loop import part_for_run
 from ralph.cli.run import COMMAND as RUN
-from ralph.loop.options import LoopOptions, PromptWish
+from ralph.loop.options import LoopOptions, RequestedPrompt
 from ralph.loop.values import LoopLimits, LoopPlan
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def test_a_file_alone_is_a_plan_with_the_defaults(asked, tmp_path) -> None:
     here = str(tmp_path)
     plan = plan_of(asked, "-f", "PROMPT.md")
     assert plan == LoopPlan(here, here)
-    assert asked == [LoopOptions(plan, prompt_wish=PromptWish(None, str(tmp_path / "PROMPT.md")))]
+    assert asked == [LoopOptions(plan, requested_prompt=RequestedPrompt(None, str(tmp_path / "PROMPT.md")))]
 
 
 def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
@@ -90,7 +90,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         plan_file="TODO.md",
         limits=LoopLimits(7, 2.5, 5400.0),
     )
-    assert asked == [LoopOptions(plan, prompt_wish=PromptWish("do it"))]
+    assert asked == [LoopOptions(plan, requested_prompt=RequestedPrompt("do it"))]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
     # The prompt is looked for later, with the settings known.
     assert unset == ["prompt", "prompt_file", "settings_files"]
@@ -207,12 +207,12 @@ def test_continue_takes_limits_and_a_directory(asked, tmp_path) -> None:
     typed = ["-C", "work", "--max-iterations", "9", "--max-budget-usd", "1", "--max-time", "60"]
     assert run_cli(["loop", "-c", *typed]) == 42
     there = LoopPlan(str(tmp_path / "work"), str(tmp_path))
-    assert asked == [LoopOptions(there, goes_on=True, limits_given=LoopLimits(9, 1.0, 60.0))]
+    assert asked == [LoopOptions(there, continues=True, limits_given=LoopLimits(9, 1.0, 60.0))]
 
 
 def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
     assert run_cli(["loop", "--continue"]) == 42
-    assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), goes_on=True)]
+    assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), continues=True)]
 
 
 def test_status_is_one_json_object_where_that_is_asked_for(asked, tmp_path) -> None:

@@ -1,6 +1,6 @@
-"""The `--until` command: one shell command in a session of its own, bounded in time, with nothing left of it after.
+"""Runs the `--until` command: a shell command in a session of its own, with a time limit. Nothing it started is left.
 
-It refuses to read anything into the output: the exit code is the verdict.
+The exit code alone is the verdict: the output is never interpreted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class UntilCheck:
         self._grace_s = grace_s
 
     def run(self, limit_s: float) -> CheckResult:
-        """Raises `Interrupted` once it is gone, and a ShortageError, which is no verdict."""
+        """Raises `Interrupted` once the command is gone, and ShortageError, which is no verdict."""
         started_s = self._clock.now_s()
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         try:

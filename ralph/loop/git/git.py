@@ -63,7 +63,7 @@ _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
 class GitSeams(Struct, frozen=True):
-    """The parts of the process that every call needs."""
+    """What every call of git needs from the process."""
 
     environment: Mapping[str, str]
     """The environment, without credentials."""
@@ -93,7 +93,7 @@ class GitAnswer(Struct, frozen=True):
 
 
 class GitProgram:
-    """Calls of git in one directory, each followed to its end. Who calls says by which settings and environment."""
+    """Runs git in one directory and follows each call to its end. The caller chooses settings and environment."""
 
     def __init__(self, directory: Path, seams: GitSeams) -> None:
         self._directory = directory
@@ -149,9 +149,9 @@ class GitProgram:
 
 
 class Git:
-    """Calls on the checkout whose top, the directory with `.git` in it, is `top`; none that speaks with a remote.
+    """Git on the checkout at `top`, the directory with `.git` in it; never with a remote.
 
-    The settings are those at its making: it is for one operation, between two iterations.
+    Make one for each operation, between two iterations: it reads the settings once.
     """
 
     def __init__(self, top: Path, seams: GitSeams) -> None:
@@ -190,7 +190,7 @@ class Git:
 
 
 class _Output:
-    """A `Capture` that keeps all, up to more than any call of ours should print."""
+    """A `Capture` that keeps everything, up to more than any of our calls should print."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []

@@ -48,7 +48,9 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
 
 
 def _refuse_shortage(path: Path) -> None:
-    """A look takes what it cannot open for unreadable for good. Raises ShortageError, and FileNotFoundError."""
+    """Checks that the journal can be opened: `look_at` takes one that cannot for unreadable. Raises ShortageError,
+    and FileNotFoundError.
+    """
     try:
         path.open("rb").close()
     except FileNotFoundError:
