@@ -102,15 +102,17 @@ class RecordingEvents:
 
 
 class FakeJournal:
-    """Keeps the records, each as it would stand on disk."""
+    """Keeps the records, each as it would stand on disk, and how many of them a power cut would leave."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.synced = 0
 
     def append(self, *entries: Entry, sync: bool = True) -> None:
         for kind, fields in entries:
             [record] = read_lines(line_of(Record(0, kind, fields))).records
             self.records.append(Record(len(self.records), record.kind, record.fields))
+        self.synced = len(self.records) if sync else self.synced
 
     @classmethod
     def of_run(cls, shape: RequestShape) -> FakeJournal:
@@ -177,6 +179,8 @@ class FakeToolbox:
         self.ran: list[list[str]] = []
         self.changes: dict[str, FileChange] = {}
         self.settled: dict[str, ToolOutput] = {}
+        self.outputs: dict[str, ToolOutput] = {}
+        """By the call's id; other calls say what they were told to, or "done"."""
         self._on_run = on_run
 
     def plan(self, call: ToolCall) -> FileChange | None:
@@ -189,7 +193,10 @@ class FakeToolbox:
         self.ran.append([call.id for call in calls])
         if self._on_run is not None:
             self._on_run(calls)
-        return [(ToolOutput(str(call.arguments.get("text", "done"))), 0.1) for call in calls]
+        return [
+            (self.outputs.get(call.id) or ToolOutput(str(call.arguments.get("text", "done"))), 0.1)
+            for call in calls
+        ]
 
 
 def answer(*content: dict[str, Any], stop_reason: str = "", **fields: Any) -> Answer:
