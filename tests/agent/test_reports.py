@@ -48,13 +48,19 @@ def echo(number: int = 1) -> Answer:
 # -- Accepted. ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "exit_code", "outcome", "subtype"),
-    [
-        ("success", 0, Outcome.COMPLETED, "success"),
-        ("failure", 1, Outcome.TASK_FAILED, "error_during_execution"),
-    ],
-)
+STATUS_ENDS = [
+    ("success", 0, Outcome.COMPLETED, "success"),
+    ("failure", 1, Outcome.TASK_FAILED, "error_during_execution"),
+]
+
+
+def test_every_status_has_its_exit_code() -> None:
+    assert [row[0] for row in STATUS_ENDS] == [*STATUSES]
+    for status, exit_code, *_ in STATUS_ENDS:
+        assert Played(answer(report(status=status)), form=PLAIN_FORM).ended.exit_code == exit_code
+
+
+@pytest.mark.parametrize(("status", "exit_code", "outcome", "subtype"), STATUS_ENDS)
 def test_the_status_of_an_accepted_report_is_the_outcome(
     status: str, exit_code: int, outcome: Outcome, subtype: str
 ) -> None:
@@ -76,10 +82,6 @@ def test_a_failure_needs_no_payload_a_success_does() -> None:
     lacking = Played(answer(report()), answer(report(payload=GOOD)), form=PAYLOAD_FORM)
     assert "payload: required" in lacking.results_in(1)[0]["content"]
     assert lacking.ended.exit_code == 0
-
-
-def test_every_status_has_its_exit_code() -> None:
-    assert {"success", "failure"} == set(STATUSES)
 
 
 def test_other_calls_beside_an_accepted_report_run_and_are_answered() -> None:
