@@ -105,14 +105,19 @@ class RecordingEvents:
 
 
 class FakeJournal:
-    """Keeps the records, each as it would be read from the disk. Tests may read any field of any of them."""
+    """Keeps the records, each as it would be read from the disk, and how many of them a power cut would leave.
+
+    Tests may read any field of any record.
+    """
 
     def __init__(self) -> None:
         self.records: list[Any] = []
+        self.synced = 0
 
     def append(self, *records: Record, sync: bool = True) -> None:
         for record in records:
             self.append_as_written(record.kind, as_written(record))
+        self.synced = len(self.records) if sync else self.synced
 
     def append_as_written(self, kind: str, fields: Mapping[str, Any]) -> None:
         """A record as another ralph wrote it."""
@@ -189,6 +194,8 @@ class FakeToolbox:
         self.ran: list[list[str]] = []
         self.changes: dict[str, FileChange] = {}
         self.settled: dict[str, ToolOutput] = {}
+        self.outputs: dict[str, ToolOutput] = {}
+        """By the call's id; other calls say what they were told to, or "done"."""
         self._on_run = on_run
 
     def plan(self, call: ToolCall) -> FileChange | None:
@@ -201,7 +208,10 @@ class FakeToolbox:
         self.ran.append([call.id for call in calls])
         if self._on_run is not None:
             self._on_run(calls)
-        return [(ToolOutput(str(call.arguments.get("text", "done"))), 0.1) for call in calls]
+        return [
+            (self.outputs.get(call.id) or ToolOutput(str(call.arguments.get("text", "done"))), 0.1)
+            for call in calls
+        ]
 
 
 def answer(*content: dict[str, Any], stop_reason: str = "", **fields: Any) -> Answer:

@@ -26,6 +26,7 @@ class World:
         self.named_file = tmp_path / "named" / "my.toml"
         for directory in (self.cwd, self.user_file.parent, self.named_file.parent):
             directory.mkdir(parents=True)
+        self._written: set[Path] = set()
         self.environment = {"HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": KEY}
 
     def load(
@@ -37,9 +38,14 @@ class World:
         named: str | None = None,
         **environment: str,
     ) -> Settings:
+        """What an earlier call wrote counts no more."""
         for path, text in ((self.user_file, user), (self.local_file, local), (self.named_file, named)):
             if text is not None:
                 path.write_text(text)
+                self._written.add(path)
+            elif path in self._written:
+                path.unlink()
+                self._written.remove(path)
         config_file = self.named_file if named is not None else None
         return load_settings(flags or {}, {**self.environment, **environment}, self.cwd, config_file)
 

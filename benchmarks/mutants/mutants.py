@@ -220,9 +220,9 @@ MUTANTS = (
     Mutant(
         "intent-not-synced",
         "an intent with effects is on the disk before its tool runs",
-        "self.journal.append(*entries, sync=has_effects)",
-        "self.journal.append(*entries, sync=False)",
-        (*JOURNAL, "test_loop.py", "test_tool_turn.py"),
+        "self.log.record(*entries, sync=has_effects)",
+        "self.log.record(*entries, sync=False)",
+        (*JOURNAL, "test_loop.py"),
     ),
     Mutant(
         "nothing-synced",
@@ -269,15 +269,15 @@ MUTANTS = (
     Mutant(
         "report-forgotten-by-a-result",
         "an accepted report stands, on resume, though another call's result follows it",
-        'if kind in _GOES_ON and kind != "tool_result":',
-        "if kind in _GOES_ON:",
+        'report = session.report if kind == "tool_result" else None',
+        "report = None",
         (*RESUME, *REPORTS),
     ),
     Mutant(
         "failed-edit-counts-as-change",
         "the list of changed files holds what was changed, no failed edit",
-        "if change is not None and change.is_real and not result.output.is_error:",
-        "if change is not None and change.is_real:",
+        "is_real = change is not None and change.is_real and not result.output.is_error",
+        "is_real = change is not None and change.is_real",
         (*RESUME, *SIZE),
     ),
     Mutant(

@@ -48,13 +48,19 @@ def echo(number: int = 1) -> Answer:
 # -- Accepted. ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "exit_code", "outcome", "subtype"),
-    [
-        ("success", 0, Outcome.COMPLETED, "success"),
-        ("failure", 1, Outcome.TASK_FAILED, "error_during_execution"),
-    ],
-)
+STATUS_ENDS = [
+    ("success", 0, Outcome.COMPLETED, "success"),
+    ("failure", 1, Outcome.TASK_FAILED, "error_during_execution"),
+]
+
+
+def test_every_status_has_its_exit_code() -> None:
+    assert [row[0] for row in STATUS_ENDS] == [*STATUSES]
+    for status, exit_code, *_ in STATUS_ENDS:
+        assert Played(answer(report(status=status)), form=PLAIN_FORM).ended.exit_code == exit_code
+
+
+@pytest.mark.parametrize(("status", "exit_code", "outcome", "subtype"), STATUS_ENDS)
 def test_the_status_of_an_accepted_report_is_the_outcome(
     status: str, exit_code: int, outcome: Outcome, subtype: str
 ) -> None:
@@ -76,10 +82,6 @@ def test_a_failure_needs_no_payload_a_success_does() -> None:
     lacking = Played(answer(report()), answer(report(payload=GOOD)), form=PAYLOAD_FORM)
     assert "payload: required" in lacking.results_in(1)[0]["content"]
     assert lacking.ended.exit_code == 0
-
-
-def test_every_status_has_its_exit_code() -> None:
-    assert {"success", "failure"} == set(STATUSES)
 
 
 def test_other_calls_beside_an_accepted_report_run_and_are_answered() -> None:
@@ -490,6 +492,13 @@ def test_a_report_whose_result_was_written_before_the_end_is_not_forgotten() -> 
     played = resumed(journal)
     assert played.ran == ["e"]
     assert (played.ended.exit_code, played.calls_made) == (0, 0)
+
+
+def test_an_accepted_report_stands_though_the_result_of_another_call_follows_it() -> None:
+    journal = killed_behind(answer(report(summary="All of it."), call("n", "Nowhere")), kinds_cut=3)
+    assert [record.fields["tool_use_id"] for record in journal.records[-2:]] == ["r", "n"]
+    played = resumed(journal)
+    assert (played.ended.exit_code, played.calls_made, played.ended.result) == (0, 0, "All of it.")
 
 
 def test_a_pending_report_does_not_answer_the_prompt_that_comes_after_it() -> None:

@@ -28,6 +28,7 @@ from tests.api.streams import streams
 from tests.conversation.test_messages import ASSISTANT, IDS, USER, conversation, sent
 from tests.fakes import FakeJournal, RecordingEvents, ScriptedClient, answer, call, text
 from tests.request_types import request_problems
+from tests.rows import every_row
 from tests.tools.image_files import png
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def run(tmp_path: Path) -> Callable[..., Sent]:
     return lambda *script, **options: Sent(tmp_path, *script, **options)
 
 
-@pytest.mark.parametrize("model", [*MODELS, "claude-opus-4-5-20251101", "sonnet", "qwen3:30b"])
+@every_row("model", [*MODELS, "claude-opus-4-5-20251101", "sonnet", "qwen3:30b"])
 def test_the_first_request_to_every_model_conforms_at_every_effort(run, model) -> None:
     for effort in EFFORTS:
         (body,) = run(DONE, name=model, effort=effort).bodies
@@ -101,7 +102,7 @@ def test_the_first_request_to_every_model_conforms_at_every_effort(run, model) -
         assert ("thinking" in body) == (facts is not None and facts.needs_adaptive)
 
 
-@pytest.mark.parametrize("max_tokens", [1, 5000, 1_000_000])
+@every_row("max_tokens", [1, 5000, 1_000_000])
 def test_a_wish_for_another_length_conforms(run, max_tokens) -> None:
     assert run(DONE, max_tokens=max_tokens).bodies[0]["max_tokens"] <= max(max_tokens, 128_000)
 
@@ -193,7 +194,7 @@ def follow_up(talk: Conversation) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize(
+@every_row(
     "script",
     [
         [StreamParse("broken")],

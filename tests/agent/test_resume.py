@@ -38,11 +38,15 @@ from tests.fakes import (
     answer,
     as_written,
     call,
+    roster_of,
     text,
 )
+from tests.played import Played
 from tests.rows import every_row
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ralph.conversation.messages import Conversation
     from ralph.values.answer import Answer
 
@@ -123,6 +127,24 @@ def test_the_records_of_a_turn_come_in_their_order() -> None:
     ]
 
 
+def test_p1_a_call_with_effects_is_on_the_disk_before_it_runs() -> None:
+    journal = FakeJournal.of_run(roster_of().first_shape)
+    lasting: dict[str, list[str]] = {}
+
+    def runs(calls: Sequence[ToolCall]) -> None:
+        for one in calls:
+            lasting[one.id] = [
+                record.fields.get("id", record.kind) for record in journal.records[: journal.synced]
+            ]
+
+    Played(answer(call("e"), call("t", "Touch")), SECOND, DONE, journal=journal, on_run=runs)
+    assert [*lasting] == ["e", "t", "t2"]
+    assert "e" not in lasting["e"], "what only reads may run again: no sync is paid for it"
+    assert lasting["t"][-1] == "t"
+    assert lasting["t2"][-1] == "t2"
+    assert journal.synced == len(journal.records), "and the end is on the disk before anybody is told"
+
+
 @every_row("length", range(3, len(WHOLE.journal.records)))
 @every_row("had_effect", [False, True])
 def test_p2_a_run_killed_after_any_record_ends_as_it_would_have(length, had_effect) -> None:
@@ -183,6 +205,14 @@ def test_a_prompt_after_a_refusal_with_calls_answers_them_unrun() -> None:
     again = Life(DONE, journal=killed, prompt="try this")
     assert again.results == {"t": NOT_RUN}
     assert again.toolbox.ran == []
+
+
+def test_only_an_edit_that_changed_its_file_is_among_the_changed_files() -> None:
+    toolbox = FakeToolbox()
+    toolbox.changes = {"w": CHANGE, "f": FileChange("/work/failed", "before", "after")}
+    toolbox.outputs = {"f": ToolOutput("the text is not there", is_error=True)}
+    played = Played(answer(call("w", "Touch"), call("f", "Touch")), DONE, toolbox=toolbox)
+    assert replay(played.journal.records).changed_files == ("/work/a",)
 
 
 def test_a_completed_answer_that_was_not_sealed_is_the_result() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -200,6 +201,23 @@ def test_requests_begin_with_the_recorded_head_to_the_byte_for_each_target() -> 
         assert b"another system prompt" not in again.client.bodies[0]
     assert again.client.bodies[0] != before[-1], "it has grown"
     assert b'"thinking":"hm"' in again.client.bodies[0], "its own thoughts are read again"
+
+
+def test_settings_that_are_given_change_the_recorded_head_and_nothing_else_does() -> None:
+    recorded = {"a": replace(A, thinking="adaptive", effort="low").shape("the old prompt", ())}
+    before = json.loads(recorded["a"].head() + b"}")
+    assert "thinking" in before
+
+    def head_of(**wished: Any) -> dict[str, Any]:
+        roster = Roster((replace(A, **wished),), system="another prompt", recorded=recorded)
+        return json.loads(roster.first_shape.head() + b"}")
+
+    assert head_of() == before
+    without = {name: value for name, value in before.items() if name != "thinking"}
+    assert head_of(thinking="none") == without
+    assert head_of(thinking="disabled") == {**before, "thinking": {"type": "disabled"}}
+    assert head_of(effort="high") == {**before, "output_config": {"effort": "high"}}
+    assert head_of(max_tokens=5_000) == {**before, "max_tokens": 5_000}
 
 
 def test_a_model_that_is_spelled_another_way_is_sent_its_recorded_head_behind_one_endpoint_alone() -> None:

@@ -15,6 +15,7 @@ from ralph.values.answer import MalformedCall
 from tests.api.harness import WHOLE_TURN, end, sse, text_block, tool_block
 from tests.api.pieces import PieceClient, split
 from tests.api.streams import streams
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -99,7 +100,7 @@ def played_turns() -> list[Turn]:
     return [WHOLE_TURN, *(step.turn for step in steps if step.turn is not None)]
 
 
-@pytest.mark.parametrize("turn", played_turns(), ids=lambda turn: str(turn.blocks())[:30])
+@every_row("turn", played_turns())
 def test_the_scripted_servers_own_streams_agree_too(client, turn) -> None:
     events = as_events(turn)
     assert_agreement(client.receive([encode_events(events)]), accumulated(events))
@@ -165,7 +166,7 @@ def test_interleaved_blocks_of_every_kind_agree(client) -> None:
 WRITTEN = '{"command": "rm -r build/tmp", "timeout": 5}'
 
 
-@pytest.mark.parametrize("length", range(1, len(WRITTEN)))
+@every_row("length", range(1, len(WRITTEN)))
 def test_a_cut_call_is_malformed_here_and_looks_whole_in_the_official_accumulator(client, length) -> None:
     """The one known difference, and the reason for it: `{}`, or a part of the input, would be run."""
     events = [BEGIN, *tool_block(0, WRITTEN[:length]), *end("max_tokens")]

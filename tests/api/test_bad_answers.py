@@ -20,6 +20,7 @@ from ralph.values.errors import AgentError, Json, StreamParse, StreamTransient
 from ralph.values.events import Notice, ResponseDiscarded
 from ralph.values.tool_calls import ToolCall
 from tests.api.harness import KEY, START, WHOLE_TURN, Rig, sse
+from tests.rows import every_row
 
 PORTAL = """<!DOCTYPE html><html><head>
 <title>
@@ -46,7 +47,7 @@ def failure(client: Rig) -> AgentError:
     return caught.value
 
 
-@pytest.mark.parametrize("at_event", range(1, len(as_events(WHOLE_TURN)) + 1))
+@every_row("at_event", range(1, len(as_events(WHOLE_TURN)) + 1))
 def test_a12_bad_json_in_any_event_is_permanent_and_shown(serve, rig, at_event) -> None:
     client = rig(serve(Step(WHOLE_TURN, Fault(malformed_json_at_event=at_event))))
     error = failure(client)
@@ -56,7 +57,7 @@ def test_a12_bad_json_in_any_event_is_permanent_and_shown(serve, rig, at_event) 
     assert len(client.events.of(ResponseDiscarded)) == (at_event > 1)
 
 
-@pytest.mark.parametrize("data", [b"[1]", b"3", b'"text"', b"null", b'{"type": 3}', b'{"type": ["ping"]}'])
+@every_row("data", [b"[1]", b"3", b'"text"', b"null", b'{"type": 3}', b'{"type": ["ping"]}'])
 def test_a12_an_event_that_is_no_object_with_a_type_is_permanent(answering, data) -> None:
     error = failure(answering(b"data: " + data + b"\n\n"))
     assert isinstance(error, StreamParse)
@@ -74,8 +75,8 @@ def test_a12_the_raw_bytes_of_the_error_are_redacted(answering) -> None:
     assert "[redacted]" in str(error)
 
 
-@pytest.mark.parametrize("before", [182, 190, 199])
-@pytest.mark.parametrize("content_type", ["text/event-stream", "text/html"])
+@every_row("before", [182, 190, 199])
+@every_row("content_type", ["text/event-stream", "text/html"])
 def test_a_key_across_the_end_of_what_is_shown_leaves_no_half(answering, before, content_type) -> None:
     line = "data: " if content_type == "text/event-stream" else "<title>" + KEY[1] + "</title>"
     error = failure(answering(f"{line}{'x' * before}{KEY[1]}\n\n".encode(), content_type))
@@ -92,7 +93,7 @@ def test_a13_a_captive_portal_is_shown_by_type_title_and_text(answering) -> None
     assert classify_error(error) is ErrorClass.PERMANENT
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream", "application/json"])
+@every_row("content_type", ["text/plain", "application/octet-stream", "application/json"])
 def test_a13_something_else_is_named_by_its_content_type(answering, content_type) -> None:
     error = failure(answering(b"hello \xff", content_type))
     assert isinstance(error, StreamParse)
@@ -100,8 +101,8 @@ def test_a13_something_else_is_named_by_its_content_type(answering, content_type
     assert "hello \ufffd" in error.message
 
 
-@pytest.mark.parametrize("error_type", [*API_ERRORS, "brand_new_error"])
-@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+@every_row("error_type", [*API_ERRORS, "brand_new_error"])
+@every_row("content_type", ["application/json", "text/plain"])
 def test_a15_an_error_object_with_200_goes_by_its_type(answering, error_type, content_type) -> None:
     body = {"type": "error", "error": {"type": error_type, "message": "no"}, "request_id": "req_9"}
     error = failure(answering(json.dumps(body).encode(), content_type))
@@ -134,7 +135,7 @@ def test_a15_a_whole_message_as_json_is_accepted_with_a_notice(serve, rig) -> No
     assert len(client.events.of(Notice)) == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         {"hello": 1},
@@ -150,8 +151,8 @@ def test_a15_other_json_is_permanent_and_redacted(answering, body: Any) -> None:
     assert KEY[1] not in str(error)
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream", "text/html"])
-@pytest.mark.parametrize("body", [b"", b" \n\n"])
+@every_row("content_type", ["application/json", "text/event-stream", "text/html"])
+@every_row("body", [b"", b" \n\n"])
 def test_a15_an_empty_answer_is_transient(answering, body, content_type) -> None:
     assert isinstance(failure(answering(body, content_type)), StreamTransient)
 

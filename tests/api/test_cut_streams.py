@@ -17,6 +17,7 @@ from tests.api.harness import (
     read_request,
     reset,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     import socket
@@ -44,7 +45,7 @@ def test_a7_a_last_line_that_ends_in_cr_alone_is_whole_whatever_comes_after(serv
     assert client.send().content == MESSAGE["content"]
 
 
-@pytest.mark.parametrize("framing", ["length", "close", "chunked", "reset"])
+@every_row("framing", ["length", "close", "chunked", "reset"])
 def test_every_framing_of_a_whole_answer_is_accepted(serve, rig, framing) -> None:
     client = rig(serve(Step(WHOLE_TURN, Fault(framing=framing))))
     answer = client.send()

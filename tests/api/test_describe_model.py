@@ -29,6 +29,7 @@ from tests.api.harness import (
     sse,
     text_block,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ def test_the_servers_own_numbers_come_back(describing, rig) -> None:
     assert len(server.lookups) == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("model", "path"),
     [
         ("claude-test", b"/v1/models/claude-test"),
@@ -134,7 +135,7 @@ SAYS_NOTHING: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("fault", SAYS_NOTHING.values(), ids=SAYS_NOTHING)
+@every_row("fault", SAYS_NOTHING.values())
 def test_whatever_is_no_description_is_none_asked_for_once_and_breaks_no_message(
     describing, rig, fault
 ) -> None:
@@ -157,7 +158,7 @@ def test_a_model_that_the_server_does_not_know_is_none(describing, rig) -> None:
     assert rig(describing()).describe("another") is None
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@every_row("status", [301, 302, 307, 308])
 def test_no_redirect_is_followed(describing, rig, status) -> None:
     elsewhere = describing()
     location = f"{elsewhere.base_url}/v1/models/claude-test"
@@ -203,14 +204,13 @@ def test_a_url_that_is_none_is_none(rig, describing) -> None:
 # --- The bound
 
 
-@pytest.mark.parametrize(
+@every_row(
     "fault",
     [
         Fault(stall_before_headers_s=30),
         Fault(drip_s=0.02),
         Fault(status=404, body="x" * 999, drip_s=0.02),
     ],
-    ids=["silence", "drip", "the drip of an error"],
 )
 def test_a_slow_server_is_given_up_at_the_bound_and_leaves_no_thread(describing, rig, fault) -> None:
     client = rig(describing(fault))
@@ -338,7 +338,7 @@ def keeping_alive(status: str, document: bytes) -> Callable[[socket.socket], Non
     return serve
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "document", "description"),
     [
         ("200 OK", json.dumps(DOCUMENT).encode(), SAID),

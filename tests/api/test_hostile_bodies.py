@@ -24,6 +24,7 @@ from tests.api.harness import (
     tool_block,
 )
 from tests.memory import peak_kib, reset_peak
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     import socket
@@ -36,13 +37,13 @@ def encoded(body: bytes, encoding: str, status: str = "200 OK") -> bytes:
     return http_answer(body, status=status, headers=f"content-encoding: {encoding}\r\n")
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "identity"])
+@every_row("encoding", ["gzip", "x-gzip", "deflate", "identity"])
 def test_a_body_that_was_compressed_unasked_is_read_all_the_same(raw_server, rig, encoding) -> None:
     body = {"identity": WHOLE, "deflate": zlib.compress(WHOLE)}.get(encoding, gzip.compress(WHOLE))
     assert rig(raw_server(encoded(body, encoding))).send().text == "ok"
 
 
-@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "gzip;q=1", "zstd"])
+@every_row("encoding", ["br", "gzip, gzip", "gzip;q=1", "zstd"])
 def test_other_encodings_are_refused_by_name(raw_server, rig, encoding) -> None:
     with pytest.raises(StreamParse, match="not asked for") as caught:
         rig(raw_server(encoded(WHOLE, encoding))).send()
@@ -56,8 +57,8 @@ def test_a_compressed_body_that_is_broken_or_cut_is_an_error(raw_server, rig) ->
 
 
 @linux_only
-@pytest.mark.parametrize("status", ["200 OK", "500 No"])
-@pytest.mark.parametrize("layers", [1, 3])
+@every_row("status", ["200 OK", "500 No"])
+@every_row("layers", [1, 3])
 def test_a14_a_bomb_of_a_few_kilobytes_stays_small(raw_server, rig, status, layers) -> None:
     bomb = b"\0" * 300_000_000
     for _ in range(layers):
@@ -128,8 +129,8 @@ def framed(body: bytes, *, chunked: bool = False) -> bytes:
 STALE = sse(START, *tool_block(0, '{"command": "echo stale"}'), *end("tool_use"))
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("behind", [framed(STALE), b"\r\n", b"0\r\n\r\n", b"x"])
+@every_row("chunked", [False, True])
+@every_row("behind", [framed(STALE), b"\r\n", b"0\r\n\r\n", b"x"])
 def test_bytes_behind_an_answer_never_pass_for_the_next_one(raw_server, rig, chunked, behind) -> None:
     def serve(sock: socket.socket) -> None:
         while read_request(sock):

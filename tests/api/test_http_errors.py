@@ -15,6 +15,7 @@ from ralph.values.classify import ErrorClass, FailureKind, classify_error, failu
 from ralph.values.errors import HttpError
 from ralph.values.ports import SignalReceived
 from tests.api.harness import KEY, Rig, await_no_exchange, http_answer, read_request
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     import socket
@@ -26,7 +27,7 @@ def failure(client: Rig) -> HttpError:
     return caught.value
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@every_row("status", [301, 302, 303, 307, 308])
 def test_a13_a_redirect_is_not_followed_and_takes_no_key_along(serve, rig, status) -> None:
     elsewhere = serve()
     location = f"{elsewhere.base_url}/v1/messages?key={KEY[1]}"
@@ -38,7 +39,7 @@ def test_a13_a_redirect_is_not_followed_and_takes_no_key_along(serve, rig, statu
     assert elsewhere.request_count == 0
 
 
-@pytest.mark.parametrize("location", ["http://[", "https://h:port/", "http://a\x01b/", "//", ""])
+@every_row("location", ["http://[", "https://h:port/", "http://a\x01b/", "//", ""])
 def test_a13_a_redirect_to_nonsense_is_permanent_too(rig, raw_server, location) -> None:
     answer = http_answer(b"", "text/html", "302 Found", f"location: {location}\r\n")
     error = failure(rig(raw_server(answer)))
@@ -46,8 +47,8 @@ def test_a13_a_redirect_to_nonsense_is_permanent_too(rig, raw_server, location) 
     assert classify_error(error) is ErrorClass.PERMANENT
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504, 529])
-@pytest.mark.parametrize("body", ["<html><title>Bad Gateway</title></html>", "", "{", "\ufffd", "[1]"])
+@every_row("status", [500, 502, 503, 504, 529])
+@every_row("body", ["<html><title>Bad Gateway</title></html>", "", "{", "\ufffd", "[1]"])
 def test_a14_a_gateways_page_is_no_reason_to_stop(serve, rig, status, body) -> None:
     error = failure(rig(serve(Fault(status=status, body=body))))
     assert (error.status, error.body, error.error_type, error.message) == (status, body, None, None)
@@ -105,7 +106,7 @@ def test_a14_a_broken_body_does_not_hide_the_status(serve, rig) -> None:
     assert (error.status, error.retry_after, error.body) == (503, 7.0, "x" * 10)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("headers", "wish_s"),
     [
         ({}, None),
@@ -127,7 +128,7 @@ def test_a17_the_servers_wish_is_read(serve, rig, headers, wish_s) -> None:
     assert failure_kind(error) is FailureKind.RATE_LIMIT
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "error_type"),
     [
         (400, "invalid_request_error"),
@@ -151,12 +152,12 @@ def test_a18_a19_an_error_keeps_its_fields(serve, rig, status, error_type) -> No
     assert server.request_count == 1
 
 
-@pytest.mark.parametrize(("value", "says"), [("true", True), ("FALSE", False), ("maybe", None), ("", None)])
+@every_row(("value", "says"), [("true", True), ("FALSE", False), ("maybe", None), ("", None)])
 def test_x_should_retry_is_read(serve, rig, value, says) -> None:
     assert failure(rig(serve(Fault(status=400, headers={"x-should-retry": value})))).should_retry is says
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("body", "fields"),
     [
         ({"error": {"message": "m", "type": "t", "code": "c"}}, ("m", "t", None)),

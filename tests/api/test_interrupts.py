@@ -14,6 +14,7 @@ from ralph.mock_api import Fault, Step, Turn
 from ralph.values.events import ResponseDiscarded
 from ralph.values.ports import Interrupted
 from tests.api.harness import WHOLE_TURN, Rig, await_no_exchange, read_request
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def interrupted_after_s(client: Rig) -> float:
     return time.monotonic() - started_s - AFTER_S
 
 
-@pytest.mark.parametrize(
+@every_row(
     "fault",
     [
         Fault(stall_after_events=5),
@@ -41,7 +42,6 @@ def interrupted_after_s(client: Rig) -> float:
         Fault(stall_after_events=5, ping_interval_s=0.01),
         Fault(drip_s=0.01),
     ],
-    ids=["mid-stream", "after the headers", "pings", "drip"],
 )
 def test_a_signal_ends_a_request_that_waits_for_bytes(serve, rig, fault) -> None:
     client = rig(serve(Step(WHOLE_TURN, fault), Turn("next")))

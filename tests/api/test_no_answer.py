@@ -13,6 +13,7 @@ from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import Api, NetworkCause
 from ralph.values.events import ClockFired
 from tests.api.harness import KEY, Rig, await_no_exchange, read_request, reset
+from tests.rows import every_row
 
 
 def failure(client: Rig) -> Api:
@@ -55,8 +56,8 @@ def test_a2_a_failed_name_lookup_is_told_by_its_code(rig, monkeypatch, code, cau
     assert classify_error(error) is error_class
 
 
-@pytest.mark.parametrize("at_accept", [True, False])
-@pytest.mark.parametrize("ends", [{"reset_before_headers": True}, {"close_before_headers": True}])
+@every_row("at_accept", [True, False])
+@every_row("ends", [{"reset_before_headers": True}, {"close_before_headers": True}])
 def test_a4_an_end_before_any_byte_is_transient(serve, rig, ends, at_accept) -> None:
     error = failure(rig(serve(Fault(at_accept=at_accept, **ends))))
     assert error.cause in {NetworkCause.RESET, NetworkCause.PROTOCOL_GARBAGE}
@@ -77,7 +78,7 @@ def test_a5_a_reset_inside_the_headers_is_transient_at_every_byte(raw_server, ri
         assert classify_error(failure(client)) is ErrorClass.TRANSIENT
 
 
-@pytest.mark.parametrize(
+@every_row(
     "garbage", [b"\x00\xff\xfe\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"\r\n" * 3]
 )
 def test_a5_garbage_for_a_status_line_is_transient(serve, rig, garbage) -> None:

@@ -24,6 +24,7 @@ from tests.api.harness import (
     text_block,
 )
 from tests.memory import peak_kib, reset_peak
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     import socket
@@ -35,7 +36,7 @@ def fired(client) -> list[str]:
     return [event.clock for event in client.events.of(ClockFired)]
 
 
-@pytest.mark.parametrize("after_events", [*range(1, len(as_events(WHOLE_TURN)), 3)])
+@every_row("after_events", [*range(1, len(as_events(WHOLE_TURN)), 3)])
 def test_a8_a_stall_after_an_event_fires_the_bytes_clock(serve, rig, after_events) -> None:
     fault = Fault(stall_after_events=after_events)
     client = rig(serve(Step(WHOLE_TURN, fault)), limits=limits(bytes_idle_s=SHORT_S))

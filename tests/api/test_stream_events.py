@@ -14,6 +14,7 @@ from ralph.values.errors import AgentError, Json, StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded, StreamReceived
 from ralph.values.usage import TokenUsage
 from tests.api.harness import KEY, START, STOP, WHOLE_TURN, end, sse, text_block, tool_block
+from tests.rows import every_row
 
 WHOLE = as_message(WHOLE_TURN)["content"]
 
@@ -24,7 +25,7 @@ def failure(client) -> AgentError:
     return caught.value
 
 
-@pytest.mark.parametrize("after_events", range(len(as_events(WHOLE_TURN))))
+@every_row("after_events", range(len(as_events(WHOLE_TURN))))
 def test_a16_an_overload_after_any_event_is_transient_and_discards_once(serve, rig, after_events) -> None:
     client = rig(serve(Step(WHOLE_TURN, Fault(error_event=ErrorEvent(after_events=after_events)))))
     error = failure(client)
@@ -55,15 +56,13 @@ def test_what_was_thrown_away_is_counted(answering) -> None:
     assert client.events.of(ResponseDiscarded) == [ResponseDiscarded("m1")]
 
 
-@pytest.mark.parametrize("line_ending", ["\n", "\r\n", "\r"])
+@every_row("line_ending", ["\n", "\r\n", "\r"])
 def test_every_line_end_of_the_standard_is_read(serve, rig, line_ending) -> None:
     client = rig(serve(Step(WHOLE_TURN, Fault(line_ending=line_ending))))
     assert client.send().content == WHOLE
 
 
-@pytest.mark.parametrize(
-    "first", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n\n", b": a comment\n\n", b"id: 1\nretry: 5\n"]
-)
+@every_row("first", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n\n", b": a comment\n\n", b"id: 1\nretry: 5\n"])
 def test_what_may_stand_before_the_first_event_is_skipped(answering, first) -> None:
     assert answering(first + sse(START, *text_block(0, "ok"), *end())).send().text == "ok"
 
@@ -118,8 +117,8 @@ def test_a22_a_known_delta_of_an_unknown_block_is_ignored(answering, delta) -> N
     assert answer.content == [{"type": "future_block", "text": "as it came"}]
 
 
-@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN", b"[" * 101 + b"]" * 101])
-@pytest.mark.parametrize("place", ["usage", "block", "event"])
+@every_row("number", [b"1e999", b"-1e999", b"NaN", b"[" * 101 + b"]" * 101])
+@every_row("place", ["usage", "block", "event"])
 def test_a12_what_is_no_json_or_too_deep_is_permanent_wherever_it_stands(answering, number, place) -> None:
     start = {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 12321}}}
     places: dict[str, list[dict[str, Any]]] = {
@@ -182,7 +181,7 @@ def test_content_before_message_start_is_transient(answering) -> None:
     assert isinstance(failure(answering(sse(*text_block(0, "ok"), *end()))), StreamTransient)
 
 
-@pytest.mark.parametrize("bad", [b"\xff\xfe", b"\xe4", b"\xf0\x9f\x99", b"\xed\xa0\x80"])
+@every_row("bad", [b"\xff\xfe", b"\xe4", b"\xf0\x9f\x99", b"\xed\xa0\x80"])
 def test_a23_invalid_utf8_in_a_tools_input_is_transient(answering, bad) -> None:
     stream = sse(START, *tool_block(0, '{"command": "echo @"}'), *end("tool_use")).replace(b"@", bad)
     error = failure(answering(stream))
@@ -190,7 +189,7 @@ def test_a23_invalid_utf8_in_a_tools_input_is_transient(answering, bad) -> None:
     assert "UTF-8" in error.message
 
 
-@pytest.mark.parametrize("bad", [b"\xff\xfe", b"\xe4", b"\xf0\x9f\x99", b"\xed\xa0\x80"])
+@every_row("bad", [b"\xff\xfe", b"\xe4", b"\xf0\x9f\x99", b"\xed\xa0\x80"])
 def test_a23_invalid_utf8_in_text_is_a_warning(answering, bad) -> None:
     stream = sse(START, *text_block(0, "a @ b"), *tool_block(1, '{"command": "ls"}'), *end("tool_use"))
     answer = answering(stream.replace(b"@", bad)).send()
@@ -206,7 +205,7 @@ def test_a23_a_replacement_character_that_the_model_wrote_is_no_damage(answering
     assert len(answer.calls) == 1
 
 
-@pytest.mark.parametrize("order", [(0, 0), (1, 0), (0, 2), (-1, 0)])
+@every_row("order", [(0, 0), (1, 0), (0, 2), (-1, 0)])
 def test_a21_a_block_index_that_jumps_or_comes_twice_is_permanent(answering, order) -> None:
     first, second = order
     stream = sse(START, *text_block(first, "a"), *text_block(second, "b"), *end())

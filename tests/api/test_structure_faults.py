@@ -12,6 +12,7 @@ from ralph.mock_api import as_events, as_message
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
 from tests.api.harness import WHOLE_TURN, sse
 from tests.api.pieces import PieceClient
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +94,7 @@ def test_a21_a_structural_event_that_comes_before_message_start_is_transient(ans
         answering(sse(EVENTS[number], *rest)).send()
 
 
-@pytest.mark.parametrize("number", range(LAST), ids=NAMES[:-1])
+@every_row("number", range(LAST))
 def test_a21_two_neighbours_that_change_places_are_an_error_or_change_nothing(answering, number) -> None:
     swapped = [*EVENTS[:number], EVENTS[number + 1], EVENTS[number], *EVENTS[number + 2 :]]
     client = answering(sse(*swapped))
@@ -142,7 +143,7 @@ def test_a21_a_few_moved_events_are_an_error_or_the_original(client, moves) -> N
         assert_is_the_original(result)
 
 
-@pytest.mark.parametrize("place", range(1, LAST), ids=NAMES[1:-1])
+@every_row("place", range(1, LAST))
 def test_a21_an_end_that_comes_too_early_is_an_error_or_whole_blocks_of_the_original(client, place) -> None:
     """Nothing tells a message that ends early from a short one; no block of it may be in part."""
     result = outcome(client, [*EVENTS[:place], EVENTS[LAST], *EVENTS[place:LAST]])

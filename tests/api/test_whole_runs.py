@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ralph.agent.task import Run
 from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
@@ -16,6 +14,7 @@ from ralph.values.outcome import Outcome
 from tests.api.harness import Rig, compact_stream, http_answer, limits, read_request, reset
 from tests.conversation_rules import conversation_problems
 from tests.fakes import FakeJournal, FakeToolbox, roster_of
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     import socket
@@ -117,7 +116,7 @@ def cutting_server(cuts: range, framing: str, line_end: str) -> Callable[[socket
 FRAMINGS = [("close", "\n"), ("chunked", "\r\n"), ("reset", "\r\n")]
 
 
-@pytest.mark.parametrize(("framing", "line_end"), FRAMINGS, ids=[framing for framing, _ in FRAMINGS])
+@every_row(("framing", "line_end"), FRAMINGS)
 def test_a6_a7_a_cut_at_any_byte_runs_no_tool_and_the_whole_answer_counts_once(
     raw_server, rig, framing, line_end
 ) -> None:
@@ -180,7 +179,7 @@ def expected_waits(faults: list[Fault], policy: RetryPolicy) -> list[float]:
     return waits
 
 
-@pytest.mark.parametrize("seed", range(30))
+@every_row("seed", range(30))
 def test_a25_any_mix_of_faults_costs_exactly_the_requests_and_waits_of_the_policy(serve, rig, seed) -> None:
     dice = random.Random(seed)
     policy = dice.choice([standard(), standard(), custom(3, 1, 10), off()])

@@ -236,6 +236,13 @@ def test_the_status_is_the_commands(command: list[str], status: int, script: str
     assert finished(line_for(command, script=script))[0] == status
 
 
+@linux_only
+def test_the_command_leads_a_session_of_its_own_without_a_terminal() -> None:
+    status, output = finished(line_for(shell("echo $$; cut -d' ' -f6,7 /proc/$$/stat")))
+    pid, session, terminal = output.split()
+    assert (status, session, terminal) == (0, pid, "0")
+
+
 @every_row("script", ["", AS_ON_MACOS])
 @every_row("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(number: int, script: str) -> None:

@@ -22,6 +22,7 @@ from ralph.mock_api import (
     Turn,
     as_message,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,9 +72,7 @@ def plain(message: Any) -> tuple[Any, ...]:
     return content, message.stop_reason, message.usage.input_tokens, message.usage.output_tokens
 
 
-@pytest.mark.parametrize(
-    "fault", [None, Fault(interleaved=True, omit_tool_input=True), Fault(framing="close")]
-)
+@every_row("fault", [None, Fault(interleaved=True, omit_tool_input=True), Fault(framing="close")])
 def test_the_sdk_streams_and_gets_the_same_message(
     serve: Serve, client_of: Callable[..., Any], fault: Fault | None
 ) -> None:
@@ -113,7 +112,7 @@ def test_the_sdk_sends_the_tool_results_back_and_goes_on(serve: Serve, client_of
     assert server.requests[1].json()["messages"][2]["content"] == results
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "name"),
     [
         (400, "BadRequestError"),
@@ -202,7 +201,7 @@ def test_curl_gets_an_answer_by_hand_also_for_a_large_body(
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-@pytest.mark.parametrize(
+@every_row(
     ("fault", "exit_code"),
     [
         (Fault(cut_after_bytes=100), 18),  # transfer closed with data outstanding

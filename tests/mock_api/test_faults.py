@@ -21,7 +21,7 @@ from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Ser
 from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "kind"),
     [
         (400, "invalid_request_error"),
@@ -58,7 +58,7 @@ def test_an_error_can_say_what_the_api_would_say(serve: Serve, ask: Ask) -> None
     assert b'"message": "prompt is too long: 2 tokens > 1 maximum"' in seen.body
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("body", "sent", "content_type"),
     [
         ("<h1>Bad gateway</h1>", b"<h1>Bad gateway</h1>", "text/html; charset=utf-8"),
@@ -130,7 +130,7 @@ def test_an_at_accept_fault_on_a_kept_connection_comes_after_the_request(
     assert sock.recv(1) == b""
 
 
-@pytest.mark.parametrize("size", [1, 8, 20, 60])
+@every_row("size", [1, 8, 20, 60])
 def test_a_reset_inside_the_headers(serve: Serve, ask: Ask, size: int) -> None:
     whole = ask(serve(TURN)).data
     seen = ask(serve(breaking(partial_headers_bytes=size)))
@@ -182,7 +182,7 @@ def test_a_step_is_neither_empty_nor_half_lost() -> None:
             Step(turn, fault, repeat)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("fault", "ended", "sent"),
     [
         (Fault(stall_before_headers_s=30), "timeout", ""),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import httpx
-import pytest
 
 from ralph.mock_api import (
     Fault,
@@ -88,7 +87,7 @@ def test_an_http_1_0_client_gets_a_body_without_chunks(serve: Serve, connect: Co
     assert data.partition(b"\r\n\r\n")[2] == encode_events(as_events(Turn("Hello"), model="claude-test"))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("sent", "status"),
     [
         (b"hello\r\n\r\n", 400),

@@ -25,6 +25,7 @@ from ralph.mock_api import (
 )
 from ralph.mock_api.plan import Context, plan_step
 from tests.mock_api.harness import HELLO, REQUEST, Ask, Connect, RawRequest, Serve, post
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,7 +151,7 @@ def test_twenty_clients_at_once_each_get_one_step(serve: Serve) -> None:
     assert sorted(map(int, texts)) == list(range(20))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "fault",
     [
         Fault(stall_before_headers_s=float("inf")),
@@ -159,7 +160,6 @@ def test_twenty_clients_at_once_each_get_one_step(serve: Serve) -> None:
         Fault(drip_s=10),
         Fault(status=200, huge_body_bytes=10**12),
     ],
-    ids=["before headers", "inside", "pings", "drip", "huge"],
 )
 def test_close_ends_a_hanging_answer_within_half_a_second(
     serve: Serve,

@@ -17,6 +17,7 @@ from ralph.mock_api import (
     encode_events,
 )
 from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking
+from tests.rows import every_row
 
 EVENTS = as_events(TURN, model="claude-test")
 WHOLE = encode_events(EVENTS)
@@ -36,8 +37,8 @@ def test_bytes_of_ones_own_can_be_served_as_a_stream_and_cut(serve: Serve, ask: 
     assert f"content-length: {len(stream)}" in seen.head
 
 
-@pytest.mark.parametrize("framing", ["close", "chunked", "reset", "length"])
-@pytest.mark.parametrize("cut", [0, 1, 333, len(WHOLE) - 1, len(WHOLE)])
+@every_row("framing", ["close", "chunked", "reset", "length"])
+@every_row("cut", [0, 1, 333, len(WHOLE) - 1, len(WHOLE)])
 def test_a_cut_after_any_byte_in_every_framing(serve: Serve, ask: Ask, framing: str, cut: int) -> None:
     seen = ask(serve(breaking(cut_after_bytes=cut, framing=framing)), close=False)
 
@@ -48,14 +49,14 @@ def test_a_cut_after_any_byte_in_every_framing(serve: Serve, ask: Ask, framing: 
     assert (f"content-length: {len(WHOLE)}" in seen.head) == (framing == "length")
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, len(EVENTS), len(EVENTS) + 9])
+@every_row("count", [0, 1, 5, len(EVENTS), len(EVENTS) + 9])
 def test_a_cut_after_events(serve: Serve, ask: Ask, count: int) -> None:
     seen = ask(serve(breaking(cut_after_events=count, framing="close")))
 
     assert seen.body == encode_events(EVENTS[:count])
 
 
-@pytest.mark.parametrize(("framing", "ended"), [("close", "eof"), ("reset", "reset"), ("length", "eof")])
+@every_row(("framing", "ended"), [("close", "eof"), ("reset", "reset"), ("length", "eof")])
 def test_a_whole_answer_in_another_framing(serve: Serve, ask: Ask, framing: str, ended: str) -> None:
     seen = ask(serve(breaking(framing=framing)))
 
@@ -71,7 +72,7 @@ def test_a_reset_loses_no_byte_of_a_long_answer(serve: Serve, ask: Ask) -> None:
     assert seen.ended == "reset"
 
 
-@pytest.mark.parametrize("after", [0, 1, 4, 999])
+@every_row("after", [0, 1, 4, 999])
 def test_an_error_event_takes_the_place_of_the_rest(serve: Serve, ask: Ask, after: int) -> None:
     seen = ask(serve(breaking(error_event=ErrorEvent("api_error", "boom", after_events=after))))
 
@@ -223,7 +224,7 @@ def test_json_although_a_stream_was_asked_for(serve: Serve, ask: Ask) -> None:
     assert seen.body.startswith(b'{"id": "msg_mock_000000"')
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@every_row("ending", ["\n", "\r\n", "\r"])
 def test_every_line_ending_the_standard_allows(serve: Serve, ask: Ask, ending: str) -> None:
     assert ask(serve(breaking(line_ending=ending))).chunks[0] == encode_events(EVENTS, ending)
 

@@ -180,7 +180,9 @@ def test_d12_a_fallback_without_a_price_is_refused_too_exits_78(ralph, serve) ->
 def test_d12_a_budget_of_the_settings_is_called_by_its_key_exits_78(ralph, serve) -> None:
     serve(DONE)
     (ralph.cwd / "ralph.toml").write_text("[limits]\nmax_budget_usd = 1\n")
-    assert "limits.max_budget_usd cannot be kept" in ralph("go", "--model", WITHOUT_PRICE).last_line
+    ran = ralph("go", "--model", WITHOUT_PRICE)
+    assert ran.code == 78
+    assert "limits.max_budget_usd cannot be kept" in ran.last_line
 
 
 def test_d12_the_price_of_a_session_that_goes_on_is_that_of_its_own_model_exits_78(ralph, serve) -> None:

@@ -9,6 +9,7 @@ import pytest
 from ralph.settings.claude_environment import ALIAS_VARIABLES
 from ralph.values.models import ALIASES
 from tests.fakes import roster_of
+from tests.rows import every_row
 from tests.settings_world import World
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ UNDERSTOOD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "environment", "model", "window"), UNDERSTOOD)
+@every_row(("name", "environment", "model", "window"), UNDERSTOOD)
 def test_names_of_models_become_ids_wherever_they_are_given(world, name, environment, model, window) -> None:
     (target,) = world.load({"model.name": name}, **environment).targets
     assert (target.name, target.model, target.context_window) == (model, model, window)
@@ -63,7 +64,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "says"), REFUSED)
+@every_row(("name", "says"), REFUSED)
 def test_names_that_ralph_cannot_keep_are_refused_wherever_they_are_given(world, name, says) -> None:
     typed = world.error({"model.name": name})
     assert typed.from_flag
@@ -120,8 +121,8 @@ def test_a_driver_s_wish_is_understood_and_refused_alike(world) -> None:
 # --- Other clouds
 
 
-@pytest.mark.parametrize("value", ["1", "true", " YES "])
-@pytest.mark.parametrize("variable", ["CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"])
+@every_row("value", ["1", "true", " YES "])
+@every_row("variable", ["CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"])
 def test_an_environment_for_another_cloud_gets_no_request(world, variable, value) -> None:
     error = world.error(**{variable: value, "ANTHROPIC_BASE_URL": "https://gateway.example"})
     assert not error.from_flag
@@ -130,7 +131,7 @@ def test_an_environment_for_another_cloud_gets_no_request(world, variable, value
     assert error.so_far is not None
 
 
-@pytest.mark.parametrize("value", ["0", "false", "", "no"])
+@every_row("value", ["0", "false", "", "no"])
 def test_a_cloud_that_is_switched_off_is_none(world, value) -> None:
     assert world.load(CLAUDE_CODE_USE_BEDROCK=value).targets
 

@@ -55,12 +55,17 @@ def test_stronger_source_wins_and_its_origin_is_kept(world: World) -> None:
         settings = world.load(**kwargs)
         return settings.model.name, settings.origins["model.name"]
 
-    assert model(user='model.name = "user"') == ("user", str(world.user_file))
-    assert model(local='model.name = "local"') == ("local", str(world.local_file))
-    assert model(named='model.name = "named"') == ("named", str(world.named_file))
-    assert model(named="", ANTHROPIC_MODEL="variable") == ("variable", "ANTHROPIC_MODEL")
-    assert model(flags={"model.name": "flag"}, ANTHROPIC_MODEL="variable") == ("flag", "flag --model")
-    assert model(flags={"model.name": None}, ANTHROPIC_MODEL="") == ("local", str(world.local_file))
+    files = {"user": 'model.name = "user"'}
+    assert model(**files) == ("user", str(world.user_file))
+    files["local"] = 'model.name = "local"'
+    assert model(**files) == ("local", str(world.local_file))
+    nothing = {"flags": {"model.name": None}, "ANTHROPIC_MODEL": ""}
+    assert model(**files, **nothing) == ("local", str(world.local_file))
+    files["named"] = 'model.name = "named"'
+    assert model(**files) == ("named", str(world.named_file))
+    files["ANTHROPIC_MODEL"] = "variable"
+    assert model(**files) == ("variable", "ANTHROPIC_MODEL")
+    assert model(**files, flags={"model.name": "flag"}) == ("flag", "flag --model")
 
 
 def test_files_merge_key_by_key(world: World) -> None:
@@ -90,7 +95,7 @@ def test_user_file_is_where_xdg_says(environment: dict[str, str], expected: Path
     assert user_settings_path(environment) == expected
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("alias", "model"),
     [
         ("opus", "claude-opus-5-5"),
@@ -111,14 +116,14 @@ def test_model_aliases_are_resolved_from_every_source(world: World, alias: str, 
 SECONDS_KEYS = [key.name for key in KEYS if key.name.startswith("clocks.")]
 
 
-@pytest.mark.parametrize("name", SECONDS_KEYS)
-@pytest.mark.parametrize("text", ["0", "0.0", "0.5", "1", str(MAX_SECONDS)])
+@every_row("name", SECONDS_KEYS)
+@every_row("text", ["0", "0.0", "0.5", "1", str(MAX_SECONDS)])
 def test_clock_can_be_any_number_of_seconds_or_off(world: World, name: str, text: str) -> None:
     assert value_of(world.load(user=f"{name} = {text}"), name) == float(text)
 
 
-@pytest.mark.parametrize("name", SECONDS_KEYS)
-@pytest.mark.parametrize(
+@every_row("name", SECONDS_KEYS)
+@every_row(
     "text",
     [
         "-1",
@@ -143,7 +148,7 @@ def test_clock_that_is_no_number_of_seconds_is_refused(world: World, name: str, 
 CUSTOM = 'retry.policy = "custom"\n'
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("toml", "name", "value"),
     [
         ("model.max_tokens = 1", "model.max_tokens", 1),
@@ -173,7 +178,7 @@ def test_allowed_value_is_taken(world: World, toml: str, name: str, value: objec
     assert settings.origins[name] == str(world.user_file)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("toml", "names"),
     [
         ("model.max_tokens = 0", "model.max_tokens"),
@@ -212,8 +217,8 @@ def test_value_that_is_not_allowed_is_refused_by_name(world: World, toml: str, n
     assert names in message
 
 
-@pytest.mark.parametrize("pattern", ["Bash(git:*)", "Bash(git add:*)", "Re*", "mcp__x(", "Bash(a, b)"])
-@pytest.mark.parametrize("key", ["tools.allowed", "tools.disallowed"])
+@every_row("pattern", ["Bash(git:*)", "Bash(git add:*)", "Re*", "mcp__x(", "Bash(a, b)"])
+@every_row("key", ["tools.allowed", "tools.disallowed"])
 def test_tool_pattern_is_refused_as_unsupported(world: World, key: str, pattern: str) -> None:
     from_flag = world.error({key: ("Read", pattern)})
     assert repr(pattern) in str(from_flag)
@@ -232,7 +237,7 @@ def test_a_name_that_stands_twice_in_a_list_counts_once(world: World) -> None:
     assert settings.origins["tools.allowed"] == "flag --allowed-tools"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "value", "flag"),
     [
         ("model.max_tokens", 0, "--max-tokens"),
@@ -249,7 +254,7 @@ def test_wrong_flag_is_a_usage_error_that_names_it(world: World, name: str, valu
     assert str(error).startswith(f"{flag} must ")
 
 
-@pytest.mark.parametrize("entry", ["A=ghp_pa55word", "", "A B", "1A", "A-B"])
+@every_row("entry", ["A=ghp_pa55word", "", "A B", "1A", "A-B"])
 def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry: str) -> None:
     message = str(world.error(user=f'tools.pass_env = ["OK", "{entry}"]'))
     assert "entry 2" in message
@@ -259,7 +264,7 @@ def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry:
 # --- Unknown keys and unreadable files
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("toml", "unknown", "allowed"),
     [
         ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, base_url, ca_file"),
@@ -272,7 +277,7 @@ def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry:
         ('"a\\nb" = 1', "a\\nb", "[model]"),
     ],
 )
-@pytest.mark.parametrize("source", ["user", "local", "named"])
+@every_row("source", ["user", "local", "named"])
 def test_unknown_key_is_an_error_that_names_it(
     world: World, source: str, toml: str, unknown: str, allowed: str
 ) -> None:
@@ -283,7 +288,7 @@ def test_unknown_key_is_an_error_that_names_it(
     assert not error.from_flag
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("content", "line"),
     [
         (b"[model]\nname = \n", 2),
@@ -303,7 +308,7 @@ def test_toml_that_overwhelms_the_parser_is_one_line(world: World, content: str)
     assert str(world.error(local=content)).startswith(f"{world.local_file}: not valid TOML: ")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("content", "why"),
     [
         ("[limits]\n" + "a." * 101 + "b = 1\n", ":2: more than 100 dots in a line"),
@@ -367,7 +372,7 @@ TRUSTED_ONLY = {
 }
 
 
-@pytest.mark.parametrize("name", TRUSTED_ONLY)
+@every_row("name", TRUSTED_ONLY)
 def test_key_that_could_leak_is_refused_from_the_working_directory(world: World, name: str) -> None:
     toml, places = TRUSTED_ONLY[name]
     error = world.error(local=toml)
@@ -376,14 +381,14 @@ def test_key_that_could_leak_is_refused_from_the_working_directory(world: World,
     assert not error.from_flag
 
 
-@pytest.mark.parametrize("name", TRUSTED_ONLY)
+@every_row("name", TRUSTED_ONLY)
 def test_key_that_could_leak_counts_from_trusted_files(world: World, name: str) -> None:
     toml, _ = TRUSTED_ONLY[name]
     assert world.load(user=toml).origins[name] == str(world.user_file)
     assert world.load(named=toml).origins[name] == str(world.named_file)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "toml",
     [
         "[headers]\nx = 'y'",
@@ -396,7 +401,6 @@ def test_key_that_could_leak_counts_from_trusted_files(world: World, name: str) 
 )
 def test_key_that_will_be_trusted_only_is_refused_with_the_same_advice(world: World, toml: str) -> None:
     assert "--config" in str(world.error(local=toml))
-    world.local_file.unlink()
     assert "unknown key" in str(world.error(user=toml))
 
 
@@ -419,8 +423,8 @@ def test_every_other_key_is_refused_from_the_working_directory_with_where_it_may
 # --- Retry and command timeouts
 
 
-@pytest.mark.parametrize("key", ["max_retries", "base_delay_s", "max_delay_s"])
-@pytest.mark.parametrize("policy", ["", 'policy = "standard"', 'policy = "patient"', 'policy = "off"'])
+@every_row("key", ["max_retries", "base_delay_s", "max_delay_s"])
+@every_row("policy", ["", 'policy = "standard"', 'policy = "patient"', 'policy = "off"'])
 def test_custom_numbers_need_the_custom_policy(world: World, key: str, policy: str) -> None:
     message = str(world.error(user=f"[retry]\n{key} = 1\n{policy}"))
     assert message == f'{world.user_file}: retry.{key} needs retry.policy = "custom"'
@@ -475,7 +479,7 @@ def test_path_in_a_file_starts_from_that_file(world: World) -> None:
     assert world.load(user='model.ca_file = "/ca.pem"').model.ca_file == Path("/ca.pem")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("variable", "text"),
     [
         *(
@@ -499,8 +503,8 @@ def test_malformed_variable_is_named_and_no_secret_shown(world: World, variable:
     assert not error.from_flag
 
 
-@pytest.mark.parametrize("variable", sorted({key.variable for key in KEYS if key.variable}))
-@pytest.mark.parametrize("text", ["", " "])
+@every_row("variable", sorted({key.variable for key in KEYS if key.variable}))
+@every_row("text", ["", " "])
 def test_empty_variable_is_unset(world: World, variable: str, text: str) -> None:
     world.environment[variable] = text
     assert set(world.load().origins.values()) == {"default"}
@@ -509,7 +513,7 @@ def test_empty_variable_is_unset(world: World, variable: str, text: str) -> None
 # --- Keys, headers, endpoints
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("key", "token", "sent"),
     [
         (KEY, "", ("x-api-key", KEY, "ANTHROPIC_API_KEY")),
@@ -552,7 +556,7 @@ def test_key_in_a_custom_header_is_a_key(world: World) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("url", "warns"),
     [
         ("http://gateway.example/a", True),

@@ -15,6 +15,7 @@ from ralph.settings.merge import load_settings
 from ralph.values.models import Price
 from ralph.values.redaction import Redactor
 from tests.fakes import RecordingEvents
+from tests.rows import every_row
 from tests.settings_world import KEY, World
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def test_without_a_list_the_model_is_the_only_target(world: World) -> None:
     assert settings.origins["targets"] == "default"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "expected"),
     [
         ("opus", ["claude-sonnet-5-5", "opus"]),
@@ -111,7 +112,7 @@ def test_a_fallback_model_shares_all_but_the_model(world: World) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", " ", ",", " , "])
+@every_row("text", ["", " ", ",", " , "])
 def test_fallback_model_without_a_name_is_a_usage_error(world: World, text: str) -> None:
     error = world.error({"model.fallback": text})
     assert error.from_flag
@@ -145,7 +146,7 @@ def test_an_entry_says_everything(world: World) -> None:
     )
 
 
-@pytest.mark.parametrize("choice", THINKING_CHOICES)
+@every_row("choice", THINKING_CHOICES)
 def test_every_way_of_thinking_can_be_set(world: World, choice: str) -> None:
     assert one(world, f'thinking = "{choice}"').thinking == choice
 
@@ -154,7 +155,7 @@ ALL_KEYS = "name, model, base_url, api_key_env, headers, max_tokens, context_win
 PRICE = "input = 1, output = 1, cache_write = 1"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("keys", "says"),
     [
         ("modell = 'x'", f"has the unknown key 'modell'; a target holds {ALL_KEYS}"),
@@ -200,14 +201,14 @@ def test_what_an_entry_may_not_hold_is_named(world: World, keys: str, says: str)
     assert says in message
 
 
-@pytest.mark.parametrize("cost", ["0", "0.0", "1000000"])
+@every_row("cost", ["0", "0.0", "1000000"])
 def test_a_price_has_bounds(world: World, cost: str) -> None:
     target = one(world, f"price = {{ {PRICE}, cache_read = {cost} }}")
     assert target.price is not None
     assert target.price.cache_read == float(cost)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("toml", "says"),
     [
         ("targets = 3", "targets must be a list of tables"),
@@ -248,7 +249,7 @@ CUSTOM = "X-Team: blue\nX-Auth: pa55word-header"
 GATEWAY = 'base_url = "https://gw.example"'
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("keys", "sources", "headers"),
     [
         ("", ["ANTHROPIC_API_KEY"], ["X-Team", "X-Auth"]),
@@ -271,7 +272,7 @@ def test_a_key_goes_only_where_it_was_meant_for(
     assert [name for name, _ in target.headers.plain] == headers
 
 
-@pytest.mark.parametrize("source", ["flag", "variable", "file"])
+@every_row("source", ["flag", "variable", "file"])
 def test_a_target_without_a_base_url_goes_where_the_model_does(world: World, source: str) -> None:
     url = "http://localhost:9"
     toml = (f'model.base_url = "{url}"\n' if source == "file" else "") + AB
@@ -280,7 +281,7 @@ def test_a_target_without_a_base_url_goes_where_the_model_does(world: World, sou
     assert [target.base_url for target in settings.targets] == [url, "http://localhost:8080", url]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("variable", "header", "value"),
     [
         ("ANTHROPIC_AUTH_TOKEN", "authorization", "Bearer the-key"),
@@ -302,7 +303,7 @@ def test_two_variables_with_one_key_are_one_key(world: World) -> None:
     assert [key.source for key in target.credentials] == ["ONE", "TWO"]
 
 
-@pytest.mark.parametrize("environment", [{}, {"TWO": ""}, {"TWO": " \n"}])
+@every_row("environment", [{}, {"TWO": ""}, {"TWO": " \n"}])
 def test_a_variable_without_a_key_is_named_with_its_target(world: World, environment: dict[str, str]) -> None:
     message = refusal(world, "api_key_env = ['ONE', 'TWO']", ONE="key", **environment)
     assert message == f"{world.user_file}: targets 't': api_key_env names TWO, which is not set or empty"
@@ -317,7 +318,7 @@ def test_a_key_that_no_header_can_carry_is_refused_unseen(world: World, value: s
 # --- Which target first
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("flags", "expected"),
     [
         ({}, ["a", "b", "c"]),
@@ -334,8 +335,8 @@ def test_flags_choose_among_the_targets(world: World, flags: dict[str, object], 
     assert names(world.load(flags, user=AB)) == expected
 
 
-@pytest.mark.parametrize(("key", "flag"), [("model.name", "--model"), ("model.fallback", "--fallback-model")])
-@pytest.mark.parametrize("name", ["opus", "claude-opus-5-5", "A", "x"])
+@every_row(("key", "flag"), [("model.name", "--model"), ("model.fallback", "--fallback-model")])
+@every_row("name", ["opus", "claude-opus-5-5", "A", "x"])
 def test_a_name_that_no_target_has_is_a_usage_error_that_lists_them(
     world: World, key: str, flag: str, name: str
 ) -> None:
@@ -370,14 +371,14 @@ def test_without_a_key_the_default_endpoint_is_refused_by_the_name_of_its_target
     assert "no API key: " in str(world.error({"model.name": "m"}, user="", ANTHROPIC_API_KEY=""))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "keys", ["base_url = 'http://localhost:1'", GATEWAY, "headers = { Authorization = 'Bearer pa55word' }"]
 )
 def test_a_target_that_needs_no_key_of_the_environment_does_without(world: World, keys: str) -> None:
     assert one(world, keys, ANTHROPIC_API_KEY="").credentials == ()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("keys", "warns"),
     [
         ("base_url = 'http://gw.example'\napi_key_env = 'ONE'", True),
@@ -455,7 +456,7 @@ def test_tools_do_not_see_variables_that_hold_a_key_whatever_they_are_called(wor
 # --- Trust
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("keys", "whole_name", "place"),
     [
         ("base_url = 'https://evil.example'", "targets.base_url", "--base-url"),

@@ -135,6 +135,16 @@ def test_t10_nothing_stays_open(opened, tmp_path) -> None:
     assert len([*Path("/dev/fd").iterdir()]) == before
 
 
+@pytest.mark.skipif(not has_openat2(), reason="needs openat2")
+def test_t10_the_kernel_is_told_to_follow_no_magic_link() -> None:
+    """Today "beneath" refuses them too, as leading out; the manual says that this may change."""
+    process = os.open("/proc/self", HELD_DIRECTORY)
+    with pytest.raises(OSError, match=r"\[Errno") as refused:
+        open_by_kernel(process, "cwd")
+    os.close(process)
+    assert refused.value.errno == errno.ELOOP
+
+
 class Swapper(threading.Thread):
     """Exchanges a directory for a link that leads outside and back, as fast as it can, with no gap between."""
 

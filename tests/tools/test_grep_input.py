@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.rows import every_row
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -24,7 +26,7 @@ def files(tmp_path: Path) -> Path:
 EVERYTHING = ["[x].txt", "a.txt", "ab", "b.py", "sub/c.txt"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("glob", "expected"),
     [
         ("./*.txt", ["[x].txt", "a.txt", "sub/c.txt"]),
@@ -46,7 +48,7 @@ def test_a_glob_means_what_it_says_to_ripgrep_and_to_ralph(
     assert search_tools.ok("Grep", pattern="needle", glob=glob).split("\n") == expected
 
 
-@pytest.mark.parametrize("glob", ["[", "a[b", "[]", "{a,b", "a}", "*.tx\\", "!", "./["])
+@every_row("glob", ["[", "a[b", "[]", "{a,b", "a}", "*.tx\\", "!", "./["])
 def test_a_glob_that_was_not_finished_is_an_error_that_says_so(
     search_tools: Any, files: Path, glob: str
 ) -> None:
@@ -63,14 +65,14 @@ def test_globs_and_expressions_of_any_length_are_answered_quickly(search_tools: 
     assert time.monotonic() - started_s < 2
 
 
-@pytest.mark.parametrize("pattern", ["a\nb", r"a\nb", r"[\n]", r"\\\n"])
+@every_row("pattern", ["a\nb", r"a\nb", r"[\n]", r"\\\n"])
 def test_an_expression_with_a_line_break_is_an_error_that_says_what_to_do(
     search_tools: Any, files: Path, pattern: str
 ) -> None:
     assert search_tools.error("Grep", pattern=pattern).startswith("the pattern holds a line break")
 
 
-@pytest.mark.parametrize("pattern", [r"needle[^\n]*", r"[^]\n]eedle", r"needle|\\n"])
+@every_row("pattern", [r"needle[^\n]*", r"[^]\n]eedle", r"needle|\\n"])
 def test_an_expression_that_only_looks_so_is_none(search_tools: Any, files: Path, pattern: str) -> None:
     assert "a.txt" in search_tools.ok("Grep", pattern=pattern)
 

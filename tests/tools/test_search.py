@@ -13,6 +13,7 @@ import pytest
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
 from tests.children import children
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ def tree(tmp_path: Path) -> Path:
 SPECIAL = ["binary.bin", "latin.txt", "utf16.txt"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pattern", "path", "expected"),
     [
         ("**", None, sorted(ALL + SPECIAL, key=lambda path: path.split("/"))),
@@ -111,7 +112,7 @@ def test_grep_lists_files_by_default(search_tools: Any, tree: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "expected"),
     [
         ({"pattern": "Engine", "glob": "*.py"}, ["a/b.py", "a-b.py", "a.py", "src/build/real.py"]),

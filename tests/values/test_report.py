@@ -200,10 +200,11 @@ def test_a_failure_is_accepted_without_a_payload() -> None:
     assert desk.accepted == Report("failure", "no network", None, "tool_call")
 
 
-@pytest.mark.parametrize("second", [{"status": "failure", "summary": "no"}, {}])
-def test_the_first_accepted_report_stays(second: dict[str, Any]) -> None:
-    desk = plain_desk()
-    desk.receive(call(DONE))
+@every_row("make_desk", [plain_desk, files_desk])
+@every_row("second", [{"status": "failure", "summary": "no"}, {}])
+def test_the_first_accepted_report_stays(make_desk: Any, second: dict[str, Any]) -> None:
+    desk = make_desk()
+    desk.receive(call({**DONE, "payload": {"files": 2}}))
     first = desk.accepted
     output = desk.receive(call(second))
     assert output.is_error

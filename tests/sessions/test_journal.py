@@ -1,0 +1,82 @@
+"""A journal on a real disk: what is told was synced before, and no write leaves half a line."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.conversation.journal_lines import line_of
+from ralph.sessions import journal as journal_module
+from ralph.sessions.journal import FileJournal
+from ralph.values.ports import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ONE = ("notice", {"text": "one"})
+LONG = ("notice", {"text": "x" * 20_000})
+
+
+@pytest.fixture
+def synced(monkeypatch) -> list[tuple[int, int]]:
+    """Inode and size of every file and directory that is synced, in order."""
+    seen: list[tuple[int, int]] = []
+
+    def sync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        seen.append((status.st_ino, status.st_size))
+
+    monkeypatch.setattr(journal_module, "_sync", sync)
+    monkeypatch.setattr(os, "fsync", sync)
+    return seen
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file gets longer than that: the kernel takes what fits, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_p1_a_new_journal_is_in_its_directory_before_it_is_written_to(tmp_path: Path, synced) -> None:
+    FileJournal.create(tmp_path / "new.jsonl").close()
+    assert [inode for inode, _ in synced] == [tmp_path.stat().st_ino]
+
+
+def test_p1_records_are_on_the_disk_when_append_returns(tmp_path: Path, synced) -> None:
+    journal = FileJournal.create(tmp_path / "new.jsonl")
+    inode = (tmp_path / "new.jsonl").stat().st_ino
+    synced.clear()
+    journal.append(ONE, LONG)
+    size = (tmp_path / "new.jsonl").stat().st_size
+    assert synced == [(inode, size)], "once for all of them, and all of their bytes"
+    journal.append(ONE, sync=False)
+    assert synced == [(inode, size)], "what need not last costs no sync"
+    journal.append(ONE)
+    assert synced[1:] == [(inode, (tmp_path / "new.jsonl").stat().st_size)], "with what was put off"
+    journal.close()
+
+
+def test_p4_a_write_that_was_cut_short_is_taken_back_and_the_journal_says_so_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "new.jsonl"
+    journal = FileJournal.create(path)
+    journal.append(ONE)
+    whole = path.read_bytes()
+    with room_for(len(whole) + 5_000), pytest.raises(JournalError, match="No space left"):
+        journal.append(ONE, LONG)
+    assert path.read_bytes() == whole, "no half of a line, and no record of those that came together"
+    with pytest.raises(JournalError, match="No space left"):
+        journal.append(ONE)
+    journal.close()
+    again = FileJournal.open(path)
+    assert b"".join(map(line_of, again.records)) == whole
+    again.close()
