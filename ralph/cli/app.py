@@ -1,6 +1,4 @@
-"""The command line: what can be asked for, in typer's terms. It parses, hands over, and turns errors into one
-line and an exit code. What a command does lives elsewhere.
-"""
+"""Parses the command line, hands over to a command, and turns its errors into one line and an exit code."""
 
 import os
 import sys
@@ -37,7 +35,7 @@ app = typer.Typer(
 
 
 def run_cli(arguments: list[str]) -> int:
-    """Parse and run; the exit code."""
+    """Runs the command that the arguments name; the exit code."""
     try:
         given, arguments = arguments, _with_command(arguments)
         is_command_inserted = len(arguments) > len(given)
@@ -53,7 +51,7 @@ def run_cli(arguments: list[str]) -> int:
     except CannotError as error:
         return _complain(str(error), error.outcome.exit_code())
     except SystemExit:
-        return 0  # typer's way to say that the reader of its help has left
+        return 0  # typer raises it where the reader of its help has left
     except (OSError, MemoryError, ImportError, RuntimeError) as error:
         shortage = shortage_of(error)
         if shortage is not None:
@@ -65,7 +63,7 @@ def run_cli(arguments: list[str]) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The command first: `run` where the first argument names none. Raises UsageError where it was meant to."""
+    """The arguments with a command first: `run` where they name none. Raises UsageError for a mistyped command."""
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]
     if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
@@ -78,19 +76,19 @@ def _with_command(arguments: list[str]) -> list[str]:
 
 
 def _complain(message: str, code: int) -> int:
-    """One line. Somebody may have put a key where it does not belong: it is not repeated."""
+    """Writes one line, without any key that was typed in the wrong place; gives `code`."""
     from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
     from ralph.values.redaction import Redactor  # noqa: PLC0415 - the same
     from ralph.values.screen_text import in_one_line  # noqa: PLC0415 - the same
 
     line = " ".join(in_one_line(message).split())
-    with suppress(BrokenPipeError):  # a reader that left does not want to know
+    with suppress(BrokenPipeError):  # nobody reads it any more
         sys.stderr.write(f"ralph: {Redactor(known_secrets(os.environ)).redact_all(line)}\n")
     return code
 
 
 def _complain_of(shortage: ShortageError) -> int:
-    """One line, for which nothing is loaded any more: that may be what cannot be done."""
+    """Writes one line without importing anything: importing may be what the machine has no room for."""
     with suppress(OSError):
         os.write(2, f"ralph: {told_with_advice(shortage)}\n".encode())
     return Outcome.API_UNAVAILABLE.exit_code()

@@ -1,6 +1,6 @@
 """`ralph doctor`: the merged settings and where each came from, then what works and what to do about the rest.
 
-It decides nothing for a run and shows no secret. One thing that is wrong does not keep it from the others.
+It decides nothing for a run and shows no secret. After a check that fails it goes on with the others.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
         if finding.level is Level.FAIL:
             failed.append(finding)
         page.show(finding)
-    if any(finding.is_for_later for finding in failed):  # the others may be so for want of the same
+    if any(finding.is_for_later for finding in failed):  # the same shortage may be behind the others
         return Outcome.API_UNAVAILABLE.exit_code()
     return Outcome.CONFIG.exit_code() if failed else 0
 
 
 class _Page:
-    """Standard output, line by line as it is known: a check may take its time."""
+    """Standard output, a line at once when it is known: a check may take long."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -86,7 +86,7 @@ class _Page:
         self._put(self._clean(line))
 
     def _put(self, line: str) -> None:
-        """A reader that left misses the lines, and the exit code stays true. Raises OSError for a full disk."""
+        """Writes the line; where the reader has left, it is dropped. Raises OSError for a full disk."""
         with suppress(BrokenPipeError):
             sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
             sys.stdout.buffer.flush()
@@ -96,7 +96,7 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Nothing here has to be put away, so no wait, not even for a reader that does not read, holds up the end.
+    """Makes a signal end the process at once: there is nothing to clean up, and no reader to wait for.
 
     A signal that the parent ignores (`nohup`) stays ignored.
     """
@@ -125,7 +125,7 @@ def _entered(directory: str | None) -> Path | None:
 def _settings(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """As far as they can be used, and what is wrong with them."""
+    """The settings as far as they can be used (None: not at all), and the first problem."""
     if cwd is None:
         return None, None
     config_file = Path(line.config) if line.config is not None else None
@@ -156,7 +156,7 @@ def _findings(
     settings: Settings | None,
     problem: Finding | None,
 ) -> Iterator[Finding]:
-    """The quick ones first."""
+    """All findings, those of quick checks first."""
     clock = SystemClock()
     waiter = InboxWaiter(clock)
     lacking = [*look_at_room(waiter, clock)]
@@ -187,7 +187,7 @@ def _findings(
 
 
 def _look_at_values(settings: Settings) -> Finding:
-    """What a run would find out when it first uses them."""
+    """The finding that a run would make when it first uses the settings."""
     from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
 
     ca_file = settings.model.ca_file

@@ -28,7 +28,7 @@ _LINES, _TYPED = "ralph.lines", "ralph.typed"
 
 
 class FlagsOf(Struct, frozen=True):
-    """Annotates a field that gets the values of flags, under the names of their settings; None: not given."""
+    """Annotates a field that gets the values of settings' flags, by the settings' names; None: not given."""
 
     only: str | None = None
     """The table whose flags they are; None: any."""
@@ -42,7 +42,7 @@ class Slot(Struct, frozen=True):
     parameter: Parameter
     field: str
     setting: str | None = None
-    """The key in the field, where that holds flags."""
+    """The setting whose flag it is; None: the field gets the value as it is."""
     read: Callable[[Any], object] = lambda value: value
     takes_words: bool = False
     """All words up to the next option are the parameter's."""
@@ -53,14 +53,14 @@ class Slot(Struct, frozen=True):
 
 
 class Typed(Struct, frozen=True):
-    """What a command line says beside the values of its command's options."""
+    """A command line as it was typed, beside the values of its options."""
 
     options: tuple[TypedOption, ...]
-    """In their order."""
+    """All options, in their order."""
     given: Mapping[str, str]
     """Spelling of each parameter that stands on the command line, by its name."""
     last_list: str | None
-    """As `LineParser` has it."""
+    """The list that reaches to the end of the line: a prompt could be among its words."""
     is_command_inserted: bool
     """The user named no command."""
 
@@ -77,7 +77,7 @@ class LineCommand(TyperCommand):
         self._slots: list[list[Slot]] = []
 
     def slots(self) -> list[list[Slot]]:
-        """Those of each line, without what a line before it takes. Made when they are needed: most commands are not."""
+        """The slots of each line, without parameters that a line before it has. Made when they are first needed."""
         if not self._slots:
             taken: set[str] = set()
             for line in self._lines:
@@ -143,7 +143,7 @@ def _slots_of(line: type[Struct]) -> Iterator[Slot]:
 
 
 def made_parameter(name: str, kind: Any, row: ParameterInfo, default: object = None) -> Parameter:
-    """As typer makes one of an annotated argument of a function."""
+    """The parameter that typer makes of an annotated argument of a function."""
     row = copy(row)
     if row.default is not ...:  # in `Annotated`, the first spelling stands where a default would
         row.param_decls = (str(row.default), *(row.param_decls or ()))

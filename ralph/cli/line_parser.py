@@ -1,10 +1,9 @@
-"""The parser of a command line: typer's, and two things that it cannot do.
+"""typer's parser with two additions: lists of several words, and a record of each option as it was typed.
 
-Lists take several words, as scripts for Claude Code write them: `--tools Read Bash` is `--tools=Read --tools=Bash`. All
-words up to the next option belong to the list; `--` and a lone `-`, which is standard input, end it too. And each option
-is kept as it was typed, lists one word at a time, for whoever hands it on.
+`--tools Read Bash` is `--tools=Read --tools=Bash`, as scripts for Claude Code write it. All words up to the next option
+belong to the list; `--` and a lone `-`, which is standard input, end it too. The record has lists one word at a time.
 
-typer offers none of that: an option takes a fixed number of words, so that its parser's own steps are extended here.
+typer has no such option (each takes a fixed number of words), so that two steps of its parser are extended here.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class TypedOption(Struct, frozen=True):
     words: tuple[str, ...]
     """With its value."""
     parameters: tuple[Parameter, ...]
-    """Those that it sets: for each letter of a cluster one."""
+    """The parameters that it sets: one for each letter of a cluster."""
 
 
 class LineParser(_OptionParser):

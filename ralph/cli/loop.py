@@ -1,4 +1,4 @@
-"""`ralph loop`: its own options beside those of `ralph run`, the help that teaches them, and what cannot be meant together.
+"""`ralph loop`: its own options beside those of `ralph run`, their help, and the combinations that are refused.
 
 Refuses options of `ralph run` that choose a session or a result: both are the loop's.
 """
@@ -148,7 +148,7 @@ _OWN = frozenset(LoopLine.__struct_fields__)
 
 
 class LoopWithRunCommand(LineCommand):
-    """Its own options, and in a part of their own those of `ralph run`."""
+    """The command; its help shows the options of `ralph run` apart."""
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         try:
@@ -157,7 +157,7 @@ class LoopWithRunCommand(LineCommand):
             near = getattr(error, "possibilities", None)
             if not near:
                 raise
-            # Its own message would sort them; they are more than those of `ralph run`, and the likeliest comes first.
+            # typer would sort them by name; among so many options the likeliest should come first.
             raise TyperException(f"{error} (Possible options: {', '.join(near)})") from None
 
     def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
@@ -206,7 +206,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
 
 
 def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":
-    """`bare` with all that the command line says of a new loop."""
+    """The plan of a new loop: `bare` with the values of the command line."""
     _refuse_what_is_the_loops(to_run, typed)
     names_prompt = line.prompt is not None or line.prompt_file is not None
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
@@ -234,12 +234,12 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
 
 
 def arguments_for_run(typed: Typed) -> tuple[str, ...]:
-    """Each option that is not the loop's own, as it was typed."""
+    """The options that each iteration gets, as they were typed."""
     return tuple(word for option in typed.options for word in part_for_run(option))
 
 
 def part_for_run(option: TypedOption) -> tuple[str, ...]:
-    """All of it, nothing, or the letters of a cluster that are not the loop's own."""
+    """The option without what is the loop's own: all of it, nothing, or some letters of a cluster."""
     words = option.words
     is_runs = [one.name not in _OWN for one in option.parameters]
     word, *value = words
@@ -306,10 +306,10 @@ def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:
 
 
 def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
-    """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent.
+    """Refuses, before anything is spent, what `ralph run` would refuse in an iteration.
 
     `directory`: that of `--cd`. Each iteration reads its files again, and a pipe can be read once.
-    Gives the directories that an iteration may write to besides the working directory.
+    Returns the directories that an iteration may write to besides the working directory.
     """
     check_settings(to_run.flags)
     check_partial_messages(is_asked=to_run.include_partial_messages, output_format=to_run.output_format)

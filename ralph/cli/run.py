@@ -1,4 +1,4 @@
-"""`ralph run`: from its options as they were typed to the options of a run."""
+"""`ralph run`: makes the options of a run from its command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(line: RunLine, typed: Typed) -> int:
     if typed.is_command_inserted and line.prompt and not line.print_:
         from ralph.cli.command_words import refuse_command_word  # noqa: PLC0415 - most prompts follow `ralph run`
 
-        # Behind options it is known only now which word is the prompt.
+        # Only now is it known which word behind options is the prompt.
         refuse_command_word([line.prompt, *(["--continue"] if line.continue_ or line.resume else [])])
     try:
         from ralph.run.command import run_command  # noqa: PLC0415 - not needed for --help
@@ -106,7 +106,7 @@ def _output_options(line: RunLine) -> OutputOptions:
 
 
 def _write_result(shortage: ShortageError, output_format: str) -> None:
-    """The result of a run that could not even be loaded, as far as it has one. What it holds needs no escapes."""
+    """Writes the result of a run whose modules could not be loaded. Nothing in it needs to be escaped."""
     if output_format == "text":
         return
     outcome = Outcome.API_UNAVAILABLE

@@ -42,7 +42,7 @@ def demo(line: DemoLine, _typed: Typed) -> int:
         raise typer.BadParameter("must be greater than 0", param_hint="--speed")
     try:
         return run_demo(scenario=line.scenario, speed=line.speed, keep=line.keep, say=_say)
-    except BlockingIOError as error:  # of the git that prepares the project
+    except BlockingIOError as error:  # git, which prepares the project, could not start
         raise ShortageError("process") from error
 
 
@@ -52,7 +52,7 @@ def _say(text: str) -> None:
 
 
 def _examples() -> str:
-    """Their names, from the directory: importing the server to ask it would slow every start down."""
+    """Names of the example scenarios. The directory tells them faster than the server, which would be imported."""
     names = sorted(
         file.stem for file in (Path(__file__).parent.parent / "mock_api" / "scenarios").glob("*.toml")
     )

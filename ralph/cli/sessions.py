@@ -1,4 +1,4 @@
-"""`ralph sessions` in typer's terms: its commands, their options and the help that teaches them."""
+"""`ralph sessions`: its commands, their options and their help."""
 
 import enum
 import gc

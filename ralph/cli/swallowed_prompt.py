@@ -1,4 +1,4 @@
-"""A prompt that was taken for a word of a list, as all words up to the next option belong to it."""
+"""Advice where a prompt may have been taken for a word of a list, to which all words up to the next option belong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
-    """Says with what goes wrong inside where a prompt may stand, if `last_list` could have swallowed one.
+    """Adds to a refusal inside where a prompt may stand, if `last_list` could have swallowed one.
 
     `last_list`: the list that reaches to the end of the line. Raises UsageError at once where standard input cannot give
     a prompt either.
@@ -37,7 +37,7 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
 
 
 def _is_piped() -> bool:
-    """A pipe, a socket or a file; a terminal and /dev/null say nothing."""
+    """Whether standard input is a pipe, a socket or a file; a terminal and /dev/null give no prompt."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:

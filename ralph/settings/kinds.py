@@ -1,7 +1,7 @@
-"""What settings must be beyond numbers and plain texts: addresses, paths, and lists of names.
+"""Kinds of values beyond numbers and plain texts: addresses, paths, and lists of names.
 
-Each refuses by a ValueError whose text goes after the setting's name ("must be ..."). Values that may be secret by
-accident (URLs, variable assignments, headers) are not repeated in it.
+A refusal is a ValueError whose text goes after the setting's name ("must be ..."). It does not repeat values that may be
+secret by accident (URLs, variable assignments, headers).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def about(subject: str) -> Iterator[None]:
-    """Puts `subject` before the text of a refusal inside."""
+    """Puts `subject` before the text of a ValueError that is raised inside."""
     try:
         yield
     except ValueError as error:
@@ -118,7 +118,7 @@ KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secre
 
 
 def number(text: str) -> int:
-    """Fifteen digits at most: more is no setting, and an `int` of thousands is slow to read."""
+    """A whole number of at most 15 digits: more is no setting, and an `int` of thousands of digits is slow to read."""
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     raise ValueError("must be a whole number")

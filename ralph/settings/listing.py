@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ralph.values.models import Price
     from ralph.values.setting import Key
 
-# A value that is longer pushes its origin to the right, and not those of all lines.
+# A longer value moves its own origin to the right, and not those of all lines.
 _WIDEST_VALUE = 34
 
 
 def setting_lines(settings: Settings) -> Iterator[str]:
-    """Three columns: key, value, origin."""
+    """A line for each setting, in three columns: key, value, origin."""
     rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
     rows.append(("tools", shown_value(settings.enabled_tools)))
@@ -33,7 +33,7 @@ def setting_lines(settings: Settings) -> Iterator[str]:
 
 
 def target_lines(target: Target) -> Iterator[str]:
-    """Its name, and beneath it what it is made of."""
+    """The target's name, and beneath it each of its values."""
     facts = target.facts
     window = facts.context_window if facts else None
     price = facts.price if facts else None
@@ -118,7 +118,7 @@ def _reference_line(key: Key) -> str:
 
 
 def _in_a_file(default: object) -> str:
-    """As a settings file would say it."""
+    """The default as a settings file would say it."""
     match default:
         case None | ():
             return "none"

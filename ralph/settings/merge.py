@@ -1,7 +1,7 @@
 """Flags, environment and files become one frozen `Settings`, once, each value with its origin.
 
-Refuses: unknown keys, values out of range, and in files that lie in the working directory every key that a repository
-may not set. Such files only tighten what the others say. What there is to set is a table: `settings/keys.py`.
+Refuses unknown keys, values out of range, and in files of the working directory every key that a repository may not
+set. Such files only tighten what the others say. `settings/keys.py` says which settings there are.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ralph.values.setting import Key
 
 _FLAG = "flag "
-"""An origin that begins so is the flag behind it."""
+"""The beginning of an origin that is a flag; its spelling follows."""
 _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
@@ -64,7 +64,7 @@ class SettingsError(Exception):
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings, where nothing is wrong with them but that a key is missing."""
+        """All settings, where nothing is wrong with them except a missing key; None: more is wrong."""
 
 
 class _Given(NamedTuple):
@@ -73,11 +73,11 @@ class _Given(NamedTuple):
 
 
 _Layer = dict[str, _Given]
-"""What one source says, by the names in `BY_NAME`; the checked entries of `[[targets]]` by "targets"."""
+"""The values of one source, by the names in `BY_NAME`; the decoded entries of `[[targets]]` by "targets"."""
 
 
 class _Layers(NamedTuple):
-    """What all sources say, each group from the weakest to the strongest."""
+    """The values of all sources, each group from the weakest to the strongest."""
 
     user: _Layer
     """The user's own file, where that is trusted."""
@@ -100,8 +100,8 @@ def load_settings(
 ) -> Settings:
     """Read everything once. `flags` uses the names in `BY_NAME`, None = not given; `config_file` is `--config`.
 
-    `files`: what an outer loop read for all its iterations; None: what they hold now. Raises `SettingsError` for the
-    first thing that is wrong, also where another source overrides it.
+    `files`: those that an outer loop read for all its iterations; None: they are read now. Raises `SettingsError` for
+    the first wrong value, also where another source overrides it.
     """
     from_flags = _flag_layer(flags, cwd)  # first: what was typed just now is the likeliest mistake
     layers = _file_layers(environment, cwd, config_file, files)
@@ -128,7 +128,7 @@ def _settings(
     first = _settle_model(given, access, environment)
     tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
     targets = _targets(tables["model"], flags, given, access, environment, first_model=first)
-    # Of the lists that a stronger source replaced too: what they name is a secret all the same.
+    # Lists that a stronger source replaced count too: the keys that they name are secrets all the same.
     all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
     return Settings(
         **tables,
@@ -170,7 +170,7 @@ def _file_layers(
     files: Sequence[SettingsFile] | None,
 ) -> _Layers:
     user_file = user_settings_path(environment)
-    # Advice would be vain that leads to another file of the working directory.
+    # Advice to use a file that lies in the working directory too would not help.
     is_usable = user_file is not None and not leads_through(user_file, cwd)
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [])
@@ -189,7 +189,7 @@ def _file_layers(
 
 
 def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
-    """`user_place`: where the keys could go that an untrusted file may not hold."""
+    """The values of one file. `user_place`: where the user can put keys that an untrusted file may not hold."""
     path = file.path
     if file.data is None:
         return {}
@@ -213,7 +213,7 @@ def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) 
     names = [name for name, places in refused.items() if places is not None]
     if not names:
         return
-    name = max(names, key=lambda one: one.count("."))  # a part of a target says more than the list
+    name = max(names, key=lambda one: one.count("."))  # the name of a target's key says more than the list's
     listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
     raise SettingsError(
         f"{path}: {name!r} does not count in the working directory, where a cloned repository or an agent could have "
@@ -239,7 +239,7 @@ def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
 
 
 def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
-    """`directory` is what a relative path starts from."""
+    """The value with its origin. A relative path starts from `directory`."""
     with _refused(key, origin):
         value = key.from_variable(str(raw)) if origin == key.variable else key.kind.decoded(raw)
     return _Given(directory / value if isinstance(value, Path) else value, origin)
@@ -249,7 +249,7 @@ def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Let files that are not trusted tighten what the trusted sources say; a remark for each value that is ignored."""
+    """Lets untrusted files tighten the trusted values in `given`; a remark for each value that is ignored."""
     ignored = []
     for layer in layers.untrusted:
         for name, wanted in layer.items():
@@ -269,7 +269,7 @@ def _is_in(layers: Iterable[_Layer], name: str) -> bool:
 
 
 def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
-    """The value that counts now, with the sources that it is made of."""
+    """The value that counts, with all its origins."""
     if counts == trusted.value:
         return trusted
     origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
@@ -287,9 +287,9 @@ def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
 
 
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
-    """The numbers need a "custom" in their own source or, where that names no policy, in any other.
+    """Refuses custom numbers without the policy "custom" in their own source or, where that names none, in any other.
 
-    Where a stronger source overrides such a "custom" (`--retry off`), its numbers go with it.
+    Where a stronger source overrides such a policy (`--retry off`), its numbers go with it.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
@@ -318,7 +318,7 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer) -> Iterator[Remark]:
-    """Lists are made for other programs too: what ralph does not have is said and changes nothing."""
+    """A remark for each list that names tools of other programs: they change nothing here."""
     for name in _TOOL_LISTS:
         names = lacking(given[name].value) if name in given else ()
         if names:
@@ -332,7 +332,7 @@ def _lacking_tools(given: _Layer) -> Iterator[Remark]:
 
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
-    """The name in `given` becomes an id, unless there are targets, which it does not choose."""
+    """Makes the name in `given` an id, unless there are targets: it does not choose among them."""
     key = BY_NAME["model.name"]
     name, origin = _given_or_default(given, key.name)
     if TARGETS in given:
@@ -390,7 +390,7 @@ def _targets(
 
 
 def _refused(key: Key, origin: str) -> AbstractContextManager[None]:
-    """A refusal inside becomes the line that begins with where the value came from."""
+    """Makes a ValueError inside the line of a SettingsError, which begins with the value's source."""
     return _explained(_subject(key, origin), from_flag=origin.startswith(_FLAG))
 
 
@@ -402,7 +402,7 @@ def _subject(key: Key, origin: str) -> str:
 
 @contextmanager
 def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
-    """A refusal inside becomes the line that begins with `says`."""
+    """Makes a ValueError inside the line of a SettingsError, which begins with `says`."""
     try:
         yield
     except ValueError as error:

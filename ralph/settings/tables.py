@@ -1,7 +1,7 @@
 """The table of settings: one field for each, with its type, its default and its row, and all of them together.
 
-A new setting is one such field, here or in `LimitSettings` or `ClockLimits`; flags, variables, keys of files, doctor's
-listing and docs/settings.md come of it.
+A new setting is one such field, here or in `LimitSettings` or `ClockLimits`; flags, variables, keys of
+files, doctor's listing and docs/settings.md are made from it.
 Refuses to know where a value came from: `ralph/settings/merge.py` reads them.
 """
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
@@ -81,7 +81,7 @@ class ModelSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """As they were typed; empty: none is."""
+    """Names as they were typed, in order; empty: there is no fallback."""
     max_tokens: Annotated[
         int,
         Key(
@@ -111,7 +111,7 @@ class ModelSettings(Struct, frozen=True):
             "ANTHROPIC_BASE_URL",
         ),
     ] = DEFAULT_BASE_URL
-    """As `values/endpoint.normal_base_url` makes it."""
+    """The address in the form that `values/endpoint.normal_base_url` gives it."""
     ca_file: Annotated[
         Path | None,
         Key(
@@ -283,7 +283,7 @@ class ToolsSettings(Struct, frozen=True):
 
 
 class LoopSettings(Struct, frozen=True):
-    """Of `ralph loop`; the defaults are those of `--retry patient`."""
+    """Settings of `ralph loop`; the defaults are those of `--retry patient`."""
 
     outage_waits_s: Annotated[
         tuple[float, ...],
@@ -315,7 +315,7 @@ TABLES: dict[str, type[Struct]] = {
 class Remark(Struct, frozen=True):
     text: str
     advice: str
-    """What to do about it."""
+    """A remedy, for doctor."""
 
 
 class Settings(Struct, frozen=True):
@@ -329,24 +329,24 @@ class Settings(Struct, frozen=True):
     targets: "tuple[Target, ...]" = ()
     """Who is asked, the first first; `load_settings` gives at least one."""
     aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)
-    """What short names of models stand for at the endpoint of the environment."""
+    """The models that short names stand for at the endpoint of the environment."""
     credential: "Credential | None" = None
-    """Of the environment. None: requests carry no key (a local server)."""
+    """The key in the environment. None: requests carry no key (a local server)."""
     custom_headers: "Headers" = NO_HEADERS
     """Sent with every request."""
     key_variables: frozenset[str] = frozenset()
-    """Named by any `api_key_env`: tools do not see them, however short what they hold is."""
+    """Variables that any `api_key_env` names: tools do not see them, however short their values are."""
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
-    """Of targets that are set somewhere and not asked: nobody else may see them either."""
+    """Keys of targets that are set somewhere and not asked: nobody may see them either."""
     remarks: tuple[Remark, ...] = ()
-    """What people should know of them; nothing of it stops a run."""
+    """Remarks for people; none stops a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """For each name in `KEYS`, "targets" and "tools" (those that limit them): "flag --model", a variable's name, a
     file's path, several of these with commas, or "default"."""
 
     @property
     def enabled_tools(self) -> tuple[str, ...]:
-        """What of ralph's tools a run may have."""
+        """The tools that a run may use."""
         return enabled_tools(self.tools.exact, self.tools.allowed, self.tools.disallowed)
 
     @property
@@ -356,7 +356,7 @@ class Settings(Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be shown: every key, and every header that looks like one, whether it is sent or not."""
+        """Values that must never be shown: every key, and every header that looks like one, whether it is sent or not."""
         secrets = [] if self.credential is None else [self.credential.secret]
         secrets += secret_header_values(self.custom_headers.plain)
         for target in self.targets:

@@ -1,4 +1,4 @@
-"""`[[targets]]` as values: what an entry may hold, which entries count, and the targets that come of them.
+"""`[[targets]]` as values: the form of an entry, which entries count, and the targets that are made from them.
 
 Refuses to carry a key to a server that it was not meant for: an entry with a base URL of its own gets the
 environment's key only where that URL leads to the default API. Refusals are ValueErrors without secrets.
@@ -30,7 +30,7 @@ PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
 
 
 class TargetEntry(Struct, frozen=True):
-    """One entry of the list as it stands in a file, checked. None and empty: it does not say."""
+    """One entry of the list as it stands in a file, decoded. None and empty: not given."""
 
     name: str
     model: str
@@ -45,7 +45,7 @@ class TargetEntry(Struct, frozen=True):
 
 
 class EnvironmentAccess(Struct, frozen=True):
-    """What the environment says about who asks and whom; it belongs to one server."""
+    """Key, headers and aliases of models in the environment; they belong to one server."""
 
     credential: Credential | None
     headers: Headers
@@ -56,7 +56,7 @@ class EnvironmentAccess(Struct, frozen=True):
 
 
 def _price(table: dict[str, Any]) -> Price:
-    """All four or none: what is left out would be a guess, and the cost that is shown a lie."""
+    """All four prices or none: a missing one would have to be guessed, and the cost that is shown would be a lie."""
     prices = decoded_table(table, dict.fromkeys(PRICE_KEYS, DOLLARS), PRICE_KEYS, "a price")
     return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
 
@@ -126,13 +126,13 @@ def _named(entries: tuple[TargetEntry, ...], name: str) -> TargetEntry:
     raise ValueError(f"must name a target ({listed}), not {name!r}")
 
 
-# --- The targets that come of them
+# --- The targets that are made from them
 
 
 def implicit_targets(
     model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], access: EnvironmentAccess
 ) -> tuple[Target, ...]:
-    """`first`, then `fallbacks`: all at one server, each under the name that was written."""
+    """Targets for `first`, then for `fallbacks`: all at one server, each under its name as it was written."""
     chosen = {first.id: (first.id, first)}
     for name in fallbacks:
         fallback = named_model(name, access.aliases)
@@ -190,7 +190,7 @@ def _explicit(
 def _keys(
     entry: TargetEntry, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Iterable[Credential]:
-    """Two variables with one key are one: the second try would be the first again."""
+    """The entry's keys in the order they are tried. A key that two variables hold is tried once."""
     if not entry.api_key_env:
         is_meant_for = entry.base_url is None or is_default(entry.base_url)
         return (access.credential,) if access.credential and is_meant_for else ()
@@ -208,14 +208,14 @@ def _keys(
 
 
 def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]) -> Iterator[str]:
-    """What must not be shown of entries, whether they are asked or not."""
+    """Keys and secret headers of entries, whether they are asked or not."""
     for entry in entries:
         yield from filter(None, (environment.get(variable, "").strip() for variable in entry.api_key_env))
         yield from secret_header_values(entry.headers.plain)
 
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
-    """What to do about the first target that cannot work without a key and has none; None: there is no such one."""
+    """Advice about the first target that cannot work without a key and has none; None: there is no such target."""
     elsewhere = login_of_another_program(environment)
     for target in targets:
         if target.secrets or not is_default(target.base_url):
@@ -233,13 +233,13 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
 
 
 def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
-    """Why a key must not go where it would; None: it may, or there is none."""
+    """Why a key must not be sent to the first target that has one; None: it may be, or there is no key."""
     asked = next((target.base_url for target in targets if target.secrets), None)
     return None if asked is None else why_not_asked(environment, asked)
 
 
 def plain_http_warnings(targets: Iterable[Target]) -> tuple[str, ...]:
-    """One for each host that a key travels to in the open."""
+    """A warning for each host to which a key travels unencrypted."""
     hosts = [
         target.base_url.split("/")[2]
         for target in targets

@@ -156,7 +156,7 @@ def test_each_target_is_shown_with_what_is_known_of_it(ralph, ralph_here) -> Non
     ("toml", "says"),
     [
         ("[model]\nnam = 'x'", "unknown key 'model.nam'"),
-        ("[[targets]]\nname = 'a'", "targets 'a': model is missing"),
+        ("[[targets]]\nname = 'a'", "targets 'a': needs name, model; missing: model"),
         (
             "[[targets]]\nname = 'a'\nmodel = 'm'\napi_key_env = 'UNSET'",
             "api_key_env names UNSET, which is not set",

@@ -48,7 +48,7 @@ _OTHER_ADVICE = (
 
 
 class Hop(Struct, frozen=True):
-    """Whom a connection is made to first: the endpoint, or the proxy before it."""
+    """The host that is connected to first: the endpoint, or the proxy before it."""
 
     host: str
     port: int
@@ -147,7 +147,7 @@ class _Look:
         )
 
     def _connect(self) -> None:
-        """In the thread. The socket's own timeout ends what the waiter no longer waits for, but a name lookup."""
+        """Runs in the thread. The socket's own timeout ends everything that the waiter has given up, except a name lookup."""
         hop = self._hop
         try:
             addresses = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
@@ -157,7 +157,7 @@ class _Look:
                     self._stage = "TLS"
                     hop.tls.wrap_socket(plain, server_hostname=hop.host).close()
             self._mailbox.put(True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        except Exception as error:  # noqa: BLE001 - any error is a finding
             self._mailbox.put(error)
 
     def _open_one_of(self, addresses: Sequence[tuple[Any, ...]]) -> socket.socket:
