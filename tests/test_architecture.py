@@ -65,6 +65,7 @@ TOUCHES_THE_WORLD = (
     "output.telemetry",
     "prompt",
     "run.command",
+    "run.context",
     "run.control_channel",
     "run.old_session",
     "run.prepared_run",

@@ -18,8 +18,9 @@ from ralph import __version__
 from ralph.cli.checks.machine import look_at_machine, look_at_room
 from ralph.cli.checks.places import look_at_sessions, look_at_working_directory
 from ralph.machine.clock import SystemClock
+from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.starting import PATIENCE_S
-from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter
+from ralph.machine.waiter import InboxWaiter
 from ralph.settings.claude_files import rules_not_honoured
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import ClockSettings, Settings, SettingsError, load_settings

@@ -19,7 +19,7 @@ from ralph.demo.loop_play import play_loop
 from ralph.demo.stages import STAGES
 from ralph.demo.summary import Summary
 from ralph.demo.workplace import has_git, make_environment, make_project, tests_pass
-from ralph.run.command import RunCommand
+from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 from ralph.run.session import SessionOptions
 from ralph.values.outcome import Outcome
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ralph.demo.stages import Stage
-    from ralph.values.events import Event
 
 PROJECT = "invoice"
 LOOP = "loop"
@@ -109,16 +108,10 @@ def _play(scenario: str, room: Path, speed: float, say: Callable[[str], None]) -
     summary = Summary()
     with STAGES[scenario](room, speed, has_git()) as stage:
         say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
-        command = RunCommand(_options(stage, room, project), {**environment, **stage.environment})
-
-        def show(event: Event) -> None:
-            summary.emit(event)
-            stage.on_event(event)
-
-        command.on_event = show
-        code = command.execute()
-    ended = command.ended
-    if ended is None or ended.outcome is not Outcome.COMPLETED:
+        options = _options(stage, room, project)
+        code = run_command(options, {**environment, **stage.environment}, summary, *stage.watchers)
+    ended = summary.ended
+    if code or ended is None:
         return code
     passes = tests_pass(project, environment)
     unsped_wait_s = ended.waited_s * stage.speed if stage.stands_for_a_night else None

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from ralph.values.ports import Events
+
 MODEL = "claude-sonnet-5-5"
 
 
@@ -40,7 +42,8 @@ class Stage(Struct, frozen=True):
     """Added to the run's."""
     stands_for_a_night: bool = False
     """The summary says what the waits would have been without `speed`."""
-    on_event: Callable[[Event], None] = lambda _event: None
+    watchers: tuple[Events, ...] = ()
+    """They see every event of the run."""
 
     @property
     def request_count(self) -> int:
@@ -186,7 +189,7 @@ def _outage(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
                 "clocks.bytes_idle_s": _SILENCE_S,
             },
             stands_for_a_night=True,
-            on_event=outage.emit,
+            watchers=(outage,),
         )
 
 

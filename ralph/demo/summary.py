@@ -13,14 +13,13 @@ from ralph.values.events import (
     ModelFallback,
     ModelFallbackRecovered,
     RetryScheduled,
+    RunEnded,
     RunStarted,
     ToolFinished,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ralph.values.events import RunEnded
 
 
 class Summary:
@@ -33,6 +32,7 @@ class Summary:
         self._changes: list[str] = []
         self._key_changes: Counter[str] = Counter()
         self._failed: AttemptEnded | None = None
+        self.ended: RunEnded | None = None
 
     def emit(self, event: Event) -> None:
         match event:
@@ -49,6 +49,8 @@ class Summary:
                 self._changes.append(f"{event.from_target} -> {event.to_target} ({event.reason})")
             case ModelFallbackRecovered():
                 self._changes.append(f"back on {event.target}")
+            case RunEnded():
+                self.ended = event
 
     def _attempt(self, event: AttemptEnded) -> None:
         before, self._failed = self._failed, event if event.kind else None

@@ -24,7 +24,7 @@ from ralph.loop.record import RecordError
 from ralph.loop.values import LoopEnd
 from ralph.loop.words import resume_hint
 from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import ONE_SIGNAL_S, InboxWaiter, catch_stop_signals
+from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.values.credentials import known_secrets
 from ralph.values.error_text import describe_bug
 from ralph.values.outcome import Outcome, UsageError
@@ -50,12 +50,11 @@ def loop_command(options: LoopOptions) -> int:
 def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
     """`loop_command` in this environment."""
     clock = SystemClock()
-    waiter = InboxWaiter(clock)
-    waiter.one_signal_for_s = ONE_SIGNAL_S
-    restore_signals = catch_stop_signals(waiter)
+    inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
+    restore_signals = catch_stop_signals(inbox)
     try:
         events = event_stream(options, environment, Redactor(known_secrets(environment)))
-        opened = _ended_by(lambda: open_context(options, environment, waiter, clock, events))
+        opened = _ended_by(lambda: open_context(options, environment, inbox, clock, events))
         if isinstance(opened, LoopEnded):
             ended = opened
         else:

@@ -20,7 +20,7 @@ from ralph.loop.step_summary import StepSummary
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopLimits
 from ralph.machine.processes import protect_this_process
-from ralph.machine.waiter import Heartbeats
+from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.event_stream import EventStream
 from ralph.sessions.store import SessionStore
 from ralph.settings.files import SettingsFileError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
-    from ralph.machine.waiter import InboxWaiter
+    from ralph.machine.inbox import Inbox
     from ralph.settings.files import SettingsFile
     from ralph.values.ports import Clock, Events
 
@@ -73,6 +73,10 @@ class LoopContext(Struct, frozen=True):
     def tell(self, text: str) -> None:
         self.events.emit(Notice(text))
 
+    def waiter_until(self, run_ends_s: float | None) -> InboxWaiter:
+        """A waiter for what comes before the loop shares its time out itself; None: there is no time limit."""
+        return _make_waiter(self.waiter.inbox, self.clock, self.events, self.settings, run_ends_s)
+
     def warn(self, text: str) -> None:
         """`--quiet` does not hide it."""
         self.events.emit(Notice(text, is_vital=True))
@@ -96,7 +100,7 @@ def event_stream(
 
 
 def open_context(
-    options: LoopOptions, environment: Mapping[str, str], waiter: InboxWaiter, clock: Clock, early: Events
+    options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
 ) -> tuple[LoopContext, LoopState]:
     """The context, and the state that the loop begins with or resumes, for now without its prompt.
 
@@ -112,7 +116,6 @@ def open_context(
     settings = _settings(state.plan, environment, files)
     redactor = Redactor(known_secrets(environment, settings.secrets))
     events = event_stream(options, environment, redactor, is_quiet=state.plan.is_quiet)
-    waiter.heartbeats = Heartbeats(events, clock, settings.clocks.heartbeat_s)
     context = LoopContext(
         options,
         environment,
@@ -127,10 +130,17 @@ def open_context(
         ),
         store,
         events,
-        waiter,
+        _make_waiter(inbox, clock, events, settings),
         clock,
     )
     return context, state
+
+
+def _make_waiter(
+    inbox: Inbox, clock: Clock, events: Events, settings: Settings, run_ends_s: float | None = None
+) -> InboxWaiter:
+    heartbeats = Heartbeats(clock, settings.clocks.heartbeat_s)
+    return InboxWaiter(clock, inbox, events=events, heartbeats=heartbeats, run_ends_s=run_ends_s)
 
 
 def opening_state(

@@ -49,16 +49,15 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
     named, max_time_s = context.options.prompt_wish, state.plan.limits.max_time_s
     if named is None:
         return state, None
-    waiter, clock = context.waiter, context.clock
+    clock = context.clock
     started_s = clock.now_s()
+    waiter = context.waiter_until(None if max_time_s is None else started_s + max_time_s)
     wait = InputWait(waiter, clock, context.settings.clocks.input_s, context.tell)
-    waiter.run_ends_s = None if max_time_s is None else started_s + max_time_s
     directories = (state.plan.launch_directory, state.plan.directory)
     try:
         found = find_prompt(named.argument, named.file, directories=directories, wait=wait)
     except PromptError as error:
         raise CannotBeginError(Outcome.USAGE, str(error)) from None
-    waiter.run_ends_s = None  # from here on the loop shares its time out itself
     for notice in found.notices:
         context.tell(notice)
     if found.silent is not None:

@@ -102,7 +102,7 @@ def _was_told(old: Session, words: str) -> bool:
     return last.role == "user" and last.content[-1].get("text") == words
 
 
-def way_back(
+def resume_command_of(
     session: OpenSession,
     options: SessionOptions,
     *,
@@ -110,7 +110,7 @@ def way_back(
     again: Mapping[str, str],
     prompt: str | None = None,
 ) -> str | None:
-    """The command that resumes a run's session; None: nothing can. None of the others: it need not be said."""
+    """The command that resumes a run's session; None: nothing can. `cwd`: None where it need not be said."""
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
         return None
     from ralph.values.resume_command import resume_command  # noqa: PLC0415 - most runs end without

@@ -51,6 +51,7 @@ class Surroundings(Struct, frozen=True, dict=True):
     waiter: Waiter
     clock: Clock
     events: Events
+    redactor: Redactor
 
     @cached_property
     def secrets(self) -> frozenset[str]:
@@ -66,7 +67,6 @@ class Surroundings(Struct, frozen=True, dict=True):
 
 def build_toolbox(
     around: Surroundings,
-    redactor: Redactor,
     options: RunOptions,
     *,
     writable: Sequence[str] = (),
@@ -107,8 +107,8 @@ def build_toolbox(
             ),
             waiter=around.waiter,
             clock=around.clock,
-            redact=redactor.redact,
-            redact_longest=redactor.longest_bytes,
+            redact=around.redactor.redact,
+            redact_longest=around.redactor.longest_bytes,
             why_refused=controls.why_refused,
         )
     except OSError as error:
@@ -116,7 +116,7 @@ def build_toolbox(
         raise SettingsError(problem, from_flag=True) from error
 
 
-def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
+def build_clients(around: Surroundings) -> TargetClients:
     """Raises SettingsError for a CA file, an endpoint or a proxy that cannot be used."""
     # Late, because they cost most of the start-up time and nothing before needs them.
     from ralph.api.target_clients import Connecting, TargetClients  # noqa: PLC0415
@@ -129,7 +129,7 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
             limits=settings.clocks,
             waiter=around.waiter,
             clock=around.clock,
-            redact=redactor.redact_all,
+            redact=around.redactor.redact_all,
         )
     )
     try:
@@ -150,9 +150,7 @@ def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
     return [redacted(block, redactor.redact) for block in prompt]
 
 
-def build_report_form(
-    around: Surroundings, redactor: Redactor, options: RunOptions, old: Session | None
-) -> ReportForm | None:
+def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
     """The form of the final report: as requested now, else as in the session's requests. None: no report is
     required.
     """
@@ -162,8 +160,12 @@ def build_report_form(
     from ralph.agent.report_tool import has_payload, report_tool  # noqa: PLC0415 - the same
     from ralph.values.report import ReportForm, plain_problems  # noqa: PLC0415 - most runs need none
 
-    wish = options.report
-    tool = offered if wish is None else report_tool(redacted(wish.payload_schema, redactor.redact))
+    requested = options.report
+    tool = (
+        offered
+        if requested is None
+        else report_tool(redacted(requested.payload_schema, around.redactor.redact))
+    )
     assert tool is not None  # noqa: S101 - one of the two is there
     if not has_payload(tool):
         return ReportForm(tool, plain_problems, has_payload=False)
@@ -177,7 +179,6 @@ def build_report_form(
 
 def build_roster(
     around: Surroundings,
-    redactor: Redactor,
     tools: tuple[ToolDefinition, ...],
     options: RunOptions,
     old: Session | None,
@@ -201,7 +202,7 @@ def build_roster(
         targets = _of_the_session(targets, old)
     roster = Roster(
         targets,
-        system=redactor.redact(system_prompt(parts)),
+        system=around.redactor.redact(system_prompt(parts)),
         tools=tools,
         strategy=settings.retry.strategy,
         returns=settings.retry.revert == "cooldown-expiry",

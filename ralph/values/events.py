@@ -282,6 +282,12 @@ class LoopEvent(Struct, frozen=True):
     """What happens in a loop, around its runs. `loop/events.py` has the kinds of it."""
 
 
+class SessionOpened(Struct, frozen=True):
+    """The session is open: what is told from here on belongs to it."""
+
+    session_id: str
+
+
 class SessionTotal(Struct, frozen=True):
     turns: int = 0
     cost_usd: float | None = 0.0
@@ -359,6 +365,7 @@ Event = (
     | PermissionModeChanged
     | Notice
     | LoopEvent
+    | SessionOpened
     | RunEnded
 )
 

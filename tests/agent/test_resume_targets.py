@@ -14,7 +14,7 @@ from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
-from ralph.run.prepared_run import _go_on_from
+from ralph.run.prepared_run import _take_over_cooldowns
 from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.events import ModelFallbackRecovered, ModelFallbackSucceeded
@@ -85,7 +85,7 @@ class Life:
         if old is None:
             self.journal.append(session_entry("s1", "/work", "now", "0"))
         else:
-            _go_on_from(self.roster, old, cast("Any", SimpleNamespace(clock=clock)))
+            _take_over_cooldowns(self.roster, old, cast("Any", SimpleNamespace(clock=clock)))
         self.run = Run(
             self.roster,
             off(),

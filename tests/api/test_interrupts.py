@@ -23,7 +23,7 @@ AFTER_S = 0.1
 
 def interrupted_after_s(client: Rig) -> float:
     """Seconds from the signal to the exception."""
-    timer = threading.Timer(AFTER_S, client.waiter.note_signal, [15])
+    timer = threading.Timer(AFTER_S, client.waiter.inbox.note_signal, [15])
     started_s = time.monotonic()
     timer.start()
     with pytest.raises(Interrupted) as caught:
@@ -121,7 +121,7 @@ def test_a_lookup_left_behind_does_not_break_the_next_request(serve, rig, slow_l
 
 def test_a_signal_that_came_before_the_request_ends_it_at_once(serve, rig) -> None:
     client = rig(serve(Turn("ok"), Turn("ok")))
-    client.waiter.note_signal(2)
+    client.waiter.inbox.note_signal(2)
     with pytest.raises(Interrupted):
         client.send()
     assert await_no_exchange(1.0)

@@ -128,7 +128,7 @@ def test_options_that_ralph_run_refuses_are_usage(iterating) -> None:
 def test_a_signal_ends_the_command_and_the_lock_is_not_the_commands(iterating, serve) -> None:
     server = serve(bash("ls -l /proc/self/fd"), bash(f"echo $$ >{iterating.root}/launch/pid; sleep 99"))
     lock = os.open(iterating.root / "lock", os.O_RDWR | os.O_CREAT)
-    iterating.once_there("pid", lambda _line: iterating.waiter.note_signal(signal.SIGTERM))
+    iterating.once_there("pid", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
     started_s = time.monotonic()
     result = iterating.run(lock=lock)
     os.close(lock)

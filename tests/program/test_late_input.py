@@ -96,12 +96,15 @@ LATE = """
 import os, sys
 from ralph.values.events import RunStarted
 from ralph.output.writer import OutputOptions
-from ralph.run.command import RunCommand
+from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 
-command = RunCommand(RunOptions("go", output=OutputOptions("stream-json")), dict(os.environ))
-command.on_event = lambda event: os.write(int(sys.argv[1]), b"x") if isinstance(event, RunStarted) else None
-os._exit(command.execute())
+class Watcher:
+    def emit(self, event):
+        if isinstance(event, RunStarted):
+            os.write(int(sys.argv[1]), b"x")
+
+os._exit(run_command(RunOptions("go", output=OutputOptions("stream-json")), None, Watcher()))
 """
 
 

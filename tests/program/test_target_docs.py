@@ -56,12 +56,12 @@ TESTS = "#!/bin/sh\n[ ! -e ran ] || sleep 2.2\ntouch ran\n"
 
 # `ralph run` with the file that the user's config directory holds, its waits divided.
 PLAY = """
-import os, sys
-from ralph.run.command import RunCommand
+import sys
+from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 
 options = RunOptions(prompt="Fix the failing test", speed=float(sys.argv[1]), reads_stdin=False)
-sys.exit(RunCommand(options, dict(os.environ)).execute())
+sys.exit(run_command(options))
 """
 
 

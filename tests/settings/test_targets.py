@@ -13,6 +13,7 @@ from ralph.machine.waiter import InboxWaiter
 from ralph.run.wiring import Surroundings
 from ralph.settings.merge import load_settings
 from ralph.values.models import Price
+from ralph.values.redaction import Redactor
 from tests.fakes import RecordingEvents
 from tests.settings_world import KEY, World
 
@@ -425,7 +426,8 @@ ALL_SECRETS = {
 def tools_environment(world: World, settings: Settings) -> dict[str, str]:
     clock = SystemClock()
     environment = {**world.environment, **KEYS_IN_ENVIRONMENT, "COLUMNS": "80"}
-    around = Surroundings(settings, environment, world.cwd, InboxWaiter(clock), clock, RecordingEvents())
+    waiter, events = InboxWaiter(clock), RecordingEvents()
+    around = Surroundings(settings, environment, world.cwd, waiter, clock, events, Redactor())
     return around.tools_environment
 
 

@@ -289,7 +289,7 @@ def test_a_signal_ends_a_running_search(make_tools: Callable[..., Any], tmp_path
     before = children()
     tools = make_tools(search_timeout_s=300.0)
     os.mkfifo(tmp_path / ".gitignore")
-    threading.Timer(0.4, tools.waiter.note_signal, [signal.SIGINT]).start()
+    threading.Timer(0.4, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     calls = [ToolCall("1", "Grep", {"pattern": "a"}), ToolCall("2", "Glob", {"pattern": "*"})]
     with pytest.raises(Interrupted):
         tools.box.run(calls)
