@@ -109,7 +109,7 @@ def _play(scenario: str, room: Path, speed: float, say: Callable[[str], None]) -
     with STAGES[scenario](room, speed, has_git()) as stage:
         say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
         options = _options(stage, room, project)
-        code = run_command(options, {**environment, **stage.environment}, summary, stage.watcher)
+        code = run_command(options, {**environment, **stage.environment}, summary, *stage.watchers)
     ended = summary.ended
     if code or ended is None:
         return code

@@ -42,8 +42,8 @@ class Stage(Struct, frozen=True):
     """Added to the run's."""
     stands_for_a_night: bool = False
     """The summary says what the waits would have been without `speed`."""
-    watcher: Events | None = None
-    """Sees every event of the run."""
+    watchers: tuple[Events, ...] = ()
+    """They see every event of the run."""
 
     @property
     def request_count(self) -> int:
@@ -189,7 +189,7 @@ def _outage(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
                 "clocks.bytes_idle_s": _SILENCE_S,
             },
             stands_for_a_night=True,
-            watcher=outage,
+            watchers=(outage,),
         )
 
 

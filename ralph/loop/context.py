@@ -74,6 +74,10 @@ class LoopContext(Struct, frozen=True):
     def tell(self, text: str) -> None:
         self.events.emit(Notice(text))
 
+    def waiter_until(self, run_ends_s: float | None) -> InboxWaiter:
+        """A waiter for what comes before the loop shares its time out itself; None: there is no time limit."""
+        return _make_waiter(self.waiter.inbox, self.clock, self.events, self.settings, run_ends_s)
+
     def warn(self, text: str) -> None:
         """Tells people what `--quiet` does not hide."""
         self.events.emit(Notice(text, is_vital=True))
@@ -127,18 +131,17 @@ def open_context(
         ),
         store,
         events,
-        loop_waiter(inbox, clock, events, settings),
+        _make_waiter(inbox, clock, events, settings),
         clock,
     )
     return context, state
 
 
-def loop_waiter(
-    inbox: Inbox, clock: Clock, events: Events, settings: Settings, *, ends_s: float | None = None
+def _make_waiter(
+    inbox: Inbox, clock: Clock, events: Events, settings: Settings, run_ends_s: float | None = None
 ) -> InboxWaiter:
-    """`ends_s`: when the time limit passes, on the clock; None: the loop shares its time out itself."""
     heartbeats = Heartbeats(clock, settings.clocks.heartbeat_s)
-    return InboxWaiter(clock, inbox, events=events, heartbeats=heartbeats, run_ends_s=ends_s)
+    return InboxWaiter(clock, inbox, events=events, heartbeats=heartbeats, run_ends_s=run_ends_s)
 
 
 def opening_state(

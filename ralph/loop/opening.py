@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.loop.check.until_check import UntilCheck
-from ralph.loop.context import CannotBeginError, loop_waiter, opening_state
+from ralph.loop.context import CannotBeginError, opening_state
 from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.git.git import GitSeams
 from ralph.loop.git.lock import CheckoutLock
@@ -49,11 +49,10 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
     named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
         return state, None
-    clock, settings = context.clock, context.settings
+    clock = context.clock
     started_s = clock.now_s()
-    ends_s = None if max_time_s is None else started_s + max_time_s
-    waiter = loop_waiter(context.waiter.inbox, clock, context.events, settings, ends_s=ends_s)
-    wait = InputWait(waiter, clock, settings.clocks.input_s, context.tell)
+    waiter = context.waiter_until(None if max_time_s is None else started_s + max_time_s)
+    wait = InputWait(waiter, clock, context.settings.clocks.input_s, context.tell)
     directories = (state.plan.launch_directory, state.plan.directory)
     try:
         found = find_prompt(named.argument, named.file, directories=directories, wait=wait)

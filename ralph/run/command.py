@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
 
 
-def run_command(
-    options: RunOptions, environment: Mapping[str, str] | None = None, *watchers: Events | None
-) -> int:
+def run_command(options: RunOptions, environment: Mapping[str, str] | None = None, *watchers: Events) -> int:
     """Run one task; the process's exit code. Raises UsageError, and nothing else.
 
     `environment`: None for the process's own. `watchers` see every event too.
@@ -48,14 +46,16 @@ def run_command(
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
-        return _complain(error, Redactor(known_secrets(environment)) if context is None else context.redactor)
+        return _tell_failure(
+            error, Redactor(known_secrets(environment)) if context is None else context.redactor
+        )
     else:
         return code
     finally:
         restore_signals()
 
 
-def _complain(error: Exception, redactor: Redactor) -> int:
+def _tell_failure(error: Exception, redactor: Redactor) -> int:
     """The exit code, after one line for people."""
     shortage = shortage_of(error)
     why = describe_bug(error) if shortage is None else told_with_advice(shortage)

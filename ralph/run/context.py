@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.machine.waiter import Heartbeats, InboxWaiter
+from ralph.output.event_stream import EventStream
 from ralph.output.spool import is_one_stream
 from ralph.output.writer import Writer
 from ralph.run.session import CannotOpenError
@@ -29,7 +30,7 @@ from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, Notice
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.permission_mode import PermissionMode
-from ralph.values.ports import EventStream, Interrupted, TimeIsUp
+from ralph.values.ports import Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class RunContext(Struct, frozen=True):
 
 
 def make_context(
-    options: RunOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, *watchers: Events | None
+    options: RunOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, *watchers: Events
 ) -> RunContext:
     """`watchers` see every event too (the demo's summary)."""
     started_s = clock.now_s()
@@ -99,7 +100,8 @@ def make_context(
         from ralph.run.progress import Progress  # noqa: PLC0415 - few runs are driven
 
         progress = Progress(clock)
-    events = EventStream(heartbeats, progress, *watchers, telemetry, writer, notes)
+    steered = () if progress is None else (progress,)
+    events = EventStream(heartbeats, *steered, *watchers, telemetry, writer, notes)
     driver = None
     if progress is not None:
         from ralph.run.driven_run import make_driver  # noqa: PLC0415 - the same

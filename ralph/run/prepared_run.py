@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
+from ralph.output.event_stream import EventStream
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     build_clients,
@@ -30,7 +31,6 @@ from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.permission_mode import mode_notice
-from ralph.values.ports import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

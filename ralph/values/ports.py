@@ -164,14 +164,3 @@ class Driven(Protocol):
 
 class Events(Protocol):
     def emit(self, event: Event) -> None: ...
-
-
-class EventStream:
-    """Tells each event to every sink, in the order of the sinks; None is no sink."""
-
-    def __init__(self, *sinks: Events | None) -> None:
-        self._sinks = tuple(sink for sink in sinks if sink is not None)
-
-    def emit(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink.emit(event)
