@@ -1,4 +1,4 @@
-"""Bash: one command in a session of its own, bounded in time and output, with nothing left of it afterwards."""
+"""Bash: runs one command in a session of its own, bounded in time and output, and leaves nothing of it behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ralph.machine.command_supervisor import ForkedCommand
     from ralph.tools.tool_room import Arguments, ToolRoom, ToolSettings
 
-# Linux MAX_ARG_STRLEN: one argument of a program, its final NUL included.
+# Linux MAX_ARG_STRLEN: the most bytes of one argument of a program, its final NUL included.
 _LONGEST_COMMAND_BYTES = 131_072 - 1
 _LONGEST_PURPOSE = 80
 
@@ -27,7 +27,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     purpose = " ".join((arguments.get("description") or command).split())
     waiting_for = room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
     ending, capture = _ran(command, room, limit_s, waiting_for)
-    if ending.how is Ended.NEVER_STARTED:  # an earlier command has killed who starts them
+    if ending.how is Ended.NEVER_STARTED:  # an earlier command has killed the supervisor
         ending, capture = _ran(command, room, limit_s, waiting_for)
     notes = _notes(ending, limit_s, settings)
     if not ending.is_all_gone:

@@ -1,6 +1,6 @@
-"""The limits of a run, and what it may still spend: looked at before each call, at the worst that the call can cost.
+"""The limits of a run, and the rest of its budget, checked before each call against the call's worst price.
 
-The worst case: every token of the prompt at the dearest input price, and an answer as long as it may get.
+The worst case: every token of the prompt at the dearest input price, and an answer of the greatest length.
 """
 
 # No `from __future__ import annotations` here: the rows of settings are read from the annotations.
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ralph.values.models import ModelFacts, Price
 
 SHORTEST_ANSWER = 1024
-"""Tokens. An answer that may not even get so long is not worth its prompt: the run ends instead."""
+"""Tokens. An answer that may not even get this long is not worth its prompt: the run ends instead."""
 
 MOST_REFUSALS = 6
-"""The most refusals in a row by guards: with the last one the run ends."""
+"""The most refusals in a row by guards: the last one ends the run."""
 
 _MILLION = 1_000_000
 
@@ -61,29 +61,33 @@ class LimitSettings(Struct, frozen=True):
 
 
 class Budget:
-    """One for all that a process asks for, summaries and broken answers included."""
+    """The budget of a process for all its requests, summaries and broken answers included."""
 
     def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
         """The budget in US dollars; None: no limit."""
         self.spent_usd = spent_usd
-        """Dollars by the servers' counts so far."""
+        """Dollars spent so far, by the servers' counts."""
 
     def emit(self, event: "Event") -> None:
         if isinstance(event, AttemptEnded):
             self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
 
-    def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, wish: int) -> int:
-        """Tokens of answer that it still buys, at most `wish`; 0 or less: not even the prompt."""
+    def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, requested: int) -> int:
+        """Tokens of answer that the budget still buys, at most `requested`; 0 or less: it does not even buy the prompt."""
         if self.max_usd is None:
-            return wish
+            return requested
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
             return 0  # what cannot be counted cannot be kept within a budget
         left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
         if left_millionths < 0:
             return 0
-        return wish if wish * price.output <= left_millionths else math.floor(left_millionths / price.output)
+        return (
+            requested
+            if requested * price.output <= left_millionths
+            else math.floor(left_millionths / price.output)
+        )
 
     def least_usd(self, facts: "ModelFacts | None", prompt_tokens: int) -> float:
         """The least money that must be left before a request is made."""
@@ -93,7 +97,7 @@ class Budget:
         return (prompt_tokens * _dearest_input(price) + SHORTEST_ANSWER * price.output) / _MILLION
 
     def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
-        """True if the share is spent, or if one more request, which may cost `least_usd`, may be the last."""
+        """True if that share is spent, or if the next request, which may cost `least_usd`, may be the last."""
         if self.max_usd is None or not self.spent_usd:
             return False
         return self.spent_usd >= share * self.max_usd or self.max_usd - self.spent_usd < 2 * least_usd

@@ -1,6 +1,6 @@
 """Asks ripgrep for the files below a directory, or the lines in them.
 
-It honours .gitignore files (nested, and those above up to the top of the repository), sees hidden files but
+It honours .gitignore files (nested, and those above up to the top of the repository), includes hidden files but
 not `.git`, follows no links, and answers in the order of the paths.
 """
 
@@ -26,23 +26,23 @@ from ralph.values.error_text import ToolError, os_error_text
 if TYPE_CHECKING:
     from ralph.tools.tool_room import ToolRoom
 
-# What ripgrep's file types understand as `GlobPattern` does: names without classes, escapes, braces in braces
-# and empty alternatives. A colon would have a meaning of its own.
+# Patterns that ripgrep's file types read as `GlobPattern` does: names without classes, escapes, nested braces and
+# empty alternatives. A colon would have a meaning of its own.
 _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
 
 
 class SearchPlace(Struct, frozen=True):
-    """Where to search: a directory, or one file in it."""
+    """The place of a search: a directory, or one file in it."""
 
     directory: Path
-    """As it was named."""
+    """The directory as it was named."""
     real: str
-    """The same as it was opened, without links: the search begins there."""
+    """The path of the opened directory, without links: the search begins there."""
     hidden: HiddenPlaces
     file_name: str | None = None
-    """In `real`."""
+    """The file's name in `real`."""
     named: str | None = None
-    """As the file was named, in `directory`."""
+    """The file's name as it was given, in `directory`."""
 
     @property
     def target(self) -> str:
@@ -59,7 +59,7 @@ class LineQuery(Struct, frozen=True):
 
 
 def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
-    """Raises ToolError for what cannot be searched, or must not be."""
+    """The place for a path. Raises ToolError for what cannot be searched, or must not be."""
     judged = room.guard.refuse_read(path, shown)
     try:
         mode = path.stat().st_mode
@@ -84,7 +84,7 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
 
 
 def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
-    """Where it lies."""
+    """The real path of the opened directory."""
     try:
         descriptor = os.open(path, HELD_DIRECTORY)
     except OSError as error:
@@ -96,14 +96,15 @@ def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> st
 
 
 def list_files(place: SearchPlace, room: ToolRoom) -> Ripgrep:
-    """Records are paths that begin with `./`, separated by NUL. Raises ToolError, and ShortageError."""
+    """List files. Records are paths that begin with `./`, separated by NUL. Raises ToolError, and ShortageError."""
     return _started([*_options(place), "--files", "--null", "--", place.target], place, room)
 
 
 def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgrep:
-    """Records as ripgrep's `--null` makes them: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH NUL`.
+    """Search lines. Records are those of ripgrep's `--null`: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH
+    NUL`.
 
-    The glob is a hint only, to search less: what comes may still have to be filtered by it. Raises ToolError, and
+    The glob is only a hint, to search less: the caller filters the records by it. Raises ToolError, and
     ShortageError.
     """
     command = [
@@ -122,9 +123,9 @@ def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgre
             command.append("--files-with-matches")
     if query.ignore_case:
         command.append("--ignore-case")
-    # Others are left to who reads the records: types know names only.
+    # Other patterns are left to the caller: types know names only.
     if query.glob is not None and _PLAIN_GLOB.fullmatch(query.glob):
-        # Not --glob, which would bring ignored files back.
+        # --glob would include ignored files again.
         command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
     command += ["--regexp", query.pattern, "--", place.target]
     return _started(command, place, room)
@@ -159,10 +160,10 @@ def _options(place: SearchPlace) -> list[str]:
 
 
 def _as_glob(path: str) -> str:
-    """Which fits this path alone."""
+    """A glob that matches this path alone."""
     return re.sub(r"([\\*?\[\]{}!])", r"\\\1", path)
 
 
 def _is_text(path: str) -> bool:
-    """Ripgrep takes no other globs; what it finds there is left out all the same."""
+    """Whether a glob is text. Ripgrep takes no others; the caller filters what it finds."""
     return path.encode("utf-8", "replace") == os.fsencode(path)
