@@ -22,17 +22,15 @@ from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.loop.book import LoopBook
-    from ralph.loop.patience import Patience
     from ralph.loop.ports import LoopWorld
     from ralph.loop.state import CurrentIteration
     from ralph.retry.backoff import Wait
 
 
 class Iteration:
-    def __init__(self, book: LoopBook, world: LoopWorld, patience: Patience) -> None:
+    def __init__(self, book: LoopBook, world: LoopWorld) -> None:
         self._book = book
         self._world = world
-        self._patience = patience
         self._prompt: str | None = None
         """The prompt of a fresh session; None: the session is resumed."""
         self.before = Snapshot("")
@@ -70,7 +68,7 @@ class Iteration:
         self._world.events.emit(resumed)
         fresh = replace(current, outages=0, slept_s=0.0, kills=0, waits_until=None, phase=Phase.WORKING)
         if seen is not None:
-            self._patience.sleep(self._rest_of_wait_s())
+            self._book.patience.sleep(self._rest_of_wait_s())
             spent = self._with_earlier(IterationResult(0, Outcome.COMPLETED, seen.turns, seen.cost_usd))
             fresh = replace(fresh, turns=spent.turns, cost_usd=spent.cost_usd)
         else:
@@ -88,7 +86,7 @@ class Iteration:
         until = datetime.fromisoformat(state.current.waits_until)
         was_s = (until - datetime.fromisoformat(self._book.taken_over_at)).total_seconds()
         rest_s = (until - self._world.clock.utc_now()).total_seconds()
-        return min(was_s, rest_s, self._patience.left_s())
+        return min(was_s, rest_s, self._book.patience.left_s())
 
     def run(self) -> IterationResult | LoopEnd:
         """Runs the iteration until it ends by something else than a setback. Raises OSError and
@@ -106,14 +104,14 @@ class Iteration:
             wait, number = self._counted(result, setback)
             if isinstance(wait, GiveUp):
                 return LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), wait.reason)
-            self._patience.wait(wait, setback, number)
+            self._book.patience.wait(wait, setback, number)
             self._resume_after(wait)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
         """The consequence of one more setback, and how many of its kind came in a row. A kill does not
         shorten an outage: a mix of both must end too.
         """
-        current, schedule, left_s = self._book.current, self._world.schedule, self._patience.left_s()
+        current, schedule, left_s = self._book.current, self._world.schedule, self._book.patience.left_s()
         if setback is Setback.KILL:
             self._book.save_current(kills=current.kills + 1)
             number = current.kills + 1

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ralph.loop.book import LoopBook
-    from ralph.loop.ports import Check, Checkout, Iterations, LoopRecord, LoopWorld
-    from ralph.loop.state import LoopState
+    from ralph.loop.ports import Check, Checkout, Iterations, LoopWorld
     from ralph.loop.values import (
         Changes,
         CheckResult,
@@ -105,21 +104,6 @@ class Patience:
             slept_s += wait.seconds
 
 
-class PatientRecord:
-    """A `LoopRecord` that writes again where a descriptor or memory was missing: that must not end a night."""
-
-    def __init__(self, record: LoopRecord) -> None:
-        self._record = record
-        self.patience: Patience | None = None
-        """Set as soon as there is one: it waits with the book, which is kept here."""
-
-    def save(self, state: LoopState) -> None:
-        if self.patience is None:
-            self._record.save(state)
-        else:
-            self.patience.keep_trying(lambda: self._record.save(state), is_recorded=False)
-
-
 class PatientIterations:
     """`Iterations` that look for a session until this machine can: a guess would begin work anew."""
 
@@ -171,6 +155,6 @@ class PatientCheck:
 if TYPE_CHECKING:
 
     def _fits(
-        checkout: PatientCheckout, check: PatientCheck, record: PatientRecord, iterations: PatientIterations
-    ) -> tuple[Checkout, Check, LoopRecord, Iterations]:
-        return checkout, check, record, iterations
+        checkout: PatientCheckout, check: PatientCheck, iterations: PatientIterations
+    ) -> tuple[Checkout, Check, Iterations]:
+        return checkout, check, iterations

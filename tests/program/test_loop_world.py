@@ -46,6 +46,23 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     assert KEY not in ralph_here("loop", "--status").stdout
 
 
+def test_quiet_lines_leave_ends_and_what_went_wrong_and_no_key_that_only_the_settings_name_exits_0(
+    ralph, checkout, iterations
+) -> None:
+    ralph.environment["GATE"] = "open-sesame-17"
+    server = iterations([bash("git switch -qc open-sesame-17; touch one")])
+    ralph.user_file.write_text(
+        f'[[targets]]\nname = "gate"\nmodel = "claude-opus-5-5"\nbase_url = "{server.base_url}"\napi_key_env = ["GATE"]\n'
+    )
+    ran = ralph("loop", "go", "--max-iterations", "1", "--quiet")
+    assert ran.code == 0, ran.stderr
+    [branch, iteration, end] = loop_lines(ran)
+    assert branch.startswith("iteration 1 went to branch [redacted]; before it was ")
+    assert iteration.startswith("iteration 1 of 1: completed, ")
+    assert end.startswith("completed: 1 iteration is done; ")
+    assert "open-sesame" not in ran.stderr
+
+
 @needs_mounts
 def test_a_full_disk_under_the_loops_record_ends_it_with_74_and_loses_no_work(
     ralph, iterations, tmp_path

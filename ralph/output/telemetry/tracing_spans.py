@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span, Tracer
 
-    from ralph.output.telemetry.tracing_delivery import Delivery
+    from ralph.output.telemetry.tracing_delivery import SpanDelivery
     from ralph.values.tool_calls import ToolCall
 
 CLOSE_TIMEOUT_S = 2.0
@@ -32,7 +32,7 @@ LONGEST_NAME = 128
 """Characters of a string: names are shorter, and a model or a server may have made this one up."""
 
 
-def tracer_for(delivery: Delivery, version: str) -> Tracer:
+def tracer_for(delivery: SpanDelivery, version: str) -> Tracer:
     """A tracer of a provider of our own: the process-wide one stays as it is, and nothing hooks into the
     exit.
     """
@@ -61,7 +61,7 @@ class Tracing:
     def __init__(
         self,
         tracer: Tracer,
-        delivery: Delivery,
+        delivery: SpanDelivery,
         *,
         session_id: str,
         environment: Mapping[str, str],
