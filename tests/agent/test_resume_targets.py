@@ -203,7 +203,7 @@ def test_settings_that_are_given_change_the_recorded_head_and_nothing_else_does(
     before = json.loads(recorded["a"].head() + b"}")
     assert "thinking" in before
 
-    def head_of(**wished: Any) -> dict[str, Any]:
+    def head_of(**wished: Any) -> Any:
         roster = Roster((replace(A, **wished),), system="another prompt", recorded=recorded)
         return json.loads(roster.first_shape.head() + b"}")
 
