@@ -207,7 +207,7 @@ def test_settings_that_are_given_change_the_recorded_head_and_nothing_else_does(
     before = recorded["a"].head().fields
     assert "thinking" in before
 
-    def head_of(**wished: Any) -> dict[str, Any]:
+    def head_of(**wished: Any) -> Any:
         roster = Roster((replace(A, **wished),), system="another prompt", recorded=recorded)
         return dict(roster.first_shape.head().fields)
 
