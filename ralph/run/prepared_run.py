@@ -99,7 +99,8 @@ class PreparedRun:
         if self.session.old is not None:
             _go_on_from(self.roster, self.session.old, around)
             self._clients.know_answered(self.session.old.answered)
-            self._toolbox.go_on_from(self.session.old)
+            old = self.session.old
+            self._toolbox.go_on_from(old.seen, (one.content for one in old.conversation.messages))
         self._run = Run(
             self.roster,
             run_policy(around.settings.retry, options.speed),
