@@ -7,10 +7,12 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ralph.agent.session_log import SessionLog
 from ralph.api.stream import answer_from_message
 from ralph.conversation.decoding import decoded
 from ralph.conversation.journal_lines import line_of
 from ralph.conversation.records import run_record, session_record
+from ralph.conversation.session import Session
 from ralph.conversation.target import Target
 from ralph.retry.roster import Roster
 from ralph.values.ports import TIMED_OUT, SignalReceived
@@ -133,6 +135,11 @@ class FakeJournal:
     @property
     def kinds(self) -> list[str]:
         return [record.kind for record in self.records]
+
+
+def new_log() -> SessionLog:
+    """Of a session in which nothing was recorded yet."""
+    return SessionLog(FakeJournal(), Session())
 
 
 def as_written(record: Record, without: str = "") -> dict[str, Any]:

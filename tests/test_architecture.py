@@ -25,7 +25,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "sessions": {"output", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},
-    "tools": {"sandbox", "conversation", "machine", "values"},
+    "tools": {"sandbox", "machine", "values"},
     "prompt": {"sandbox", "machine", "values"},
     "sandbox": {"machine", "values"},
     "machine": {"values"},

@@ -22,17 +22,16 @@ from ralph.agent.compaction import (
 from ralph.agent.overflow import refused
 from ralph.agent.result_room import room_for
 from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
-from ralph.conversation.messages import assistant_message
 from ralph.retry.loop import send_with_retry
 from ralph.values.classify import FailureKind, failure_kind, is_damaged
 from ralph.values.errors import AgentError
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded, SyntheticRetry
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.usage import tokens_of
 
 if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt
     from ralph.agent.transcript import Transcript
+    from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
     from ralph.retry.call_site import CallSite, TurnRequests
     from ralph.values.answer import Answer
@@ -80,9 +79,6 @@ class Asking:
         """It becomes part of the conversation, with the notices that led to it."""
         notices, self._notices = self._notices, []
         answer = self._transcript.commit(answer, notices)
-        committed = assistant_message(answer.content)
-        size = committed.size if committed is not None else 0
-        self._site.roster.count(self._sent, tokens_of(answer.message["usage"]), size)
         self._steps = self._steps.answered()
         return answer
 
@@ -110,7 +106,7 @@ class Asking:
         told, roster = refused(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
             return False
-        return roster.learn_window(told.window, told.prompt, self._sent)
+        return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
 
     def make_room(self, trigger: str, requests: TurnRequests) -> bool:
         """A fresh context in the place of the old one. False: nothing that is left to try makes it smaller."""
@@ -134,14 +130,14 @@ class Asking:
 
     def _leaves_room_for_summary(self) -> bool:
         roster = self._site.roster
-        asked = roster.estimate(self._transcript.with_notices([SUMMARIZE]))
+        asked = roster.estimate(self._transcript.with_notices([SUMMARIZE]), self._meter)
         return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
         """Whether that makes the context smaller; else it stays as it is."""
         transcript, roster = self._transcript, self._site.roster
         content = self._content(attempt, summary, before)
-        after = roster.estimate_afresh(transcript.fresh(content))
+        after = roster.estimate_afresh(transcript.fresh(content), self._meter)
         if not shrinks(before, after, roster.window):
             return False
         source = "cut" if summary is None else "model"
@@ -196,7 +192,11 @@ class Asking:
 
     def estimate(self) -> int:
         """Tokens of the next request, at most."""
-        return self._site.roster.estimate(self._conversation())
+        return self._site.roster.estimate(self._conversation(), self._meter)
+
+    @property
+    def _meter(self) -> ContextMeter:
+        return self._transcript.session.meter
 
     def _conversation(self) -> Conversation:
         return self._transcript.with_notices(self._notices)

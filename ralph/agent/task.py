@@ -100,7 +100,6 @@ class Run:
         self._limits = limits or LimitSettings()
         self._budget = Budget(self._limits.max_budget_usd)
         self._report_form = report_form
-        self._site = CallSite(roster, policy, self._controls, self._budget, client, waiter, clock, self)
         self._toolbox = toolbox
         self._clock = clock
         self._waiter = waiter
@@ -109,7 +108,9 @@ class Run:
         self.log = SessionLog(journal, state)
         """Everything that is recorded of the session while this run lives goes through it."""
         self._transcript = Transcript(self.log, self)
-        roster.meter = session.meter if session else roster.meter
+        self._site = CallSite(
+            roster, policy, self._controls, self._budget, client, waiter, clock, self, self.log
+        )
         self._turn_state = session.turn_state if session else TurnState()
         self._tool_turn: ToolTurn | None = None
         self._begin_task()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation, RequestBody
     from ralph.conversation.target import Target
     from ralph.retry.backoff import RetryPolicy
-    from ralph.retry.ports import Client
+    from ralph.retry.ports import Client, State
     from ralph.retry.roster import Roster
     from ralph.retry.step import RetryState
     from ralph.values.answer import Answer
@@ -48,6 +48,7 @@ class CallSite(Struct, frozen=True):
     waiter: Waiter
     clock: Clock
     events: Events
+    state: State
 
     def moment(self, sent_s: float) -> Moment:
         """Now, after the request that was sent at `sent_s`."""
@@ -72,7 +73,7 @@ def affordable_request(
     Raises `BudgetSpent` where the budget does not buy it.
     """
     roster, budget, target = site.roster, site.budget, state.target
-    prompt_tokens = roster.at_most(conversation)
+    prompt_tokens = roster.at_most(conversation, site.state.session.meter)
     fixed = state.answer_tokens.get(target.name)
     longest = fixed or roster.longest_answer(prompt_tokens, most_tokens)
     granted = budget.longest_answer(target.facts, prompt_tokens, longest)

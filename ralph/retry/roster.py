@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import ContextMeter
+from ralph.conversation.context_size import SizeCount
 from ralph.conversation.reading import Reading
 from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, forgiven, preferring, resumed
 from ralph.values.limits import SHORTEST_ANSWER
@@ -18,12 +18,12 @@ from ralph.values.models import ALIASES, named_model
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation, RequestBody, RequestShape
     from ralph.conversation.model_description import ModelDescription
     from ralph.conversation.target import Target
     from ralph.values.models import NamedModel
     from ralph.values.tool_calls import ToolDefinition
-    from ralph.values.usage import TokenUsage
 
 
 class Roster:
@@ -55,7 +55,8 @@ class Roster:
         key_counts = tuple(target.key_count for target in targets)
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
-        self.meter = ContextMeter()
+        self._told: dict[str, tuple[SizeCount | None, SizeCount]] = {}
+        """What a server said of a request that it refused, by model, beside the state's count then: no record holds it."""
 
     @property
     def target(self) -> Target:
@@ -100,17 +101,17 @@ class Roster:
     def _view(self, conversation: Conversation) -> Conversation:
         return self._readings[self.state.route.target].of(conversation)
 
-    def at_most(self, conversation: Conversation) -> int:
-        """Tokens that the next request to `target` holds, whatever another model has counted."""
-        return self.meter.at_most(self.target.model, self._view(conversation).size)
+    def at_most(self, conversation: Conversation, meter: ContextMeter) -> int:
+        """Tokens that the next request to `target` holds, whatever another model has counted. `meter`: the session's."""
+        return self._known(meter).at_most(self.target.model, self._view(conversation).size)
 
-    def estimate(self, conversation: Conversation) -> int:
+    def estimate(self, conversation: Conversation, meter: ContextMeter) -> int:
         """Tokens that the next request to `target` holds, at most."""
-        return self.meter.estimate(self.target.model, self._view(conversation).size)
+        return self._known(meter).estimate(self.target.model, self._view(conversation).size)
 
-    def estimate_afresh(self, conversation: Conversation) -> int:
-        """The same of a fresh context, of which nothing was counted yet."""
-        return self.meter.afresh().estimate(self.target.model, self._view(conversation).size)
+    def estimate_afresh(self, conversation: Conversation, meter: ContextMeter) -> int:
+        """The estimate of a fresh context, of which nothing was counted yet."""
+        return self._known(meter).afresh().estimate(self.target.model, self._view(conversation).size)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
         """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
@@ -126,22 +127,26 @@ class Roster:
         facts = self.target.facts
         return facts.context_window if facts is not None else None
 
-    def count(self, conversation: Conversation, tokens: TokenUsage, answer_size: int) -> None:
-        """What the server counted of this request and its answer."""
-        model = self.target.model
-        counted = self.meter.counted(model, tokens.prompt, self._view(conversation).size)
-        self.meter = counted.answered(model, tokens.output, answer_size)
+    def _known(self, meter: ContextMeter) -> ContextMeter:
+        """The session's counts, and what was told of requests since."""
+        for model, (then, told) in self._told.items():
+            if meter.counts.get(model) is then:
+                meter = meter.counted(model, told.counted, told.size)
+        return meter
 
     def begin_afresh(self) -> None:
-        """Another context takes the place of the one that was counted."""
-        self.meter = self.meter.afresh()
+        """Another context takes the place of the one of which something was told."""
+        self._told.clear()
 
-    def learn_window(self, window: int, prompt_tokens: int, conversation: Conversation) -> bool:
+    def learn_window(
+        self, window: int, prompt_tokens: int, conversation: Conversation, meter: ContextMeter
+    ) -> bool:
         """What `target` said of its window and of this request when it refused it. Whether that is news."""
         if self.window is not None and self.window <= window:
             return False
         self._know(replace(self.target, context_window=window))
-        self.meter = self.meter.counted(self.target.model, prompt_tokens, self._view(conversation).size)
+        model = self.target.model
+        self._told[model] = meter.counts.get(model), SizeCount(prompt_tokens, self._view(conversation).size)
         return True
 
     def describe(self, description: ModelDescription | None) -> None:

@@ -20,12 +20,12 @@ from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from threading import Thread
     from typing import TypeAlias
 
-    from ralph.conversation.session import Session
     from ralph.values.ports import Clock, Mailbox, Waiter
+    from ralph.values.tool_calls import Block
 
 T = TypeVar("T")
 
@@ -73,11 +73,13 @@ class LocalToolbox:
     def definitions(self) -> Sequence[ToolDefinition]:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
-    def go_on_from(self, session: Session) -> None:
-        """What earlier runs of it have shown the model is known again, and counted."""
-        self._room.seen.restore(session.seen)
-        for message in session.conversation.messages:
-            self._room.images.restore(message.content)
+    def go_on_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
+        """What earlier runs have shown the model is known again, and counted. `seen`: the digest of each path's
+        content; `contents`: those of the messages.
+        """
+        self._room.seen.restore(seen)
+        for content in contents:
+            self._room.images.restore(content)
 
     def expect(self, name: str) -> None:
         """A call of this tool has begun to arrive: what takes time to start is started meanwhile. Changes nothing else."""

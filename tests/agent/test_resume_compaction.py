@@ -93,7 +93,7 @@ def test_what_was_counted_is_known_again(length: int) -> None:
 
 
 def test_the_meter_of_a_resumed_session_is_the_one_that_the_run_left() -> None:
-    assert replay(RECORDS).meter == WHOLE.roster.meter
+    assert replay(RECORDS).meter == WHOLE.run.log.session.meter
     after = next(index for index, record in enumerate(RECORDS) if record.kind == "compacted") + 1
     assert replay(RECORDS[:after]).meter.counts == {}
 
@@ -104,7 +104,7 @@ def test_the_meter_weighs_what_the_target_was_sent_also_where_another_one_though
     down.status, down.message = 529, None
     world = World(SmallServer([works(1), down, works(2), DONE]), main, spare)
     assert {request.target for request in world.server.requests} == {"main", "spare"}
-    assert replay(world.journal.records).meter == world.roster.meter
+    assert replay(world.journal.records).meter == world.run.log.session.meter
 
 
 def test_the_journal_keeps_everything_and_the_story_tells_all_of_it() -> None:

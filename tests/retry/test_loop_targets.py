@@ -43,6 +43,7 @@ from tests.fakes import (
     RecordingEvents,
     ScriptedClient,
     answer,
+    new_log,
     roster_of,
     text,
 )
@@ -111,6 +112,7 @@ class Asking:
             self.waiter,
             self.waiter.clock,
             self.events,
+            new_log(),
         )
         self.turns = 0
         self.requests = TurnRequests(0)

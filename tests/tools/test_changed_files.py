@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 
 from ralph.conversation.journal_lines import line_of, read_lines
-from ralph.conversation.messages import Conversation, RequestShape
 from ralph.conversation.records import ResultRecord, result_record
-from ralph.conversation.session import Session
 from ralph.tools.files import seen_files
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.error_text import ToolError
@@ -192,11 +189,10 @@ def goes_on(make_tools: Callable[..., Any], *outputs: ToolOutput) -> Any:
         assert isinstance(record, ResultRecord)
         seen |= record.seen
     tools = make_tools()
-    tools.box.go_on_from(replace(SESSION, seen=seen))
+    tools.box.go_on_from(seen, [])
     return tools
 
 
-SESSION = Session("s1", "/work", "now", RequestShape("m", "", ()), Conversation())
 SEEING: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "Read": [("Read", {"limit": 1})],
     "Write": [("Write", {"content": "one\n"})],
