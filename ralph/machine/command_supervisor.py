@@ -79,11 +79,14 @@ class CommandSupervisor:
         Raises OSError when it cannot start, a ShortageError for want of something.
         """
         try:
-            return self._asked(command, cwd, environment, grace_s)
-        except (BrokenPipeError, ConnectionResetError, TimeoutError):
-            # Killed or stopped by an earlier command, and this one not begun: it had no whole request.
-            self._end()
-            return self._asked(command, cwd, environment, grace_s)
+            try:
+                return self._asked(command, cwd, environment, grace_s)
+            except (BrokenPipeError, ConnectionResetError, TimeoutError):
+                # Killed or stopped by an earlier command, and this one not begun: it had no whole request.
+                self._end()
+                return self._asked(command, cwd, environment, grace_s)
+        except OSError as error:
+            raise shortage_of(error) or error from None
 
     def why_unlimited(self) -> str | None:
         """Why commands have no limit on processes; None: they have one. Starts the supervisor, and waits until it knows.
@@ -119,9 +122,9 @@ class CommandSupervisor:
         try:
             serving = self._running()
             others = set(launcher.children_of(os.getpid())) | {serving.pid}
-            output, theirs = os.pipe()
             ours, channel = socket.socketpair()
             with channel:
+                output, theirs = os.pipe()  # second: a socket without an owner closes itself
                 try:
                     serving.ask([theirs, directory, channel.fileno()], command, environment, grace_s)
                 except BaseException:
