@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -18,6 +17,7 @@ import pytest
 
 from ralph.mock_api import MockApi, Scenario, Turn
 from tests.api.harness import RawServer, read_request
+from tests.fork_server import REPOSITORY, start_ralph
 
 if TYPE_CHECKING:
     import signal
@@ -59,6 +59,8 @@ class Ralph:
 
     cwd: Path
     environment: dict[str, str] = field(default_factory=dict)
+    starts_afresh: bool = False
+    """Each start is that of a new interpreter: for facts about the start itself."""
 
     @property
     def user_file(self) -> Path:
@@ -75,9 +77,7 @@ class Ralph:
         popen.setdefault("stdin", subprocess.DEVNULL)
         popen.setdefault("stdout", subprocess.PIPE)
         popen.setdefault("stderr", subprocess.PIPE)
-        return subprocess.Popen(
-            [sys.executable, "-m", "ralph", *arguments], cwd=self.cwd, env=self.environment, **popen
-        )
+        return start_ralph(arguments, self.cwd, self.environment, afresh=self.starts_afresh, **popen)
 
     def __call__(self, *arguments: str, stdin: bytes | None = None) -> Finished:
         process = self.start(*arguments, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
@@ -121,7 +121,7 @@ def ralph_in(directory: Path) -> Ralph:
             "TMPDIR": str(temporary),
             "ANTHROPIC_API_KEY": KEY,
             # The tree that these tests belong to, whatever is installed.
-            "PYTHONPATH": str(Path(__file__).parent.parent.parent),
+            "PYTHONPATH": str(REPOSITORY),
         },
     )
 

@@ -59,6 +59,7 @@ def test_misuse_is_one_line_and_exit_2_without_a_result(ralph_here, arguments, s
 
 
 def test_a_process_ends_with_the_line_and_the_code(ralph, ralph_here) -> None:
+    ralph.starts_afresh = True
     ran = ralph("--bogus")
     assert ran == ralph_here("--bogus")
     assert ran.code == 2

@@ -19,6 +19,7 @@ def sent(server, index=-1):
 
 
 def test_a_prompt_is_answered_and_standard_output_holds_the_answer_alone(ralph, serve) -> None:
+    ralph.starts_afresh = True
     server = serve(HELLO)
     ran = ralph("say hello")
     assert (ran.code, ran.stdout) == (0, "Hello there.\n")
@@ -236,6 +237,7 @@ def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:
 
 def test_a_module_in_the_working_directory_is_not_imported(ralph, serve) -> None:
     """`python -m` would look there first, and hand it the key."""
+    ralph.starts_afresh = True
     serve(HELLO)
     for name in ("httpx", "typer", "json"):
         (ralph.cwd / f"{name}.py").write_text("raise SystemExit('stolen')")
