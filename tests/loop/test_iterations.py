@@ -18,7 +18,7 @@ from ralph.mock_api import Fault, Turn
 from ralph.values.outcome import Outcome
 from tests.children import is_gone, is_running
 from tests.loop.iteration_processes import SESSION_ID
-from tests.program.conftest import wait_until
+from tests.patience import wait_until
 from tests.program.model_answers import DONE, bash, report, results, told_texts
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")

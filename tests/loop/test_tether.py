@@ -14,7 +14,7 @@ import pytest
 
 from ralph.loop.process import tether
 from tests.children import is_gone
-from tests.program.conftest import wait_until
+from tests.patience import wait_until
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl")
 

@@ -18,6 +18,7 @@ import pytest
 from ralph.mock_api import MockApi, Scenario, Turn
 from tests.api.harness import RawServer, read_request
 from tests.fork_server import REPOSITORY, start_ralph
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     import signal
@@ -85,7 +86,7 @@ class Ralph:
 
     def finish(self, process: subprocess.Popen[bytes], stdin: bytes | None = None) -> Finished:
         try:
-            stdout, stderr = process.communicate(stdin, timeout=30)
+            stdout, stderr = process.communicate(stdin, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -292,10 +293,3 @@ def processes_of(ralph: Ralph) -> list[int]:
             if entry.name.isdigit() and home in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)

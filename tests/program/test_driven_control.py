@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
-from tests.program.conftest import wait_until
-from tests.program.driver import PATIENCE_S, results
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.driver import results
 from tests.program.test_signals import is_alive
 
 STALLED = Step(Turn("slow " * 20), Fault(stall_after_events=4))

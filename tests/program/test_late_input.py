@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import Turn
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import first_prompt, loop_lines, loop_record
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def test_a_pipe_named_as_the_prompt_file_is_read_once_somebody_writes(ralph, ser
     fifo = ralph.cwd / "fifo"
     os.mkfifo(fifo)
     process = ralph.start("-f", "fifo")
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             writing = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
@@ -194,10 +195,7 @@ def test_p11_a_loop_begins_nothing_when_data_comes_late_beside_its_prompt_exits_
     check = "touch checking; while ! test -e go; do sleep 0.02; done; false"
     process = ralph.start("loop", "do it", "-q", "--until", check, stdin=reading)
     wait_for_line(process, "what comes later stays unread")
-    deadline_s = time.monotonic() + 20
-    while not (ralph.cwd / "checking").exists():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until((ralph.cwd / "checking").exists)
     os.write(writing, b"late")
     (ralph.cwd / "go").touch()
     ran = ralph.finish(process)

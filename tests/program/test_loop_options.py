@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from ralph.cli.loop import part_for_run
 from ralph.cli.run import COMMAND as RUN
 from ralph.loop.options import LoopOptions, RequestedPrompt
 from ralph.loop.values import LoopLimits, LoopPlan
+from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from ralph.cli.line_command import LineCommand
@@ -353,10 +353,7 @@ def test_init_has_a_help_of_its_own(ralph) -> None:
 
 def test_a_signal_while_standard_input_is_awaited_ends_it(ralph) -> None:
     process = ralph.start("loop", "-", stdin=subprocess.PIPE)
-    deadline = time.monotonic() + 20
-    while not _catches(process.pid, signal.SIGTERM):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: _catches(process.pid, signal.SIGTERM))
     ended, _ = ralph.stopped_by(process, signal.SIGTERM)
     assert (ended.code, ended.stdout) == (143, "")
     assert ended.stderr.splitlines()[-1] == "[loop] interrupted (exit 143): stopped by SIGTERM"
@@ -371,5 +368,5 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 def test_init_onto_a_full_disk_says_so_and_is_exit_74(ralph) -> None:
     with Path("/dev/full").open("wb") as full:
         process = ralph.start("loop", "init", stdout=full)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, said) == (74, b"ralph: cannot write: No space left on device\n")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from ralph.mock_api import Turn
+from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY, loop_folder, loop_lines, loop_record
 from tests.program.model_answers import bash
 from tests.program.test_disk import in_small_disk, needs_mounts
@@ -95,14 +96,14 @@ def test_a_reader_of_both_outputs_that_leaves_after_a_line_changes_nothing(ralph
     os.close(writer)
     with os.fdopen(reader, "rb") as lines:
         assert lines.readline().startswith(b"[loop] iteration 1 of 1, session ")
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert ((ralph.cwd / "log").read_text(), server.request_count) == ("1\n", 2)
 
 
 def test_closed_outputs_change_nothing(ralph, iterations) -> None:
     iterations([bash("echo 1 >> log")])
     arguments = ["sh", "-c", f"exec {sys.executable} -m ralph loop go --max-iterations 1 2>&- >&- <&-"]
-    ran = subprocess.run(arguments, cwd=ralph.cwd, env=ralph.environment, timeout=20, check=False)
+    ran = subprocess.run(arguments, cwd=ralph.cwd, env=ralph.environment, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0
     assert loop_record(ralph)["ended"]["exit_code"] == 0
     assert (ralph.cwd / "log").read_text() == "1\n"

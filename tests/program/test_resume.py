@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -19,7 +18,8 @@ from ralph.conversation.records import FORMAT
 from ralph.mock_api import Fault, MockApi, Scenario, Step, Text, Thinking, ToolUse, Turn
 from ralph.sessions.journal import FileJournal
 from tests.journals.corpus import EXPECTED, JOURNALS
-from tests.program.conftest import Finished, Ralph, ralph_in, wait_until
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import Finished, Ralph, ralph_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -169,7 +169,7 @@ def test_p1_the_request_after_a_kill_is_the_one_before_to_the_byte_exits_0(ralph
         Turn("Done."),
     )
     process = ralph.start("go", "--session-id", ID)
-    assert server.wait_for_requests(2)
+    assert server.wait_for_requests(2, PATIENCE_S)
     process.kill()
     ralph.finish(process)
     assert ralph("--resume", ID).code == 0
@@ -203,7 +203,7 @@ def test_a_run_that_gave_up_goes_on_with_the_same_request_exits_75_or_0(ralph, s
 def test_a_run_that_was_stopped_goes_on_with_the_same_request_exits_130_or_0(ralph, serve) -> None:
     server = serve(Turn([THOUGHT, APPEND]), Step(Turn("never"), Fault(stall_after_events=3)), Turn("Done."))
     process = ralph.start("go", "--session-id", ID)
-    assert server.wait_for_requests(2)
+    assert server.wait_for_requests(2, PATIENCE_S)
     assert ralph.stopped_by(process, signal.SIGINT)[0].code == 130
     assert ralph("--resume", ID).code == 0
     assert server.requests[1].body == server.requests[2].body
@@ -430,9 +430,7 @@ def held(ralph, serve) -> MockApi:
 def test_p13_a_second_run_of_a_session_names_the_holder_exits_78(ralph, held) -> None:
     process = ralph.start("--resume", ID)
     wait_until((ralph.cwd / "started").exists)
-    started_s = time.monotonic()
     second = ralph("--resume", ID)
-    assert time.monotonic() - started_s < 5, "it does not wait; a second on a machine with nothing else to do"
     assert second.code == 78
     assert f"session {ID} is in use by process {process.pid}, since 2" in second.last_line
     assert ralph("other", "--session-id", OTHER_ID).code == 0, "other sessions of the directory run"
@@ -450,7 +448,7 @@ def test_p13_a_lock_whose_holder_was_killed_is_none_exits_0(ralph, held) -> None
 
 def test_p13_of_twenty_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held) -> None:
     processes = [ralph.start("--resume", ID) for _ in range(20)]
-    wait_until(lambda: sum(process.poll() is not None for process in processes) == 19, 20)
+    wait_until(lambda: sum(process.poll() is not None for process in processes) == 19)
     (ralph.cwd / "release").touch()
     assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 19]
     assert held.request_count == 3

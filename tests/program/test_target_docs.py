@@ -15,6 +15,7 @@ from ralph.retry.backoff import GiveUp, standard
 from ralph.retry.targets import Route, Rules, TargetsState, after_failure, begin, failure_of
 from ralph.values.classify import classify_error
 from ralph.values.errors import Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from tests.patience import PATIENCE_S
 from tests.test_docs import table
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def test_an_example_prints_the_lines_that_its_page_shows(ralph, serve, heading) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert played.returncode == 0, played.stderr
     between = played.stderr.splitlines()[1:-1]

@@ -12,7 +12,7 @@ import pytest
 from ralph.conversation.journal_lines import read_lines
 from ralph.mock_api import ToolUse, Turn
 from tests.fakes import as_written
-from tests.program.conftest import wait_until
+from tests.patience import wait_until
 from tests.program.faulty import DONE
 from tests.program.kept_sessions import listed, only_journal
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ralph.mock_api import MockApi, RecordedRequest, Scenario
 from tests.fork_server import REPOSITORY, start_ralph
+from tests.patience import PATIENCE_S
 from tests.recorded.scene import Await, AwaitFile, AwaitRequest, Say, Scene, Send
 from tests.recorded.scenes import PIXEL
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from tests.recorded.scene import Action, Run
 
 KEY = "sk-ant-recorded-0123456789"
-PATIENCE_S = 60.0
-"""How long a fact may take on a busy machine; no scene takes it when all is well."""
 _GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_DATE": "@0 +0000", "GIT_COMMITTER_DATE": "@0 +0000"}
 
 

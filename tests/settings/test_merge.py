@@ -349,7 +349,7 @@ def test_settings_file_has_a_largest_size(world: World, size: int, fits: bool) -
         assert "larger than" in str(world.error())
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.ordinary_user
 def test_unreadable_file_is_an_error(world: World) -> None:
     world.local_file.write_text("")
     world.local_file.chmod(0)

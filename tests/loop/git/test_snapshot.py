@@ -235,7 +235,7 @@ def conflict(repository: Repository) -> str:
     return repository.git("merge", "-q", "other", fails=True)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.ordinary_user
 def test_an_unreadable_file_is_what_it_is(repository: Repository) -> None:
     repository.write("new").chmod(0)
     assert changes_by(repository, lambda: None) is None

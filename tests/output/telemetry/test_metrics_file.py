@@ -428,7 +428,7 @@ def test_a_path_that_cannot_be_written_is_told_before_anything_is_spent(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.ordinary_user
 def test_a_directory_that_is_read_only_is_told_before_anything_is_spent(counted) -> None:
     counted.path.parent.chmod(0o555)
     with pytest.raises(PermissionError):
