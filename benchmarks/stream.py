@@ -68,7 +68,7 @@ def _in_bulk(text: str, *options: str) -> Figure:
 def _apart(*options: str) -> Figure:
     """The mock API sends as much at once as it has, so this needs a server of its own."""
     ours, theirs = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=_send_apart, args=(theirs,), daemon=True)
+    server = multiprocessing.get_context("spawn").Process(target=send_apart, args=(theirs,), daemon=True)
     server.start()
     try:
         with workplace(f"http://127.0.0.1:{ours.recv()}") as place:
@@ -78,7 +78,7 @@ def _apart(*options: str) -> Figure:
         server.join()
 
 
-def _send_apart(pipe: Connection) -> None:
+def send_apart(pipe: Connection) -> None:
     events = as_events(Turn(LINES, chunk_chars=CHUNK_CHARS), index=0, model="claude-sonnet-5-5")
     chunks = [b"%x\r\n%s\r\n" % (len(data), data) for data in map(encode_event, events)]
     with socket.create_server(("127.0.0.1", 0)) as listener:

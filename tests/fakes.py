@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
     from ralph.values.errors import AgentError
     from ralph.values.events import Event
+    from ralph.values.ports import Events
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ class ScriptedClient:
         self.described: list[tuple[str, int]] = []
         """Target and key of each question about a model."""
 
-    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         self.bodies.append(b"".join(body))
         self.asked.append((target.name, key))
         step = self._script.pop(0)

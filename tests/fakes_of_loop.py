@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.loop.events import LoopWaits
 from ralph.loop.iterate import OuterLoop
 from ralph.loop.ports import CheckoutError, LoopWorld
 from ralph.loop.state import LoopState, read_state, state_text
@@ -23,18 +24,15 @@ from ralph.loop.values import (
     Setback,
     Snapshot,
 )
+from ralph.loop.words import line_of
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError
-from tests.fakes import EPOCH, FakeClock, FakeWaiter
+from tests.fakes import EPOCH, FakeClock, FakeWaiter, RecordingEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
-
-    from ralph.loop.rules import Share
-    from ralph.retry.backoff import Wait
+    from collections.abc import Callable, Iterable
 
 
 def ended(outcome: Outcome, **fields: object) -> IterationResult:
@@ -182,47 +180,6 @@ class FakeRecord:
 
 
 @dataclass
-class FakeVoice:
-    said: list[str] = field(default_factory=list)
-    waits_s: list[float] = field(default_factory=list)
-    setbacks: list[tuple[Setback, int]] = field(default_factory=list)
-    """With how many of their kind there were in a row."""
-
-    def checked_first(self, result: CheckResult) -> None:
-        self.said.append(f"first check {result.words}")
-
-    def begins(self, state: LoopState, granted: Share) -> None:
-        assert state.current is not None
-        self.said.append(f"begins {state.current.number}")
-
-    def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
-        self.said.append("anew" if is_anew else "goes on")
-
-    def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
-        self.waits_s.append(wait.seconds)
-        self.setbacks.append((setback, number))
-
-    def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
-        self.said.append(f"{before} -> {after}")
-
-    def git_changed(self, state: LoopState, names: Sequence[str]) -> None:
-        self.said.append(f"changed in git: {', '.join(names)}")
-
-    def pushed(self, commits: int) -> None:
-        self.said.append(f"pushed {commits}")
-
-    def iteration_cut_off(self, state: LoopState, result: IterationResult) -> None:
-        self.said.append(f"cut off by {result.exit_code}")
-
-    def iteration_ended(self, state: LoopState) -> None:
-        assert state.last is not None
-        self.said.append(f"ended {state.last.number}")
-
-    def warn(self, text: str) -> None:
-        self.said.append(text)
-
-
-@dataclass
 class LoopRig:
     """A loop with everything it meets; `play()` runs it to its end."""
 
@@ -244,7 +201,7 @@ class LoopRig:
         self.iterations = FakeIterations(self.script, self.checkout, self.clock)
         self.check = None if self.verdicts is None else FakeCheck(self.verdicts, self.clock, self.shortages)
         self.record = FakeRecord()
-        self.voice = FakeVoice()
+        self.events = RecordingEvents()
         self.waiter = FakeWaiter(self.clock, self.interrupt_at_s)
 
     def new_state(self) -> LoopState:
@@ -261,7 +218,7 @@ class LoopRig:
                 self.check,
                 self.iterations,
                 self.record,
-                self.voice,
+                self.events,
                 self.waiter,
                 self.clock,
                 self.prompt,
@@ -283,6 +240,16 @@ class LoopRig:
     @property
     def state(self) -> LoopState:
         return self.loop.state
+
+    @property
+    def told(self) -> list[str]:
+        """The lines that people get."""
+        return [line for event in self.events.events if (line := line_of(event)) is not None]
+
+    @property
+    def setbacks(self) -> list[tuple[Setback, int]]:
+        """With how many of their kind there were in a row."""
+        return [(event.setback, event.setbacks) for event in self.events.of(LoopWaits)]
 
     @property
     def prompts(self) -> list[str]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ralph.retry.backoff import RetryPolicy
     from ralph.values.answer import Answer
     from ralph.values.limits import LimitSettings
+    from ralph.values.ports import Events
     from ralph.values.tool_calls import Block, ToolCall
 
 WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
@@ -109,7 +110,7 @@ class SmallServer:
     def summary_calls(self) -> list[Request]:
         return [request for request in self.requests if request.is_summary_call]
 
-    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         sent = b"".join(body)
         request = Request(target.name, sent.replace(MARKER, b""), json.loads(sent.replace(MARKER, b"")))
         self.requests.append(request)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parent.parent / "ralph"
 
 # A room, and the rooms it may know. Two rooms never know each other; `specs/architecture.md` says why it is so.
@@ -42,7 +44,7 @@ TOUCHES_THE_WORLD = (
     "api",
     "cli",
     "demo",
-    "loop.check_log",
+    "loop.check",
     "loop.command",
     "loop.git",
     "loop.process",
@@ -53,12 +55,13 @@ TOUCHES_THE_WORLD = (
     "loop.step_summary",
     "loop.stop_file",
     "loop.store",
-    "loop.until_check",
-    "loop.voice",
+    "loop.context",
+    "loop.opening",
     "machine",
     "mock_api",
     "output.result_file",
     "output.spool",
+    "output.standard_streams",
     "output.telemetry",
     "prompt",
     "run.command",
@@ -249,6 +252,87 @@ def test_what_is_started_without_site_packages_loads_no_library() -> None:
             [sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, text=True
         )
         assert not {"msgspec", "dataclasses", "inspect"} & set(ran.stdout.split()), module
+
+
+# Rooms whose business it is, and what is started bare: that can import nothing that would write for it.
+WRITES_TO_STANDARD_STREAMS = ("ralph.output", "ralph.cli", "ralph.__main__", *STARTED_BARE)
+STANDARD_STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
+
+
+def writes_to_standard_streams(node: ast.AST) -> bool:
+    """Looking at a stream (`sys.stdout.isatty()`) is no writing; what is handed on may be written to."""
+    match node:
+        case ast.ImportFrom(module="sys", names=names):
+            return any(alias.name in STANDARD_STREAMS for alias in names)
+        case ast.Call(func=ast.Name(id="print")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="echo" | "secho", value=ast.Name(id="typer" | "click"))):
+            return True
+        case ast.Call(
+            func=ast.Attribute(attr="write" | "writev" | "fdopen") | ast.Name(id="open"), args=args
+        ):
+            return bool(args) and isinstance(args[0], ast.Constant) and args[0].value in {1, 2}
+    return False
+
+
+def uses_of_standard_streams(tree: ast.Module) -> list[int]:
+    """The lines that print, write to a standard stream or hand one on."""
+    looks = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in {"isatty", "fileno"}
+    }
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr | ast.stmt)
+        and (
+            writes_to_standard_streams(node)
+            or (
+                isinstance(node, ast.Attribute)
+                and node.attr in STANDARD_STREAMS
+                and ast.unparse(node.value) == "sys"
+                and id(node) not in looks
+            )
+        )
+    ]
+
+
+def test_nothing_writes_to_the_standard_streams_but_output_and_cli() -> None:
+    """What a run or a loop tells goes through `Events.emit`; the sinks that print it lie in `output/`."""
+    wrong = [
+        f"{module_name(path)}:{line}"
+        for path in MODULES
+        if not any(
+            module_name(path) == name or module_name(path).startswith(f"{name}.")
+            for name in WRITES_TO_STANDARD_STREAMS
+        )
+        for line in uses_of_standard_streams(ast.parse(path.read_text()))
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('x')",
+        "sys.stdout.write('x')",
+        "sys.stderr.buffer.write(b'x')",
+        "json.dump({}, sys.stdout)",
+        "write = sys.__stderr__.write",
+        "from sys import stderr",
+        "os.write(2, b'x')",
+        "os.fdopen(1, 'wb')",
+        "open(1, 'wb')",
+        "typer.echo('x')",
+    ],
+)
+def test_a_write_to_a_standard_stream_is_seen(code: str) -> None:
+    assert uses_of_standard_streams(ast.parse(code)) == [1]
+
+
+def test_a_look_at_a_standard_stream_is_no_write() -> None:
+    assert not uses_of_standard_streams(ast.parse("sys.stdout.isatty()\nos.isatty(2)\nos.write(file, b'x')"))
 
 
 def test_requests_are_sent_from_one_place_alone() -> None:

@@ -130,7 +130,7 @@ class CallRules:
             self._events.emit(MalformedCallRefused(self.turn, call.name, str(output.content)))
         return output
 
-    def saw(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
+    def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
         """Takes the result of a call that ran. `change`: None for a file tool means that it could not change
         anything.
         """

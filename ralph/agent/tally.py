@@ -29,7 +29,7 @@ class Tally:
         """
         return max(self.turns, self._asked_turns)
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         match event:
             case AttemptEnded():
                 if event.kind in _WERE_ASKED:

@@ -145,8 +145,8 @@ class Run:
 
     def emit(self, event: Event) -> None:
         """An `Events` port of its own: everything that happens in a run is counted on its way out."""
-        self._tally.saw(event)
-        self._budget.saw(event)
+        self._tally.emit(event)
+        self._budget.emit(event)
         if isinstance(event, AttemptEnded):
             self._closing.forget_text()
         if isinstance(event, ModelFallback | RetryScheduled):

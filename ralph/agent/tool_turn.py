@@ -109,7 +109,7 @@ class ToolTurn:
             raise
         done = []
         for (call, ignored), (output, took_s) in zip(runnable, outputs, strict=True):
-            self.rules.saw(call, output, self.changes.get(call.id))
+            self.rules.observe(call, output, self.changes.get(call.id))
             done.append((call, _with_note(output, ignored), took_s))
         self._finish(done)
 

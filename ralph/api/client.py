@@ -62,7 +62,6 @@ class MessagesApi:
         limits: ClockLimits,
         waiter: Waiter,
         clock: Clock,
-        events: Events,
         redact: Callable[[str], str],
         answered: set[str] | None = None,
     ) -> None:
@@ -71,11 +70,10 @@ class MessagesApi:
         self._wire = Wire(http, waiter)
         self._limits = limits
         self._clock = clock
-        self._events = events
         self._redact = redact
 
-    def send_message(self, body: RequestBody) -> Answer:
-        """Send `body` once. Raises only `AgentError`, and `Interrupted` when a signal ends the wait."""
+    def send_message(self, body: RequestBody, events: Events) -> Answer:
+        """Send `body` once; what is seen of the answer goes to `events`. Raises only `AgentError`, and `Interrupted` when a signal ends the wait."""
         own = {
             "accept": "text/event-stream, application/json",
             "content-type": "application/json",
@@ -84,16 +82,16 @@ class MessagesApi:
         }
         request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
         try:
-            return self._receive(self._wire.start(request))
+            return self._receive(self._wire.start(request), events)
         except (ShortageError, MemoryError) as error:
             raise shortage_error(error) from error
 
-    def _receive(self, exchange: Exchange) -> Answer:
+    def _receive(self, exchange: Exchange, events: Events) -> Answer:
         reception = Reception(
             exchange,
             ResponseClocks(self._limits, self._clock.now_s()),
             self._clock,
-            events=self._events,
+            events=events,
             redact=self._redact,
             host=self._endpoint.host,
             answered=self._answered,

@@ -8,99 +8,102 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ralph.api.stream_events import (
+    KNOWN_DELTAS,
+    CitationsDelta,
+    InputJsonDelta,
+    KnownDelta,
+    SignatureDelta,
+    TextDelta,
+    ThinkingDelta,
+    check_block,
+    checked,
+)
 from ralph.values.answer import MalformedCall
 from ralph.values.errors import StreamParse
 from ralph.values.strict_json import strict_json
 from ralph.values.tool_calls import ToolCall
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from ralph.values.tool_calls import Block
 
-TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-_TEXT_BLOCKS = ("text", "thinking")
-"""Blocks whose deltas are text, kept under the block's own name."""
-_DELTA_BLOCKS = TOOL_INPUT_BLOCKS.union(_TEXT_BLOCKS)
-"""Blocks that are known to come in pieces: a piece that does not fit breaks the protocol."""
+_TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | {"text", "thinking"}
+"""A delta that does not fit one of these breaks the protocol."""
 
 
 class OpenBlock:
+    """A block that has begun. Raises StreamParse where its fields or a delta do not fit its kind."""
+
     def __init__(self, block: Block) -> None:
+        check_block(block)
         self.block = block
         self.is_closed = False
         self.malformed: str | None = None
         """Why the input cannot be run, set at close."""
         self.raw_input = ""
-        self._fragments: dict[str, list[str]] = {}
-        if not isinstance(self.block.get("type"), str):
-            raise StreamParse(f"a content block without a type: {str(self.block)[:200]}")
-        if self.is_client_call and not (_is_name(self.block.get("id")) and _is_name(self.block.get("name"))):
-            raise StreamParse(f"a tool_use block without id or name: {str(self.block)[:200]}")
-        if self.block["type"] in _TEXT_BLOCKS:
-            name = self.block["type"]
-            if not isinstance(self.block.setdefault(name, ""), str):
-                raise StreamParse(f"a {name} block whose {name} is no text: {str(self.block)[:200]}")
-        if self.block["type"] == "thinking":
+        self._kind: str = block["type"]
+        self._fragments: list[str] = []
+        if self._kind in {"text", "thinking"}:
+            self.block.setdefault(self._kind, "")
+        if self._kind == "thinking":
             # Local servers leave it out; a thinking block without one cannot be sent back.
             self.block.setdefault("signature", "")
 
     @property
     def is_client_call(self) -> bool:
-        return self.block.get("type") == "tool_use"
+        return self._kind == "tool_use"
 
-    def extend(self, delta: dict[str, Any]) -> None:
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes of text, thinking and tool input that came in deltas."""
+        return sum(len(fragment.encode("utf-8", "replace")) for fragment in self._fragments)
+
+    def extend(self, delta: KnownDelta | dict[str, Any]) -> None:
         """Take one delta. One of an unknown kind, or for a block of an unknown kind, is ignored."""
-        match delta.get("type"):
-            case "text_delta":
-                self._append("text", delta)
-            case "thinking_delta":
-                self._append("thinking", delta)
-            case "input_json_delta":
-                self._append("partial_json", delta)
-            case "signature_delta" if self.block["type"] == "thinking":
-                self.block["signature"] = delta.get("signature", "")
-            case "citations_delta" if self.block["type"] == "text":
+        match delta:
+            case TextDelta():
+                self._append(delta, delta.text, fits=self._kind == "text")
+            case InputJsonDelta():
+                self._append(delta, delta.partial_json, fits=self._kind in _TOOL_INPUT_BLOCKS)
+            case ThinkingDelta():
+                self._append(delta, delta.thinking, fits=self._kind == "thinking")
+            case SignatureDelta() if self._kind == "thinking":
+                self.block["signature"] = delta.signature
+            case CitationsDelta() if self._kind == "text":
                 before = self.block.get("citations")
-                self.block["citations"] = [
-                    *(before if isinstance(before, list) else ()),
-                    delta.get("citation"),
-                ]
-            case "compaction_delta" if self.block["type"] == "compaction":
-                self.block.update({k: v for k, v in delta.items() if k != "type"})
+                self.block["citations"] = [*(before if isinstance(before, list) else ()), delta.citation]
+            case dict():
+                self._take_other(delta)
+
+    def _take_other(self, delta: dict[str, Any]) -> None:
+        kind = delta.get("type")
+        if kind == "compaction_delta" and self._kind == "compaction":
+            self.block.update({name: value for name, value in delta.items() if name != "type"})
+        elif kind in KNOWN_DELTAS and self._kind in _KINDS_WITH_DELTAS:
+            checked(delta, KnownDelta)  # raises: its fields are not those of its kind
 
     def close(self) -> None:
         self.is_closed = True
-        for name in _TEXT_BLOCKS:
-            if name in self._fragments:
-                self.block[name] = _joined_surrogates(self.block[name] + "".join(self._fragments[name]))
-        if self.block["type"] in TOOL_INPUT_BLOCKS:
+        if self._kind in _TOOL_INPUT_BLOCKS:
             self._close_input()
-        try:
-            json.dumps(self.block, allow_nan=False)
-        except (ValueError, RecursionError) as error:
-            raise StreamParse(
-                f"a content block that is no JSON ({error}): {str(self.block)[:200]}"
-            ) from error
+        elif self._kind in {"text", "thinking"} and self._fragments:
+            self.block[self._kind] = _joined_surrogates(self.block[self._kind] + "".join(self._fragments))
 
     def as_call(self) -> ToolCall | MalformedCall:
         if self.malformed is not None:
             return MalformedCall(self.block["id"], self.block["name"], self.raw_input, self.malformed)
         return ToolCall(self.block["id"], self.block["name"], self.block["input"])
 
-    def _append(self, name: str, delta: dict[str, Any]) -> None:
-        if self.block["type"] not in _DELTA_BLOCKS:
-            return
-        fits = (
-            self.block["type"] in TOOL_INPUT_BLOCKS if name == "partial_json" else self.block["type"] == name
-        )
-        fragment = delta.get(name)
-        if not fits or not isinstance(fragment, str):
-            raise StreamParse(
-                f"{delta['type']} does not fit a {self.block['type']} block: {str(delta)[:200]}"
-            )
-        self._fragments.setdefault(name, []).append(fragment)
+    def _append(self, delta: Struct, fragment: str, *, fits: bool) -> None:
+        if not fits and self._kind in _KINDS_WITH_DELTAS:
+            raise StreamParse(f"{delta.__struct_config__.tag} does not fit a {self._kind} block")
+        self._fragments.append(fragment)
 
     def _close_input(self) -> None:
-        self.raw_input = "".join(self._fragments.get("partial_json", []))
+        self.raw_input = "".join(self._fragments)
         placeholder = self.block.get("input")
         value: Any = {} if placeholder is None else placeholder
         try:
@@ -115,10 +118,6 @@ class OpenBlock:
             self.malformed = f"its input must be a JSON object, got {type(value).__name__}"
         # The API takes nothing but an object back; this wrapper is the form it documents.
         self.block["input"] = value if self.malformed is None else {"INVALID_JSON": self.raw_input}
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _check_strict(value: Any) -> None:

@@ -2,7 +2,6 @@
 
 It refuses everything that is not whole: no `message_stop`, no message. Blocks are keyed by `index`, because
 servers interleave them. Unknown events, deltas and fields are ignored, unknown blocks are kept verbatim.
-Source: the Messages API's streaming contract, version 2026-10-21.
 """
 
 from __future__ import annotations
@@ -11,12 +10,25 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.api.content_block import OpenBlock
-from ralph.api.error_body import stream_error
+from ralph.api.stream_events import (
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    InputJsonDelta,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    OtherBlockDelta,
+    WholeMessage,
+    checked,
+    stream_event,
+)
 from ralph.conversation.context_size import tokens_of_bytes
 from ralph.values.answer import Answer, MalformedCall
 from ralph.values.errors import StreamParse, StreamTransient
 
 if TYPE_CHECKING:
+    from ralph.api.stream_events import StreamEvent
     from ralph.values.tool_calls import ToolCall
 
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
@@ -24,12 +36,6 @@ NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 
 # What a `message_delta` has no business to change.
 _NOT_IN_A_DELTA = frozenset({"type", "role", "content", "usage"})
-
-# Where a `message_delta` has these, they stand beside its `delta`.
-_BESIDE_A_DELTA = ("context_management", "input_transformations")
-
-# The parts of a delta that cost output tokens.
-_SPOKEN = ("text", "thinking", "partial_json")
 
 # What the API always sends and other servers may leave out.
 _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None}
@@ -42,9 +48,8 @@ class StreamAssembler:
         self._message: dict[str, Any] | None = None
         self._blocks: list[OpenBlock] = []
         self._call_ids: set[str] = set()
-        self._saw_delta = False
-        self._damaged_text = False
-        self._streamed_bytes = 0
+        self._has_message_delta = False
+        self._has_damaged_text = False
         self.is_complete = False
 
     @property
@@ -59,7 +64,7 @@ class StreamAssembler:
     @property
     def streamed_tokens(self) -> int:
         """An upper bound of the answer's tokens so far, whatever the server has counted by now."""
-        return tokens_of_bytes(self._streamed_bytes)
+        return tokens_of_bytes(sum(block.streamed_bytes for block in self._blocks))
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
         """Take one event. `has_invalid_utf8`: its bytes were not valid UTF-8 and were replaced by U+FFFD.
@@ -68,26 +73,25 @@ class StreamAssembler:
         """
         if self.is_complete:
             return
+        typed = stream_event(event)
         if has_invalid_utf8:
-            self._look_at_damage(event)
-        match event.get("type"):
-            case "error":
-                raise stream_error(event)
-            case kind if event.get("object") == "error" or (kind is None and event.get("error")):
-                raise stream_error(event)  # the shapes of OpenAI's clones
-            case "message_start":
-                self._start_message(event)
-            case kind if kind in _AFTER_START and self._message is None:
-                raise StreamTransient(f"{kind} came before message_start")
-            case "content_block_start":
-                self._start_block(event)
-            case "content_block_delta":
-                self._extend_block(event)
-            case "content_block_stop":
-                self._block(event).close()
-            case "message_delta":
-                self._update_message(event)
-            case "message_stop":
+            self._check_damage(typed)
+        if typed is None:
+            return
+        if self._message is None and not isinstance(typed, MessageStart):
+            raise StreamTransient(f"{event['type']} came before message_start")
+        match typed:
+            case BlockDelta() | OtherBlockDelta():
+                self._block(typed.index, event).extend(typed.delta)
+            case MessageStart():
+                self._start_message(typed.message)
+            case BlockStart():
+                self._start_block(typed)
+            case BlockStop():
+                self._block(typed.index, event).close()
+            case MessageDelta():
+                self._update_message(typed)
+            case MessageStop():
                 self._stop_message()
 
     def answer(self, request_id: str | None = None) -> Answer:
@@ -104,10 +108,9 @@ class StreamAssembler:
             warnings.append(f"the server gave no stop reason; taken as {message['stop_reason']}")
         return Answer(message, self._calls(str(message["stop_reason"])), tuple(warnings), request_id)
 
-    def _start_message(self, event: dict[str, Any]) -> None:
+    def _start_message(self, message: dict[str, Any]) -> None:
         if self._message is not None:
             raise StreamParse("a second message_start in one answer")
-        message = _dict(event, "message")
         usage = message.get("usage")
         self._message = {
             **_BARE_MESSAGE,
@@ -115,50 +118,44 @@ class StreamAssembler:
             "usage": dict(usage) if isinstance(usage, dict) else {},
         }
 
-    def _start_block(self, event: dict[str, Any]) -> None:
-        index = event.get("index")
-        if index != len(self._blocks) or isinstance(index, bool):
-            raise StreamParse(f"content_block_start has index {index!r}, expected {len(self._blocks)}")
-        block = OpenBlock(dict(_dict(event, "content_block")))
+    def _start_block(self, event: BlockStart) -> None:
+        if event.index != len(self._blocks):
+            raise StreamParse(f"content_block_start has index {event.index}, expected {len(self._blocks)}")
+        block = OpenBlock(event.content_block)
         if block.is_client_call:
             if block.block["id"] in self._call_ids:
                 raise StreamParse(f"tool_use id {block.block['id']!r} came twice in one answer")
             self._call_ids.add(block.block["id"])
         self._blocks.append(block)
 
-    def _extend_block(self, event: dict[str, Any]) -> None:
-        delta = _dict(event, "delta")
-        self._streamed_bytes += sum(
-            len(str(delta.get(name) or "").encode("utf-8", "replace")) for name in _SPOKEN
-        )
-        self._block(event).extend(delta)
-
-    def _look_at_damage(self, event: dict[str, Any]) -> None:
-        """Damaged text is shown as it is; a damaged tool input must not run."""
-        whole = event.get("content_block")
-        part = event.get("delta")
-        input_ = whole.get("input") if isinstance(whole, dict) else None
-        fragment = part.get("partial_json") if isinstance(part, dict) else None
-        if "\ufffd" in f"{input_} {fragment}":
+    def _check_damage(self, event: StreamEvent | None) -> None:
+        """Let damaged text be shown as it is; a damaged tool input must not run."""
+        match event:
+            case BlockStart():
+                tool_input = str(event.content_block.get("input"))
+            case BlockDelta(delta=InputJsonDelta(partial_json=tool_input)):
+                pass
+            case _:
+                tool_input = ""
+        if "\ufffd" in tool_input:
             raise StreamTransient("invalid UTF-8 inside a tool's input")
-        self._damaged_text = True
+        self._has_damaged_text = True
 
-    def _update_message(self, event: dict[str, Any]) -> None:
+    def _update_message(self, event: MessageDelta) -> None:
         assert self._message is not None  # noqa: S101 - feed() has looked
-        self._saw_delta = True
-        delta = _dict(event, "delta")
-        if "stop_reason" in delta:
+        self._has_message_delta = True
+        if "stop_reason" in event.delta:
             # What a delta before this one said of the stop belongs to another reason.
             self._message.pop("stop_details", None)
-            self._message |= {"stop_reason": delta["stop_reason"], "stop_sequence": None}
-        news = {name: value for name, value in delta.items() if name not in _NOT_IN_A_DELTA}
-        news |= {name: event.get(name) for name in _BESIDE_A_DELTA}
+            self._message |= {"stop_reason": event.delta["stop_reason"], "stop_sequence": None}
+        news = {name: value for name, value in event.delta.items() if name not in _NOT_IN_A_DELTA}
+        news["context_management"] = event.context_management
+        news["input_transformations"] = event.input_transformations
         # Null is no news: what message_start said of the container holds.
         self._message |= {name: value for name, value in news.items() if value is not None}
-        usage = event.get("usage")
-        if isinstance(usage, dict):
+        if isinstance(event.usage, dict):
             # Counts are cumulative: overwrite; an absent or null one keeps what message_start said.
-            self._message["usage"].update({k: v for k, v in usage.items() if v is not None})
+            self._message["usage"].update({k: v for k, v in event.usage.items() if v is not None})
 
     def _stop_message(self) -> None:
         still_open = [str(i) for i, block in enumerate(self._blocks) if not block.is_closed]
@@ -166,10 +163,9 @@ class StreamAssembler:
             raise StreamParse(f"message_stop came while block {', '.join(still_open)} was open")
         self.is_complete = True
 
-    def _block(self, event: dict[str, Any]) -> OpenBlock:
-        index = event.get("index")
-        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self._blocks):
-            raise StreamParse(f"{event['type']} names block {index!r}, which was not started")
+    def _block(self, index: int, event: dict[str, Any]) -> OpenBlock:
+        if index >= len(self._blocks):
+            raise StreamParse(f"{event['type']} names block {index}, which was not started")
         block = self._blocks[index]
         if block.is_closed:
             raise StreamParse(f"{event['type']} names block {index}, which was closed")
@@ -190,16 +186,11 @@ class StreamAssembler:
 
     def _warnings(self) -> list[str]:
         warnings = []
-        if not self._saw_delta:
+        if not self._has_message_delta:
             warnings.append("the server sent no message_delta")
-        if self._damaged_text:
+        if self._has_damaged_text:
             warnings.append("the answer held invalid UTF-8, shown as U+FFFD")
         return warnings
-
-
-_AFTER_START = frozenset(
-    {"content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}
-)
 
 
 def answer_from_message(
@@ -207,9 +198,7 @@ def answer_from_message(
 ) -> Answer:
     """The answer of a server that ignored `stream` and sent the whole message as JSON."""
     assembler = StreamAssembler()
-    content = message.get("content")
-    if not isinstance(content, list):
-        raise StreamParse("a JSON message without a content list")
+    content = checked(message, WholeMessage).content
     assembler.feed({"type": "message_start", "message": {**message, "content": []}})
     for index, block in enumerate(content):
         begin = {"type": "content_block_start", "index": index, "content_block": block}
@@ -218,10 +207,3 @@ def answer_from_message(
     assembler.feed({"type": "message_delta", "delta": {}})
     assembler.feed({"type": "message_stop"})
     return assembler.answer(request_id)
-
-
-def _dict(event: dict[str, Any], name: str) -> dict[str, Any]:
-    value = event.get(name)
-    if not isinstance(value, dict):
-        raise StreamParse(f"{event.get('type')} without {name}: {str(event)[:200]}")
-    return value

@@ -35,7 +35,6 @@ class Connecting(Struct, frozen=True):
     limits: ClockLimits
     waiter: Waiter
     clock: Clock
-    events: Events
     redact: Callable[[str], str]
 
 
@@ -62,7 +61,7 @@ class TargetClients:
             self._clients[endpoint] = self._connected(endpoint)
         return self._clients[endpoint]
 
-    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         try:
             client = self.prepare(target, key)
         except (OSError, ValueError, MemoryError) as error:
@@ -70,7 +69,7 @@ class TargetClients:
                 raise shortage_error(error) from error
             detail = self._connecting.redact(str(error))
             raise Api(NetworkCause.BAD_URL, detail, target.base_url) from error
-        return client.send_message(body)
+        return client.send_message(body, events)
 
     def describe_model(self, target: Target, key: int) -> ModelDescription | None:
         try:
@@ -92,7 +91,6 @@ class TargetClients:
             limits=shared.limits,
             waiter=shared.waiter,
             clock=shared.clock,
-            events=shared.events,
             redact=shared.redact,
             answered=self._answered,
         )

@@ -317,9 +317,14 @@ def demo(
     if not speed > 0:
         raise typer.BadParameter("must be greater than 0", param_hint="--speed")
     try:
-        return run_demo(scenario=scenario, speed=speed, keep=keep)
+        return run_demo(scenario=scenario, speed=speed, keep=keep, say=_say)
     except BlockingIOError as error:  # of the git that prepares the project
         raise ShortageError("process") from error
+
+
+def _say(text: str) -> None:
+    with suppress(BrokenPipeError):  # a reader that left does not stop the demo
+        typer.echo(text)
 
 
 def _examples() -> str:

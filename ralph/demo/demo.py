@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from ralph.run.session import SessionOptions
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from ralph.demo.stages import Stage
@@ -58,23 +58,23 @@ class _Stopped(BaseException):
         self.exit_code = 128 + signal_number
 
 
-def run_demo(*, scenario: str = "fix", speed: float, keep: bool) -> int:
+def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[str], None]) -> int:
     """Play the demo; the command's exit code, or 1 when the tests do not pass afterwards. Takes 4 to 10 s.
 
-    `scenario`: one of `SCENARIOS`.
+    `scenario`: one of `SCENARIOS`. `say` shows a text on standard output.
     """
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
-        with _room(keeps=project if keep else None) as room:
+        with _room(project if keep else None, say) as room:
             if scenario == LOOP:
-                return play_loop(room, speed, keeps=keep, say=_say)
-            return _play(scenario, room, speed)
+                return play_loop(room, speed, keeps=keep, say=say)
+            return _play(scenario, room, speed, say)
     except _Stopped as stop:
         return stop.exit_code
 
 
 @contextmanager
-def _room(keeps: str | None) -> Iterator[Path]:
+def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
     """A directory that is gone afterwards, whatever signal comes: until then one raises `_Stopped`.
 
     `keeps`: what of it is named to people, and all of it left.
@@ -95,34 +95,34 @@ def _room(keeps: str | None) -> Iterator[Path]:
             signal.signal(number, signal.SIG_IGN)
         os.chdir("/")
         if keeps is not None:
-            _say(f"\nKept: {room / keeps}")
+            say(f"\nKept: {room / keeps}")
         else:
             shutil.rmtree(room, ignore_errors=True)
         for number in heard:
             signal.signal(number, before[number] or signal.SIG_DFL)
 
 
-def _play(scenario: str, room: Path, speed: float) -> int:
+def _play(scenario: str, room: Path, speed: float, say: Callable[[str], None]) -> int:
     project = room / PROJECT
     environment = make_environment(room)
     make_project("project", project, environment)
     summary = Summary()
     with STAGES[scenario](room, speed, has_git()) as stage:
-        _say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
+        say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
         command = RunCommand(_options(stage, room, project), {**environment, **stage.environment})
 
-        def saw(event: Event) -> None:
-            summary.saw(event)
+        def show(event: Event) -> None:
+            summary.emit(event)
             stage.on_event(event)
 
-        command.on_event = saw
+        command.on_event = show
         code = command.execute()
     ended = command.ended
     if ended is None or ended.outcome is not Outcome.COMPLETED:
         return code
     passes = tests_pass(project, environment)
     unsped_wait_s = ended.waited_s * stage.speed if stage.stands_for_a_night else None
-    _say(summary.text(ended, stage.request_count, tests_pass=passes, unsped_wait_s=unsped_wait_s))
+    say(summary.text(ended, stage.request_count, tests_pass=passes, unsped_wait_s=unsped_wait_s))
     return code if passes else Outcome.TASK_FAILED.exit_code()
 
 
@@ -136,8 +136,3 @@ def _options(stage: Stage, room: Path, project: Path) -> RunOptions:
         speed=stage.speed,
         reads_stdin=False,
     )
-
-
-def _say(text: str) -> None:
-    with suppress(BrokenPipeError):  # a reader that left does not stop the demo
-        print(text, flush=True)  # noqa: T201 - a command's own words

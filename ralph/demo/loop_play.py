@@ -23,7 +23,7 @@ from ralph.demo.workplace import (
     make_project,
     tests_pass,
 )
-from ralph.loop.command import LoopCommand
+from ralph.loop.command import run_loop
 from ralph.loop.options import LoopOptions
 from ralph.loop.record import RecordError
 from ralph.loop.store import LoopStore
@@ -116,7 +116,7 @@ def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], Non
         config_file.write_text(_settings(play, outage.base_url))
         plan = _plan(play, config_file)
         say(_about(play, plan, outage.port, config_file.read_text()))
-        code = LoopCommand(LoopOptions(plan), environment).execute()
+        code = run_loop(LoopOptions(plan), environment)
     passes = _tell_facts(play, store, outage, environment, say)
     if code and not keeps:
         say(f"\n{_IS_GONE}")

@@ -152,7 +152,7 @@ class _Outage:
         first = MockApi(script=DemoScript(has_git, _OUTAGE_FAULTS))
         self.servers = [stack.enter_context(first)]
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Called between an error and the wait after it. Raises OSError where somebody else took the port."""
         if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
             return
@@ -186,7 +186,7 @@ def _outage(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
                 "clocks.bytes_idle_s": _SILENCE_S,
             },
             stands_for_a_night=True,
-            on_event=outage.saw,
+            on_event=outage.emit,
         )
 
 

@@ -34,7 +34,7 @@ class Summary:
         self._key_changes: Counter[str] = Counter()
         self._failed: AttemptEnded | None = None
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         match event:
             case RunStarted():
                 self._has_targets = bool(event.targets)

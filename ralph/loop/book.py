@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.values.events import Notice
+
 if TYPE_CHECKING:
-    from ralph.loop.ports import LoopRecord, LoopVoice
+    from ralph.loop.ports import LoopRecord
     from ralph.loop.state import CurrentIteration, LoopState
-    from ralph.values.ports import Clock
+    from ralph.values.ports import Clock, Events
 
 
 class LoopBook:
-    def __init__(self, state: LoopState, record: LoopRecord, people: LoopVoice, clock: Clock) -> None:
+    def __init__(self, state: LoopState, record: LoopRecord, events: Events, clock: Clock) -> None:
         self.state = state
         self.taken_over_at = state.updated_at
         """The time at which the previous process recorded something last."""
         self._record = record
-        self._people = people
+        self._events = events
         self._clock = clock
         self._before_s = state.elapsed_s
         self._started_s = clock.now_s()
@@ -42,7 +44,7 @@ class LoopBook:
 
     def note(self, text: str) -> None:
         """People are told now, and once more in the end."""
-        self._people.warn(text)
+        self._events.emit(Notice(text, is_vital=True))
         self.state = replace(self.state, notes=(*self.state.notes, text))
 
     def count_unrecorded(self, worked_until: datetime) -> None:

@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.loop.book import LoopBook
+from ralph.loop.events import (
+    BranchChanged,
+    CheckedFirst,
+    GitChanged,
+    IterationCutOff,
+    IterationEnded,
+    Pushed,
+)
 from ralph.loop.iteration import Iteration, unseen_end
 from ralph.loop.patience import (
     OutageLastsError,
@@ -32,18 +40,20 @@ from ralph.loop.rules import (
 )
 from ralph.loop.state import MOST_FILES_KEPT, IterationRecord, LoopState, Phase, snapshot_before
 from ralph.loop.values import IterationResult, LoopEnd
+from ralph.values.events import Notice
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
     from ralph.loop.ports import LoopWorld
     from ralph.loop.values import CheckResult, Snapshot
+    from ralph.values.events import LoopEvent
 
 
 class OuterLoop:
     def __init__(self, state: LoopState, world: LoopWorld) -> None:
         record = PatientRecord(world.record)
-        self._book = LoopBook(state, record, world.people, world.clock)
+        self._book = LoopBook(state, record, world.events, world.clock)
         self._patience = record.patience = Patience(self._book, world)
         check = None if world.check is None else PatientCheck(world.check, self._patience)
         self._world = replace(
@@ -56,6 +66,16 @@ class OuterLoop:
     @property
     def state(self) -> LoopState:
         return self._book.state
+
+    @property
+    def _most(self) -> int | None:
+        return self.state.plan.limits.max_iterations
+
+    def _emit(self, event: LoopEvent) -> None:
+        self._world.events.emit(event)
+
+    def _warn(self, text: str) -> None:
+        self._world.events.emit(Notice(text, is_vital=True))
 
     def run(self) -> LoopEnd:
         """Runs the loop to its end, which is recorded. Raises nothing for the failures it meets."""
@@ -88,17 +108,29 @@ class OuterLoop:
         if self.state.current is None:
             iteration.begin()
         else:
-            iteration.take_up()
+            iteration.resume()
         result = iteration.run()
         if isinstance(result, LoopEnd):
             return result
         end = end_by_result(self._book.current.number, result)
         if end is not None:
-            self._world.people.iteration_cut_off(self.state, result)
+            self._emit(self._cut_off(result))
             return end
         self._finish(iteration.before, result)
         has_stop_file = self._world.stop_file.is_there()
         return end_after(self.state, iteration.granted, result.limit, has_stop_file=has_stop_file)
+
+    def _cut_off(self, result: IterationResult) -> IterationCutOff:
+        current = self._book.current
+        return IterationCutOff(
+            current.number,
+            self._most,
+            result.outcome,
+            result.exit_code,
+            result.turns,
+            result.cost_usd,
+            took_s=self.state.elapsed_s - current.elapsed_s,
+        )
 
     def _finish(self, before: Snapshot, result: IterationResult) -> None:
         """Saves, checks and records the iteration's work."""
@@ -107,9 +139,9 @@ class OuterLoop:
         changes = self._world.checkout.changes(before, after)
         made_progress = before.digest != after.digest
         if before.branch != after.branch:
-            self._world.people.branch_changed(self.state, before.branch, after.branch)
+            self._emit(BranchChanged(self._book.current.number, before.branch, after.branch))
         if changes.guarded:
-            self._world.people.git_changed(self.state, changes.guarded)
+            self._emit(GitChanged(self._book.current.number, changes.guarded))
         is_committed = self._commit(result.outcome)
         self._push()
         check = self._run_check()
@@ -137,7 +169,7 @@ class OuterLoop:
             idle=idle_after(self.state, result.outcome, made_progress=made_progress),
             last_check=check or self.state.last_check,
         )
-        self._world.people.iteration_ended(self.state)
+        self._emit(IterationEnded(record, self._most))
 
     def _commit(self, outcome: Outcome) -> bool:
         """Commits the iteration's uncommitted work. False: there was nothing to commit, or the commit failed."""
@@ -165,12 +197,12 @@ class OuterLoop:
             problem = (
                 f"iteration {self._book.current.number}: push failed, the next iteration tries again: {error}"
             )
-            self._world.people.warn(problem)
+            self._warn(problem)
             self._book.save(push_problem=problem)
         else:
             self._book.save(push_problem=None)
             if pushed:
-                self._world.people.pushed(pushed)
+                self._emit(Pushed(pushed))
 
     # --- the check
 
@@ -187,7 +219,7 @@ class OuterLoop:
         if result is None:
             return None
         self._book.save(first_check=state.first_check or result, last_check=result)
-        self._world.people.checked_first(result)
+        self._emit(CheckedFirst(result))
         return end_at_first_look(self.state, result)
 
     def _run_check(self) -> CheckResult | None:
@@ -206,13 +238,13 @@ class OuterLoop:
             self._save_cut_off(end)
             unpushed = (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
         except Interrupted:
-            self._world.people.warn("stopped once more: git status tells what is not committed")
+            self._warn("stopped once more: git status tells what is not committed")
         except (CheckoutError, OSError) as error:
-            self._world.people.warn(f"what the last iteration has done stays as it is: {_reason(error)}")
+            self._warn(f"what the last iteration has done stays as it is: {_reason(error)}")
         try:
             self._book.save(ended=end, unpushed=unpushed)
         except OSError as error:
-            self._world.people.warn(f"the end is not recorded: {_reason(error)}")
+            self._warn(f"the end is not recorded: {_reason(error)}")
 
     def _save_cut_off(self, end: LoopEnd) -> None:
         """Commits and pushes the work of an interrupted iteration: nobody may come back to this machine."""

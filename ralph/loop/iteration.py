@@ -1,4 +1,4 @@
-"""One iteration of the outer loop, to its result: begun or taken up, and through every setback on the way.
+"""One iteration of the outer loop, to its result: begun or resumed, and through every setback on the way.
 
 It refuses to judge the result: what follows from it is `iterate.py`'s.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.loop.events import IterationBegan, IterationResumed
 from ralph.loop.patience import LACKING
 from ralph.loop.prompt import iteration_prompt
 from ralph.loop.rules import Share, is_counted, outage_wait, share, wait_after_kill
@@ -53,7 +54,7 @@ class Iteration:
             )
         )
 
-    def take_up(self) -> None:
+    def resume(self) -> None:
         """The one that an earlier process of this loop has begun. Raises OSError and `Interrupted`."""
         current = self._book.current
         self.before = snapshot_before(current)
@@ -62,7 +63,9 @@ class Iteration:
             self._book.count_unrecorded(seen.written_at)
         if seen is not None and seen.ended is not None and seen.ended.outcome is Outcome.API_REJECTED:
             seen = None  # what was refused once would be refused again
-        self._world.people.taken_up(self._book.state, is_anew=seen is None)
+        most = self._book.state.plan.limits.max_iterations
+        resumed = IterationResumed(current.number, most, current.session_id, is_anew=seen is None)
+        self._world.events.emit(resumed)
         fresh = replace(current, outages=0, slept_s=0.0, kills=0, waits_until=None, phase=Phase.WORKING)
         if seen is not None:
             self._patience.sleep(self._rest_of_wait_s())
@@ -102,7 +105,7 @@ class Iteration:
             if isinstance(wait, GiveUp):
                 return LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), wait.reason)
             self._patience.wait(wait, setback, number)
-            self._take_up_again(wait)
+            self._resume_after(wait)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
         """The consequence of one more setback, and how many of its kind came in a row. A kill does not
@@ -116,10 +119,10 @@ class Iteration:
             return wait_after_kill(number, reason, schedule, left_s), number
         self._book.save_current(outages=current.outages + 1, kills=0)
         number, away = current.outages + 1, LACKING if setback is Setback.SHORTAGE else "the API"
-        wish_s = result.retry_after_s
-        return outage_wait(number, current.slept_s, wish_s, schedule, left_s, away=away), number
+        requested_s = result.retry_after_s
+        return outage_wait(number, current.slept_s, requested_s, schedule, left_s, away=away), number
 
-    def _take_up_again(self, wait: Wait) -> None:
+    def _resume_after(self, wait: Wait) -> None:
         """Its session is resumed; where there is none yet it begins afresh."""
         current = self._book.current
         is_begun = self._world.iterations.seen(current.session_id) is not None
@@ -151,7 +154,15 @@ class Iteration:
     def _order(self) -> IterationOrder:
         current, granted = self._book.current, self.granted
         if self._prompt is not None:
-            self._world.people.begins(self._book.state, granted)
+            self._world.events.emit(
+                IterationBegan(
+                    current.number,
+                    self._book.state.plan.limits.max_iterations,
+                    current.session_id,
+                    left_usd=granted.budget_usd if granted.is_rest_of_budget else None,
+                    left_s=granted.time_s if granted.is_rest_of_time else None,
+                )
+            )
         waiting_for = f"iteration {current.number}"
         return IterationOrder(
             current.session_id, self._prompt, granted.budget_usd, granted.time_s, waiting_for

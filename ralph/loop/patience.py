@@ -9,14 +9,16 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from ralph.loop.events import LoopWaits
 from ralph.loop.rules import outage_wait
 from ralph.loop.state import Phase
 from ralph.loop.values import Setback
-from ralph.retry.backoff import GiveUp
+from ralph.retry.backoff import PATIENT_SCHEDULE_S, GiveUp
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from ralph.loop.book import LoopBook
     from ralph.loop.ports import Check, Checkout, Iterations, LoopRecord, LoopWorld
@@ -57,13 +59,26 @@ class Patience:
     def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:
         """Waits. `number`: the count of setbacks of that kind in a row. Raises OSError and `Interrupted`."""
         until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
-        self._world.people.waits(self._book.state, wait, until, setback, number)
+        self._world.events.emit(self._announced(wait, until, setback, number))
         current = self._book.state.current if is_recorded else None
         if current is not None:
             self._book.save_current(phase=Phase.WAITING, waits_until=until.isoformat())
         self.sleep(wait.seconds, setback)
         if current is not None:
             self._book.save_current(phase=current.phase, waits_until=None)
+
+    def _announced(self, wait: Wait, until: datetime, setback: Setback, number: int) -> LoopWaits:
+        current = self._book.state.current
+        return LoopWaits(
+            setback=setback,
+            setbacks=number,
+            wait_s=wait.seconds,
+            until=until,
+            is_from_server=wait.from_server,
+            has_own_schedule=self._world.schedule.outage_waits_s != PATIENT_SCHEDULE_S,
+            iteration=current.number if current is not None else None,
+            session_id=current.session_id if current is not None else None,
+        )
 
     def sleep(self, seconds: float, setback: Setback = Setback.OUTAGE) -> None:
         """Raises `Interrupted`."""

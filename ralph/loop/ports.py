@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
+    from collections.abc import Callable
 
-    from ralph.loop.rules import Share
     from ralph.loop.state import LoopState
     from ralph.loop.values import (
         Changes,
@@ -18,13 +16,11 @@ if TYPE_CHECKING:
         IterationOrder,
         IterationResult,
         SessionSeen,
-        Setback,
         Snapshot,
     )
-    from ralph.retry.backoff import Wait
     from ralph.settings.tables import LoopSettings
     from ralph.values.limits import LimitSettings
-    from ralph.values.ports import Clock, Waiter
+    from ralph.values.ports import Clock, Events, Waiter
 
 
 class CheckoutError(Exception):
@@ -93,50 +89,6 @@ class LoopRecord(Protocol):
         ...
 
 
-class LoopVoice(Protocol):
-    """Tells people what the loop does, as it happens."""
-
-    def checked_first(self, result: CheckResult) -> None:
-        """The check was run before any iteration."""
-        ...
-
-    def begins(self, state: LoopState, granted: Share) -> None:
-        """Its current iteration, which may use so much."""
-        ...
-
-    def taken_up(self, state: LoopState, *, is_anew: bool) -> None:
-        """Reports that the current iteration of an earlier process is resumed. `is_anew`: nothing of it was
-        kept.
-        """
-        ...
-
-    def waits(self, state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int) -> None:
-        """Announces a wait before the current iteration, or a step of the loop, is tried again. `number`: the
-        count of such setbacks in a row.
-        """
-        ...
-
-    def branch_changed(self, state: LoopState, before: str | None, after: str | None) -> None:
-        """Reports that the current iteration changed the branch. None: on no branch."""
-        ...
-
-    def git_changed(self, state: LoopState, names: Sequence[str]) -> None:
-        """Reports that the current iteration changed settings and hooks that git follows here."""
-        ...
-
-    def pushed(self, commits: int) -> None: ...
-
-    def iteration_cut_off(self, state: LoopState, result: IterationResult) -> None:
-        """The current one, whose end is the loop's."""
-        ...
-
-    def iteration_ended(self, state: LoopState) -> None:
-        """The one that was recorded last."""
-        ...
-
-    def warn(self, text: str) -> None: ...
-
-
 class LoopWorld(Struct, frozen=True):
     """Everything that a loop works with."""
 
@@ -146,7 +98,7 @@ class LoopWorld(Struct, frozen=True):
     """The check of `--until`; None: there is none."""
     stop_file: StopFile
     record: LoopRecord
-    people: LoopVoice
+    events: Events
     waiter: Waiter
     clock: Clock
     read_prompt: Callable[[], str]

@@ -127,7 +127,7 @@ def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
 def outage_wait(
     number: int,
     slept_s: float,
-    wish_s: float | None,
+    requested_s: float | None,
     schedule: LoopSettings,
     time_left_s: float = math.inf,
     *,
@@ -140,8 +140,8 @@ def outage_wait(
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
-    if wish_s is not None and (number == 1 or wish_s > scheduled_s):
-        wait = Wait(max(wish_s, SHORTEST_WAIT_S), from_server=True)
+    if requested_s is not None and (number == 1 or requested_s > scheduled_s):
+        wait = Wait(max(requested_s, SHORTEST_WAIT_S), from_server=True)
     left_s = schedule.outage_budget_s - slept_s
     if wait.seconds > left_s and wait.from_server:
         asked = f"the server asks for {wait.seconds:.0f}s, and {left_s:.0f}s are left of the"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from ralph.loop.store import LoopStore
 from ralph.loop.words import status_lines
 from ralph.machine.clock import SystemClock
 from ralph.output.shown_object import redacted
+from ralph.output.standard_streams import ReaderLeftError, complain, print_lines
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
@@ -33,8 +33,7 @@ def loop_status(directory: Path, *, is_json: bool = False) -> int:
     except RecordError as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
-        with suppress(BrokenPipeError):
-            sys.stderr.write(f"ralph: {in_one_line(str(error))}\n")
+        complain(str(error))
         return error.outcome.exit_code()
     # Of a checkout that holds several directories one loop at a time works in one of them.
     is_running = holder_of(directory, store.place) == state.pid
@@ -47,9 +46,6 @@ def loop_status(directory: Path, *, is_json: bool = False) -> int:
         said = status_lines(state, record.folder, is_running=is_running, now=now)
         # What a model, a file's name or a record says is one line here, whatever is in it.
         lines = [redactor.redact_all(in_one_line(line)) for line in said]
-    with suppress(BrokenPipeError):  # a reader that left
-        for line in lines:
-            shown = line.encode("utf-8", "replace")  # names of files may be no text
-            sys.stdout.write(shown.decode() + "\n")
-        sys.stdout.flush()
+    with suppress(ReaderLeftError):
+        print_lines(lines)
     return 0

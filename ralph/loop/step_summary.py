@@ -1,6 +1,7 @@
-"""Appends to the file that a CI system shows. Refuses whatever is no regular file: it would be waited for.
+"""A loop's end as a table in the file that a CI system shows.
 
-Refuses a link of the repository that leads out of it, too: what a model said must not land in a file of the user's.
+Refuses whatever is no regular file: it would be waited for. Refuses a link of the repository that leads out of it, too:
+what a model said must not land in a file of the user's.
 """
 
 from __future__ import annotations
@@ -10,10 +11,39 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from ralph.loop import words
+from ralph.loop.events import LoopEnded
 from ralph.machine.planted_link import is_beneath, planted_link, repositories
+from ralph.values.events import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from ralph.values.events import Event
+    from ralph.values.ports import Events
+
+
+class StepSummary:
+    """An `Events` sink."""
+
+    def __init__(
+        self, path: str, directories: Sequence[str], *, redact: Callable[[str], str], narration: Events
+    ) -> None:
+        """`directories`: as for `append_text`. `narration` is told where the file cannot be written."""
+        self._path = path
+        self._directories = directories
+        self._redact = redact
+        self._narration = narration
+
+    def emit(self, event: Event) -> None:
+        if not isinstance(event, LoopEnded):
+            return
+        try:
+            text = self._redact(words.step_summary(event.state, event.end))
+            append_text(self._path, text, self._directories)
+        except OSError as error:
+            problem = f"cannot write the summary {self._path}: {error.strerror}"
+            self._narration.emit(Notice(problem, is_vital=True))
 
 
 def append_text(path: str, text: str, directories: Sequence[str]) -> None:

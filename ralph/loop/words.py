@@ -8,23 +8,33 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ralph.loop.events import (
+    BranchChanged,
+    CheckedFirst,
+    GitChanged,
+    IterationBegan,
+    IterationCutOff,
+    IterationEnded,
+    IterationResumed,
+    LoopEnded,
+    LoopWaits,
+    Pushed,
+)
 from ralph.loop.prompt import names_of
 from ralph.loop.state import Phase
 from ralph.loop.values import Setback
-from ralph.retry.backoff import PATIENT_SCHEDULE_S
+from ralph.values.events import Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from ralph.loop.rules import Share
     from ralph.loop.state import IterationRecord, LoopState
-    from ralph.loop.values import IterationResult, LoopEnd
-    from ralph.retry.backoff import Wait
-    from ralph.settings.tables import LoopSettings
+    from ralph.loop.values import LoopEnd
+    from ralph.values.events import Event
 
 _SETBACKS = {
     Setback.OUTAGE: ("the API is unavailable", "outage"),
@@ -34,6 +44,8 @@ _SETBACKS = {
     ),
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
 }
+_ITERATION = "iteration"
+"""The first word of what is waited for while an iteration runs."""
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _MOST_NAME_CHARS = 80
 _DOING = {
@@ -67,46 +79,70 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def beginning_line(state: LoopState, granted: Share) -> str:
-    current = state.current
-    assert current is not None  # noqa: S101 - it is said when one begins
-    left = []
-    if granted.is_rest_of_budget:
-        left.append(money_text(granted.budget_usd))
-    if granted.is_rest_of_time and granted.time_s is not None:
-        left.append(time_text(granted.time_s))
-    rest = f", {' and '.join(left)} left" if left else ""
-    return f"iteration {_number(current.number, state)}, session {current.session_id[:8]}{rest}"
+def line_of(event: Event) -> str | None:
+    """The line in which people are told of an event; None: they are not."""
+    match event:
+        case Notice(text=text):
+            return text
+        case Heartbeat(waiting_for=waiting_for, since_s=since_s):
+            # An iteration shows its own signs of life.
+            is_iteration = waiting_for.startswith(_ITERATION)
+            return None if is_iteration else f"{since_s:.0f}s for {waiting_for}"
+        case CheckedFirst(result=result):
+            return f"check before the first iteration: {result.words}"
+        case LoopWaits():
+            return _waiting_line(event)
+        case Pushed(commits=commits):
+            return f"pushed {counted(commits, 'commit')}"
+        case LoopEnded(end=end, state=state):
+            return ending_line(state, end)
+        case _:
+            return _line_about_iteration(event)
 
 
-def taken_up_line(state: LoopState, *, is_anew: bool) -> str:
-    current = state.current
-    assert current is not None  # noqa: S101 - it is what is taken up
-    how = "begins anew: nothing of it was kept" if is_anew else "goes on"
-    return f"iteration {_number(current.number, state)}, session {current.session_id[:8]}, {how}"
+def _line_about_iteration(event: Event) -> str | None:
+    match event:
+        case IterationBegan(number=number, max_iterations=most, session_id=session_id):
+            left = [money_text(event.left_usd)] if event.left_usd is not None else []
+            left += [time_text(event.left_s)] if event.left_s is not None else []
+            rest = f", {' and '.join(left)} left" if left else ""
+            return f"{_which(number, most, session_id)}{rest}"
+        case IterationResumed(number=number, max_iterations=most, session_id=session_id):
+            how = "begins anew: nothing of it was kept" if event.is_anew else "goes on"
+            return f"{_which(number, most, session_id)}, {how}"
+        case IterationEnded(record=record, max_iterations=most):
+            return iteration_line(record, most)
+        case IterationCutOff(number=number, max_iterations=most, outcome=outcome):
+            spent = f"{counted(event.turns, 'turn')}, {money_text(event.cost_usd)}"
+            how = f"{outcome.value}{_code(event.exit_code)}"
+            return (
+                f"iteration {_number(number, most)}: {how}, {spent}, not finished, {time_text(event.took_s)}"
+            )
+        case BranchChanged(iteration=number, before=before, after=after):
+            now = "left every branch (HEAD is detached)" if after is None else f"went to branch {after}"
+            return f"iteration {number} {now}; before it was {before or 'on none'}"
+        case GitChanged(iteration=number, names=names):
+            return _git_line(number, names)
+        case _:
+            return None
 
 
-def waiting_line(
-    state: LoopState, wait: Wait, until: datetime, setback: Setback, number: int, *, schedule: LoopSettings
-) -> str:
-    """The line of a wait. `number`: the count of such setbacks in a row."""
-    current = state.current
-    what, counts = _SETBACKS[setback]
-    own = "" if schedule.outage_waits_s == PATIENT_SCHEDULE_S else ", by the schedule loop.outage_waits_s"
-    why = "as the server asks" if wait.from_server else f"{counts} {number} in a row{own}"
+def _waiting_line(event: LoopWaits) -> str:
+    what, counts = _SETBACKS[event.setback]
+    own = ", by the schedule loop.outage_waits_s" if event.has_own_schedule else ""
+    why = "as the server asks" if event.is_from_server else f"{counts} {event.setbacks} in a row{own}"
     then = "it is tried again"
-    if current is not None:  # what was killed or not started may have no session yet
-        is_outage = setback is Setback.OUTAGE
-        who = f"session {current.session_id[:8]}" if is_outage else f"iteration {current.number}"
+    if event.iteration is not None and event.session_id is not None:
+        # What was killed or not started may have no session yet.
+        is_outage = event.setback is Setback.OUTAGE
+        who = f"session {event.session_id[:8]}" if is_outage else f"iteration {event.iteration}"
         then = f"{who} goes on"
-    return (
-        f"{what}: waiting {time_text(wait.seconds)} ({why}), until {until.astimezone():%H:%M:%S}, then {then}"
-    )
+    until = f"{event.until.astimezone():%H:%M:%S}"
+    return f"{what}: waiting {time_text(event.wait_s)} ({why}), until {until}, then {then}"
 
 
-def iteration_line(record: IterationRecord, state: LoopState) -> str:
+def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
     """Number, outcome, turns, cost, commits, what changed, check, time."""
-    code = f" (exit {record.exit_code})" if record.exit_code else ""
     check = [f"check {record.check}"] if record.check is not None else []
     parts = [
         counted(record.turns, "turn"),
@@ -116,34 +152,17 @@ def iteration_line(record: IterationRecord, state: LoopState) -> str:
         *check,
         time_text(record.duration_s),
     ]
-    return f"iteration {_number(record.number, state)}: {record.outcome.value}{code}, {', '.join(parts)}"
+    number = _number(record.number, max_iterations)
+    return f"iteration {number}: {record.outcome.value}{_code(record.exit_code)}, {', '.join(parts)}"
 
 
-def branch_line(state: LoopState, before: str | None, after: str | None) -> str:
-    current = state.current
-    assert current is not None  # noqa: S101 - it changed the branch
-    now = "left every branch (HEAD is detached)" if after is None else f"went to branch {after}"
-    return f"iteration {current.number} {now}; before it was {before or 'on none'}"
-
-
-def git_line(state: LoopState, names: Sequence[str]) -> str:
-    """A line that names changed git settings and hooks: the next git command may run them, whoever types it."""
-    current = state.current
-    assert current is not None  # noqa: S101 - it changed them
+def _git_line(iteration: int, names: tuple[str, ...]) -> str:
+    """Names changed git settings and hooks: the next git command may run them, whoever types it."""
     shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
     return (
-        f"iteration {current.number} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "
+        f"iteration {iteration} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "
         "ralph's own git runs none of it, yours may: look at .git/config and .git/hooks first"
     )
-
-
-def cut_off_line(state: LoopState, result: IterationResult) -> str:
-    current = state.current
-    assert current is not None  # noqa: S101 - it was cut off
-    code = f" (exit {result.exit_code})" if result.exit_code else ""
-    spent = f"{counted(result.turns, 'turn')}, {money_text(result.cost_usd)}"
-    took = time_text(state.elapsed_s - current.elapsed_s)
-    return f"iteration {_number(current.number, state)}: {result.outcome.value}{code}, {spent}, not finished, {took}"
 
 
 def changed(record: IterationRecord) -> str:
@@ -156,9 +175,8 @@ def changed(record: IterationRecord) -> str:
 
 def ending_line(state: LoopState | None, end: LoopEnd) -> str:
     """The last line of a loop. `state`: None if nothing was begun."""
-    code = f" (exit {end.exit_code})" if end.exit_code else ""
     came_to = "" if state is None else f"; {totals(state)}"
-    return f"{end.outcome.value}{code}: {end.reason}{came_to}"
+    return f"{end.outcome.value}{_code(end.exit_code)}: {end.reason}{came_to}"
 
 
 def totals(state: LoopState) -> str:
@@ -186,11 +204,12 @@ def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datet
         yield _now_at(state, now, is_running=is_running)
     if plan.until is not None and state.last_check is not None:
         yield f"check `{plan.until}`: {state.last_check.words}"
-    yield from (iteration_line(record, state) for record in state.iterations[-10:])
+    most = plan.limits.max_iterations
+    yield from (iteration_line(record, most) for record in state.iterations[-10:])
     yield from state.warnings
     yield f"record, last prompt and the check's output: {folder}"
     if state.ended is not None:
-        yield from filter(None, [way_on(state, state.ended)])
+        yield from filter(None, [resume_hint(state, state.ended)])
     elif not is_running:
         yield f"go on with: {continue_command(state)}"
 
@@ -198,8 +217,7 @@ def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datet
 def _now_at(state: LoopState, now: datetime, *, is_running: bool) -> str:
     current = state.current
     assert current is not None  # noqa: S101 - the caller looked
-    number = _number(current.number, state)
-    which = f"iteration {number}, session {current.session_id[:8]}"
+    which = _which(current.number, state.plan.limits.max_iterations, current.session_id)
     if not is_running:
         return f"{which}: not finished"
     doing = _DOING[current.phase]
@@ -219,7 +237,7 @@ def _since(moment: str, now: datetime) -> str:
 _HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED: " with a higher limit"}
 
 
-def way_on(state: LoopState, end: LoopEnd) -> str | None:
+def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
     """How to continue a loop with this end; None: it is done, or would meet the same end again."""
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
         return None
@@ -288,9 +306,16 @@ def local(moment: str) -> str:
         return moment
 
 
-def _number(number: int, state: LoopState) -> str:
-    most = state.plan.limits.max_iterations
-    return f"{number}" if most is None else f"{number} of {most}"
+def _which(number: int, max_iterations: int | None, session_id: str) -> str:
+    return f"iteration {_number(number, max_iterations)}, session {session_id[:8]}"
+
+
+def _number(number: int, max_iterations: int | None) -> str:
+    return f"{number}" if max_iterations is None else f"{number} of {max_iterations}"
+
+
+def _code(exit_code: int) -> str:
+    return f" (exit {exit_code})" if exit_code else ""
 
 
 def _cell(text: str) -> str:

@@ -215,7 +215,7 @@ class Heartbeats:
         self._last_beat_s = self._last_sign_s
         self._is_held = False  # text of a retry is shown once its chain is closed
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """An event went out; one that a reader can see counts as a sign of life. Pings do not."""
         if isinstance(event, RetryScheduled | RetryRecovered | RetryExhausted):
             self._is_held = isinstance(event, RetryScheduled) and not self._shows_deltas

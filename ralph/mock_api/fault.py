@@ -13,7 +13,7 @@ class ScenarioError(ValueError):
     """A scenario that cannot be played. Its text is one line that names the key and where it is."""
 
 
-class ErrorEvent(Struct, frozen=True):
+class ErrorEvent(Struct, frozen=True, forbid_unknown_fields=True):
     """An `error` event inside a stream that began with 200. The stream ends after it."""
 
     type: str = "overloaded_error"
@@ -49,8 +49,8 @@ class Fault(Struct, frozen=True):
     partial_headers_bytes: int | None = None
     """The number of bytes of the status line and headers that are sent before a RST."""
 
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Added to the answer's headers; one that is there already is replaced."""
+    headers: Mapping[str, str | int | float] = field(default_factory=dict)
+    """Added to the answer's headers; one that is there already is replaced. Numbers are sent as they read."""
     content_type: str | None = None
     framing: Framing | None = None
     """How the body ends: `length` (Content-Length), `chunked`, `close` (clean end of the connection) or `reset` (RST after

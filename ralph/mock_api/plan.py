@@ -180,7 +180,7 @@ def _frame(status: int, body: _Body, fault: Fault, context: Context) -> Plan:
         "content-type": fault.content_type or body.content_type,
         **_framing_headers(framing, body, keep_alive=context.keep_alive),
         "request-id": context.request_id,
-        **{name.lower(): value for name, value in fault.headers.items()},
+        **{name.lower(): str(value) for name, value in fault.headers.items()},
     }
     head = _encode_head(status, headers)
     if fault.partial_headers_bytes is not None:

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 FOREVER: Literal["forever"] = "forever"
 
 
-class Text(Struct, frozen=True):
+class Text(Struct, frozen=True, tag="text", forbid_unknown_fields=True):
     text: str
 
 
-class Thinking(Struct, frozen=True):
+class Thinking(Struct, frozen=True, tag="thinking", forbid_unknown_fields=True):
     thinking: str
     signature: str = "bW9jaw=="
     """Opaque, sent once in a `signature_delta` before the block closes. "" as local servers send it."""
 
 
-class ToolUse(Struct, frozen=True):
+class ToolUse(Struct, frozen=True, tag="tool_use", forbid_unknown_fields=True):
     name: str
     input: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
@@ -160,12 +160,12 @@ class Scenario(Struct, frozen=True):
     """False, for benchmarks: request bodies are read but not parsed, nothing is validated, every answer streams."""
 
     def __post_init__(self) -> None:
-        for number, playable in enumerate(self.steps[:-1], start=1):
+        for index, playable in enumerate(self.steps[:-1]):
             if as_step(playable).repeat == FOREVER:
                 raise ScenarioError(
-                    f'step {number}: repeat = "forever" leaves nothing for the steps after it'
+                    f'steps[{index}]: repeat = "forever" leaves nothing for the steps after it'
                 )
         ids = [model.id for model in self.models]
-        for number, model_id in enumerate(ids):
-            if model_id in ids[:number]:
-                raise ScenarioError(f"model {number + 1}: id {model_id!r} has been described before")
+        for index, model_id in enumerate(ids):
+            if model_id in ids[:index]:
+                raise ScenarioError(f"models[{index}]: id {model_id!r} has been described before")

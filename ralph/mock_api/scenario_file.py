@@ -1,4 +1,4 @@
-"""Scenario files, TOML or JSON. Refuses unknown keys and wrong types, and says where they are."""
+"""Scenario files, TOML or JSON. Refuses unknown keys and wrong types, and names their path."""
 
 from __future__ import annotations
 
@@ -6,23 +6,50 @@ import json
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ralph.mock_api.fault import ErrorEvent, Fault, Framing, LineEnding, ScenarioError
+from msgspec import ValidationError, convert
+from msgspec.structs import asdict
+
+from ralph.mock_api.fault import Fault, Framing, LineEnding, ScenarioError
 from ralph.mock_api.scenario import FOREVER, Block, Model, Scenario, Step, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from importlib.resources.abc import Traversable
 
-    from msgspec import Struct
 
-_T = TypeVar("_T")
-_BLOCKS: Mapping[str, type[Text | Thinking | ToolUse]] = {
-    "text": Text,
-    "thinking": Thinking,
-    "tool_use": ToolUse,
+class FaultTable(Fault, frozen=True, forbid_unknown_fields=True):
+    """A fault without bytes, which a file cannot hold."""
+
+    body: str | dict[str, Any] | list[Any] | None = None
+    garbage: str | None = None
+
+
+class StepTable(Turn, frozen=True, forbid_unknown_fields=True):
+    """The keys of a step and of its turn, side by side."""
+
+    content: str | tuple[dict[str, Any], ...] = ()
+    fault: FaultTable | None = None
+    repeat: int | Literal["forever"] = 1
+
+
+class ModelTable(Model, frozen=True, forbid_unknown_fields=True):
+    fault: FaultTable | None = None
+
+
+class ScenarioTable(Scenario, frozen=True, forbid_unknown_fields=True):
+    steps: tuple[StepTable, ...] = ()
+    models: tuple[ModelTable, ...] = ()
+
+
+_KEYS_OF_A_STEP = {"fault", "repeat"}
+_ALLOWED = {
+    "framing": f"one of {', '.join(get_args(Framing))}",
+    "line_ending": f"one of {', '.join(map(json.dumps, get_args(LineEnding)))}",
+    "repeat": f'an integer or "{FOREVER}"',
+    "type": "one of text, thinking, tool_use (any other block: raw = {...})",
 }
+"""What fits keys that take few values: msgspec's sentence about another one does not say it."""
 
 
 def load_scenario(path: Path | str) -> Scenario:
@@ -56,158 +83,51 @@ def _examples() -> Traversable:
 def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
     """`name` opens the line of every error."""
     try:
-        table = json.loads(text) if is_json else tomllib.loads(text)
-        return _scenario(table)
+        return _scenario(json.loads(text) if is_json else tomllib.loads(text))
     except (ValueError, RecursionError) as error:
         raise ScenarioError(f"{name}: {error}") from None
 
 
-def _scenario(value: Any) -> Scenario:
-    table = _table(value, "the scenario")
-    settings = _settings(Scenario, table, "the scenario", apart={"steps", "models"})
-    steps = _list(table.get("steps", []), "steps")
-    models = _list(table.get("models", []), "models")
-    return Scenario(
-        steps=tuple(_step(step, f"step {number}") for number, step in enumerate(steps, 1)),
-        models=tuple(_model(model, f"model {number}") for number, model in enumerate(models, 1)),
-        **settings,
+def _scenario(raw: Any) -> Scenario:
+    table: ScenarioTable = _decoded(raw, ScenarioTable)
+    steps = zip(raw.get("steps", ()), table.steps, strict=True)
+    parts = {
+        "steps": tuple(_step(*step, f"$.steps[{index}]") for index, step in enumerate(steps)),
+        "models": tuple(Model(**asdict(model) | {"fault": _fault(model.fault)}) for model in table.models),
+    }
+    return Scenario(**asdict(table) | parts)
+
+
+def _step(raw: dict[str, Any], table: StepTable, path: str) -> Step:
+    content = table.content
+    blocks = content if isinstance(content, str) else _blocks(content, f"{path}.content")
+    turn = Turn(**{name: getattr(table, name) for name in Turn.__struct_fields__} | {"content": blocks or ()})
+    try:
+        return Step(turn if raw.keys() - _KEYS_OF_A_STEP else None, _fault(table.fault), table.repeat)
+    except ScenarioError as error:
+        raise ScenarioError(f"{error} - at `{path}`") from None
+
+
+def _blocks(tables: tuple[dict[str, Any], ...], path: str) -> tuple[Block, ...]:
+    return tuple(
+        _decoded(table["raw"], dict[str, Any], f"{path}[{index}].raw")
+        if list(table) == ["raw"]
+        else _decoded(table, Text | Thinking | ToolUse, f"{path}[{index}]")
+        for index, table in enumerate(tables)
     )
 
 
-def _model(value: Any, where: str) -> Model:
-    table = _table(value, where)
-    settings = _settings(Model, table, where, apart={"fault"})
-    if "fault" in table:
-        settings["fault"] = _fault(table["fault"], f"{where}, fault")
-    return _build(Model, settings, where)
+def _fault(table: FaultTable | None) -> Fault | None:
+    return None if table is None else Fault(**asdict(table))
 
 
-def _step(value: Any, where: str) -> Step:
-    table = _table(value, where)
-    about_step = {key: table[key] for key in ("fault", "repeat") if key in table}
-    about_turn = {key: table[key] for key in table if key not in about_step}
-    repeat = about_step.get("repeat", 1)
-    if repeat != FOREVER and not _is_integer(repeat):
-        raise ScenarioError(f'{where}: repeat must be an integer or "{FOREVER}"')
-    turn = _turn(about_turn, where) if about_turn else None
-    fault = _fault(about_step["fault"], f"{where}, fault") if "fault" in about_step else None
-    return _build(Step, {"turn": turn, "fault": fault, "repeat": repeat}, where)
-
-
-def _turn(table: dict[str, Any], where: str) -> Turn:
-    settings = _settings(Turn, table, where, apart={"content"})
-    content = table.get("content", "")
-    if not isinstance(content, str):
-        blocks = _list(content, f"{where}, content")
-        settings["content"] = tuple(
-            _block(block, f"{where}, content {n}") for n, block in enumerate(blocks, 1)
-        )
-    elif content:
-        settings["content"] = content
-    return _build(Turn, settings, where)
-
-
-def _fault(value: Any, where: str) -> Fault:
-    table = _table(value, where)
-    settings = _settings(Fault, table, where, apart={"headers", "error_event"})
-    if "headers" in table:
-        settings["headers"] = _headers(table["headers"], f"{where}, headers")
-    if "error_event" in table:
-        inside = f"{where}, error_event"
-        event = _settings(ErrorEvent, _table(table["error_event"], inside), inside)
-        settings["error_event"] = _build(ErrorEvent, event, inside)
-    return _build(Fault, settings, where)
-
-
-def _block(value: Any, where: str) -> Block:
-    table = _table(value, where)
-    if list(table) == ["raw"]:
-        return _table(table["raw"], f"{where}, raw")
-    kind = _BLOCKS.get(str(table.get("type")))
-    if kind is None:
-        raise ScenarioError(
-            f"{where}: type must be one of {', '.join(_BLOCKS)} (any other block: raw = {{...}})"
-        )
-    settings = _settings(kind, {key: table[key] for key in table if key != "type"}, where)
-    return _build(kind, settings, where)
-
-
-def _headers(value: Any, where: str) -> dict[str, str]:
-    """Numbers are welcome: `retry-after = 1` reads better without quotes."""
-    for name, text in _table(value, where).items():
-        if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-            raise ScenarioError(f"{where}: {name} must be a string or a number")
-    return {name: str(text) for name, text in value.items()}
-
-
-def _build(kind: type[_T], settings: dict[str, Any], where: str) -> _T:
+def _decoded(value: object, kind: Any, path: str = "$") -> Any:
+    """The value as that type. Raises ScenarioError: one line that names the path, and the few values that fit."""
     try:
-        return kind(**settings)
-    except ScenarioError as error:
-        raise ScenarioError(f"{where}: {error}") from None
-
-
-def _settings(
-    kind: type[Struct], table: dict[str, Any], where: str, *, apart: frozenset[str] | set[str] = frozenset()
-) -> dict[str, Any]:
-    """The table's values for the fields of this value, checked; those `apart` are the caller's."""
-    known = kind.__annotations__
-    required = kind.__struct_fields__[: -len(kind.__struct_defaults__) or None]
-    for key in table:
-        if key not in known:
-            raise ScenarioError(f"{where}: unknown key {key!r}")
-    for name in required:
-        if name not in table:
-            raise ScenarioError(f"{where}: {name} is missing")
-    for key in table.keys() - apart:
-        is_right, expected = _KINDS[str(known[key]).removesuffix(" | None")]
-        if not is_right(table[key]):
-            raise ScenarioError(f"{where}: {key} must be {expected}")
-    return {key: table[key] for key in table if key not in apart}
-
-
-def _table(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ScenarioError(f"{where} must be a table")
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ScenarioError(f"{where} must be a list")
-    return value
-
-
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or _is_integer(value)
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _choice(kind: Any) -> tuple[Callable[[Any], bool], str]:
-    choices = get_args(kind)
-    return (lambda value: value in choices), f"one of {', '.join(map(json.dumps, choices))}"
-
-
-# What each annotation of these values means in a file.
-_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "bool": (lambda value: isinstance(value, bool), "true or false"),
-    "int": (_is_integer, "an integer"),
-    "float": (_is_number, "a number"),
-    "str": (_is_string, "a string"),
-    "str | bytes": (_is_string, "a string"),
-    "Mapping[str, Any]": (_is_table, "a table"),
-    "Body": (lambda value: isinstance(value, (str, dict, list)), "a string, a table or a list"),
-    "Framing": _choice(Framing),
-    "LineEnding": _choice(LineEnding),
-}
+        return convert(value, kind)
+    except ValidationError as error:
+        sentence, _, inside = str(error).partition(" - at `$")
+        place = path + inside.removesuffix("`")
+        allowed = _ALLOWED.get(place.rpartition(".")[2]) if sentence.startswith("Invalid") else None
+        line = "".join(character if character.isprintable() else " " for character in sentence)
+        raise ScenarioError(f"{line}{f', must be {allowed}' if allowed else ''} - at `{place}`") from None

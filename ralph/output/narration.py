@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ralph.output.colors import colored
 from ralph.values import events as ev
 from ralph.values.limits import MOST_REFUSALS
 from ralph.values.screen_text import foreign_lines, in_one_line
@@ -16,14 +17,13 @@ from ralph.values.tool_calls import FINAL_REPORT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ralph.output.colors import Color
     from ralph.values.tool_calls import ToolCall
 
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
 LONGEST_STREAMED_LINE = 4000
 """Characters of a line that streams; a longer one is shown in parts rather than kept back."""
-_COLORS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2"}
-
 # The argument that says most about a call, by tool.
 _TELLING_ARGUMENT = {
     "Read": "file_path",
@@ -105,10 +105,10 @@ class Narration:
             who = f"{event.target}: " if self._names_targets else ""
             yield self.color("red", f"[error] {who}{one_line(event.error)}")
 
-    def color(self, name: str, text: str) -> str:
-        """A line of ralph's own, or a part of one. The one place that colours: ANSI codes for a terminal only."""
+    def color(self, name: Color, text: str) -> str:
+        """A line of ralph's own, or a part of one, coloured for a terminal only."""
         shown = in_one_line(text)
-        return f"\x1b[{_COLORS[name]}m{shown}\x1b[0m" if self._has_color else shown
+        return colored(name, shown) if self._has_color else shown
 
     def _one_liners(self, event: ev.Event) -> Iterator[str]:
         match event:
@@ -158,7 +158,7 @@ class Narration:
                 collapsed = f"Turns collapsed from {old} to {event.new_max_turns}"
                 yield self.color("yellow", f"[turn] {collapsed}: {_in_words(_NO_USE, event.reason)}")
             case ev.ReportAccepted():
-                color = "green" if event.status == "success" else "yellow"
+                color: Color = "green" if event.status == "success" else "yellow"
                 yield self.color(
                     color, f"[report] {event.status}, {_in_words(_REPORT_SOURCES, event.source)}"
                 )

@@ -73,7 +73,8 @@ def send_with_retry(
             state, sent_s = asked(state, request.answer_tokens), clock.now_s()
             requests.attempts = state.attempt
             try:
-                answer = site.client.send_message(state.target, state.choice.route.key, request.body)
+                key = state.choice.route.key
+                answer = site.client.send_message(state.target, key, request.body, site.events)
             except AgentError as error:
                 state, decision, events = step(state, error, classify_error(error), site.moment(sent_s))
             except Interrupted as stop:

@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from ralph.conversation.model_description import ModelDescription
     from ralph.conversation.target import Target
     from ralph.values.answer import Answer
+    from ralph.values.ports import Events
 
 
 class Client(Protocol):
-    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
-        """Send one request, once, with the target's key of that index. Raises only `AgentError` (and `Interrupted`);
-        never retries.
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+        """Send one request, once, with the target's key of that index; what is seen of the answer goes to `events`.
+        Raises only `AgentError` (and `Interrupted`); never retries.
         """
         ...
 

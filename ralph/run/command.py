@@ -19,6 +19,7 @@ from ralph.machine.clock import SystemClock
 from ralph.machine.starting import patiently
 from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, InboxWaiter, catch_stop_signals
 from ralph.output.spool import is_one_stream
+from ralph.output.standard_streams import complain
 from ralph.output.system_events import journal_fields
 from ralph.output.writer import Writer
 from ralph.prompt.prompt_input import InputWait, PromptError, PromptFound, read_prompt
@@ -121,9 +122,7 @@ class RunCommand:
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
             shortage = shortage_of(error)
             why = describe_bug(error) if shortage is None else told_with_advice(shortage)
-            with suppress(OSError):
-                line = self._redactor.redact_all(in_one_line(why))
-                os.write(2, f"ralph: {line}\n".encode("utf-8", "replace"))
+            complain(self._redactor.redact_all(in_one_line(why)))
             outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
             return outcome.exit_code()
         else:
@@ -132,12 +131,12 @@ class RunCommand:
             restore_signals()
 
     def emit(self, event: Event) -> None:
-        self._heartbeats.saw(event)
+        self._heartbeats.emit(event)
         if self._driven is not None:
-            self._driven.saw(event)
+            self._driven.emit(event)
         if self.on_event is not None:
             self.on_event(event)
-        self._telemetry.saw(event)
+        self._telemetry.emit(event)
         self._writer.emit(event)
         self._note(event)
         if self._prepared is not None:

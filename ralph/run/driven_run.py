@@ -84,8 +84,8 @@ class DrivenRun:
         )
         host.waiter.steering = self._steering
 
-    def saw(self, event: Event) -> None:
-        self._steering.saw(event)
+    def emit(self, event: Event) -> None:
+        self._steering.emit(event)
 
     def work(self) -> int:
         """The exit code: the last result's, or of what stopped the process between two tasks.

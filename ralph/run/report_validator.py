@@ -11,6 +11,7 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ralph.output.standard_streams import print_lines
 from ralph.run.schema_faults import LONGEST_PATH, faults_of, shortened
 from ralph.values.report import plain_problems, problems_without_payload, shown
 
@@ -46,7 +47,7 @@ def answer() -> None:
     output.
     """
     task = json.load(sys.stdin)
-    json.dump(validator_of(task["schema"])(task["arguments"]), sys.stdout)
+    print_lines([json.dumps(validator_of(task["schema"])(task["arguments"]))])
 
 
 def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:

@@ -166,7 +166,7 @@ class Steering:
         """One is waiting to be worked on."""
         return bool(self._queue)
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         match event:
             case RetryScheduled():
                 self._retry = event

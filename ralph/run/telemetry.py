@@ -71,11 +71,11 @@ class Telemetry:
         if self._tracing is not None:
             self._tracing.session_id = session_id
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         if self._metrics is not None:
-            self._metrics.saw(event)
+            self._metrics.emit(event)
         if self._tracing is not None:
-            self._tracing.saw(event)
+            self._tracing.emit(event)
 
     def look(self) -> None:
         """Several times a second, in every wait."""

@@ -129,7 +129,6 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
             limits=settings.clocks,
             waiter=around.waiter,
             clock=around.clock,
-            events=around.events,
             redact=redactor.redact_all,
         )
     )

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from ralph.conversation.opening import directory_of
 from ralph.conversation.session import SessionError
+from ralph.output.standard_streams import ReaderLeftError, complain, print_lines
 from ralph.sessions import history as names
 from ralph.sessions.document import as_json, json_text, markdown
 from ralph.sessions.list_text import SessionList, session_object
@@ -24,10 +25,9 @@ from ralph.sessions.store import SessionStore, written_at
 from ralph.sessions.story_text import SessionText
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.resume_command import NEXT_PROMPT, resume_command
-from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 _PIPE_COLUMNS = 80
 _PIPE_COLUMNS_WITH_DIRECTORY = 120
@@ -47,10 +47,6 @@ class Place(Struct, frozen=True):
         return SessionStore.to_read(os.environ, self.directory)
 
 
-class _ReaderLeftError(Exception):
-    """Whoever read our output does not want more of it: no error of anybody's."""
-
-
 def list_sessions(place: Place, *, of_all: bool, is_json: bool) -> int:
     """One line each, the newest first. Damage is a word in that line, and no failure."""
     store = place.store
@@ -60,17 +56,17 @@ def list_sessions(place: Place, *, of_all: bool, is_json: bool) -> int:
     ]
     if not newest_first:
         where = store.root if of_all else _cwd()
-        _tell(f"there is no session {'in' if of_all else 'of'} {where} yet")
+        complain(f"there is no session {'in' if of_all else 'of'} {where} yet")
     try:
         if is_json:
             objects = [
                 session_object(str(look.path), look.id, look.written_at_s, look.outcome, look.history)
                 for look in _looks(newest_first)
             ]
-            _write([as_json(objects)])
+            print_lines([as_json(objects)])
         elif newest_first:
-            _write(_list_lines(newest_first, of_all=of_all))
-    except _ReaderLeftError:
+            print_lines(_list_lines(newest_first, of_all=of_all))
+    except ReaderLeftError:
         pass
     return 0
 
@@ -86,12 +82,12 @@ def show_session(place: Place, prefix: str | None) -> int:
         header = text.header(look.id, look.outcome, look.history, _iso(look.written_at_s))
         problem = _guarded(chain(header, text.story(look.outcome, look.history)), look.problem)
         if problem is not None:
-            _write(["", text.damage(problem)])
+            print_lines(["", text.damage(problem)])
             return Outcome.IO_ERROR.exit_code()
         if look.outcome != names.RUNNING and look.history.task:
             with suppress(SessionError):  # nobody can go on with that
-                _write(["", text.way_back(_way_back(look, store, place))])
-    except _ReaderLeftError:
+                print_lines(["", text.way_back(_way_back(look, store, place))])
+    except ReaderLeftError:
         pass
     return _code(look.problem)
 
@@ -107,10 +103,10 @@ def export_session(place: Place, prefix: str | None, *, is_json: bool) -> int:
             problem = _guarded(_json_lines(look), problem)
         else:
             problem = _guarded(markdown(look.id, look.outcome, look.history, problem), problem)
-    except _ReaderLeftError:
+    except ReaderLeftError:
         pass
     if problem is not None:
-        _tell(f"the journal {look.path} is damaged: {problem}")
+        complain(f"the journal {look.path} is damaged: {problem}")
     return _code(problem)
 
 
@@ -149,7 +145,7 @@ def _json_lines(look: SessionLook) -> Iterator[str]:
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
     """Write them; what is wrong with the journal, where that shows on the way."""
     try:
-        _write(lines)
+        print_lines(lines)
     except (*_MAKES_NO_SENSE, SessionError) as error:
         return problem or f"a record of it makes no sense ({type(error).__name__}: {error})"
     return problem
@@ -184,9 +180,9 @@ def _here() -> Path | None:
 
 def _refuse(look: SessionLook) -> int:
     if look.outcome == names.NEWER_FORMAT:
-        _tell(f"session {look.id} cannot be read: {look.problem}")
+        complain(f"session {look.id} cannot be read: {look.problem}")
         return Outcome.CONFIG.exit_code()
-    _tell(f"cannot read {look.path}: {look.problem}")
+    complain(f"cannot read {look.path}: {look.problem}")
     return Outcome.IO_ERROR.exit_code()
 
 
@@ -212,19 +208,3 @@ def _code(problem: str | None) -> int:
 
 def _has_color() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
-def _tell(line: str) -> None:
-    _write([f"ralph: {' '.join(in_one_line(line).split())}"], to=sys.stderr.buffer.write)
-
-
-def _write(lines: Iterable[str], to: Callable[[bytes], object] | None = None) -> None:
-    """Raises _ReaderLeftError, and OSError for a full disk."""
-    write = to or sys.stdout.buffer.write
-    try:
-        for line in lines:
-            write(line.encode("utf-8", "replace") + b"\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BrokenPipeError:
-        raise _ReaderLeftError from None

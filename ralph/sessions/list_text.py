@@ -15,6 +15,7 @@ from ralph.values.screen_text import in_one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.output.colors import Color
     from ralph.sessions.history import SessionHistory
 
 _DIRECTORY_CHARS = 28
@@ -82,7 +83,7 @@ def session_object(
     }
 
 
-def _color_of(outcome: str) -> str:
+def _color_of(outcome: str) -> Color:
     if outcome == RUNNING:
         return "blue"
     return "green" if outcome == Outcome.COMPLETED.value else "yellow"

@@ -271,11 +271,15 @@ class PermissionModeChanged(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True):
-    """A sentence for the people who read the run."""
+    """A sentence for the people who read what a run or a loop tells."""
 
     text: str
     is_vital: bool = False
-    """Something of what the user gave is left out: `--quiet` does not hide it."""
+    """`--quiet` does not hide it. In a run: something of what the user gave is left out."""
+
+
+class LoopEvent(Struct, frozen=True):
+    """What happens in a loop, around its runs. `loop/events.py` has the kinds of it."""
 
 
 class SessionTotal(Struct, frozen=True):
@@ -354,6 +358,7 @@ Event = (
     | ContextCompacted
     | PermissionModeChanged
     | Notice
+    | LoopEvent
     | RunEnded
 )
 

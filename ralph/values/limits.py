@@ -44,7 +44,7 @@ class Budget:
         self.spent_usd = spent_usd
         """Dollars by the servers' counts so far."""
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         if isinstance(event, AttemptEnded):
             self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
 

@@ -1,4 +1,4 @@
-"""JSON as the standard has it, and no deeper than anybody means it: the one door for what servers send. Pure."""
+"""JSON as the standard has it, and no deeper than anybody means it: the one door for a server's JSON. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import json
 import math
 from typing import Any, NoReturn
 
+import msgspec
+
 DEEPEST = 100
 """Everything behind the door may walk a value by recursion."""
 
 
 def strict_json(text: str) -> Any:
     """The value of a JSON text. Raises ValueError for anything else (NaN, Infinity and numbers beyond a float
-    included), and if it is too deep.
+    included), and if it is too deep; RecursionError where it is far too deep.
     """
-    value = _DECODER.decode(text)
+    try:
+        value = _QUICK.decode(text)
+    except ValueError:  # it refuses half characters, which may join later, and says less of a fault
+        value = _EXACT.decode(text)
     # Counting brackets is quick, and hardly any text has so many of them.
     if text.count("[") + text.count("{") > DEEPEST and _is_deeper(value, DEEPEST):
         raise ValueError(f"nested deeper than {DEEPEST}")
@@ -47,4 +52,5 @@ def _finite(text: str) -> float:
     return number
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+_QUICK = msgspec.json.Decoder()
+_EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)

@@ -266,9 +266,9 @@ def test_a_fresh_context_is_as_good_for_another_target() -> None:
 
 def test_a_target_with_a_smaller_window_that_takes_over_gets_a_context_that_fits() -> None:
     class Uneven(SmallServer):
-        def send_message(self, target: Any, key: int, body: Any) -> Any:
+        def send_message(self, target: Any, key: int, body: Any, events: Any) -> Any:
             self._window = 5_000 if target.name == "spare" else None
-            return super().send_message(target, key, body)
+            return super().send_message(target, key, body, events)
 
     server = Uneven([works(1), works(2), works(3), DOWN, DONE])
     main, spare = target("main", None), target("spare", None, model="local")
@@ -466,14 +466,14 @@ class MoodyServer(SmallServer):
         super().__init__([works(number) for number in range(turns)], bytes_per_token=bytes_per_token)
         self._windows, self._moods = windows, moods
 
-    def send_message(self, target: Any, key: int, body: Any) -> Any:
+    def send_message(self, target: Any, key: int, body: Any, events: Any) -> Any:
         number = len(self.requests)
         self._window = self._windows[number % len(self._windows)]
         mood = self._moods[number % len(self._moods)] if self._moods else "works"
         self._summaries = [_ODD_ANSWERS["text" if mood == "works" else mood]]
         if mood != "works" or not self._script:
             self._script.insert(0, DONE if mood == "works" else _ODD_ANSWERS[mood])
-        return super().send_message(target, key, body)
+        return super().send_message(target, key, body, events)
 
 
 @settings(max_examples=150)

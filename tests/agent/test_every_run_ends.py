@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.messages import RequestBody
     from ralph.values.answer import Answer
+    from ralph.values.ports import Events
     from ralph.values.report import ReportForm
 
 THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
@@ -82,7 +83,7 @@ class Model:
         self._numbers = count(1)
         self.asked = 0
 
-    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         self.asked += 1
         assert self.asked <= MOST_REQUESTS, "this never ends"
         said = KINDS[next(self._kinds)](next(self._numbers))

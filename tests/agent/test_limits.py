@@ -316,7 +316,7 @@ def test_the_budget_is_never_overshot(data) -> None:
             self.client.send_message = self._send  # type: ignore[method-assign]
             return super().task(prompt)
 
-        def _send(self, target, key, body):
+        def _send(self, target, key, body, events):
             self.client.bodies.append(b"".join(body))
             self.client.asked.append((target.name, key))
             return server.next(self.client.bodies[-1])

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.messages import Conversation, RequestBody
     from ralph.values.answer import Answer
+    from ralph.values.ports import Events
     from ralph.values.tool_calls import Block
 
 A = Target("a", "claude-sonnet-5-5", "http://127.0.0.1:1")
@@ -65,17 +66,15 @@ class Talking(ScriptedClient):
     def __init__(self, script: Iterable[Answer | BaseException], waiter: FakeWaiter) -> None:
         super().__init__(script)
         self._waiter = waiter
-        self.events: RecordingEvents | Run | None = None
 
-    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         self._waiter.clock.seconds += 1
         try:
-            return super().send_message(target, key, body)
+            return super().send_message(target, key, body, events)
         except StreamTransient:
-            assert self.events is not None
             delta = {"type": "text_delta", "text": "the failed attempt began so"}
-            self.events.emit(StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta}))
-            self.events.emit(ResponseDiscarded("msg_of_the_failed_attempt"))
+            events.emit(StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta}))
+            events.emit(ResponseDiscarded("msg_of_the_failed_attempt"))
             raise
 
 
@@ -105,7 +104,6 @@ class Talk:
             journal=self.journal,
             events=RecordingEvents(),
         )
-        self.client.events = self.run
         self.ended = self.run.run("the task")
 
     def sent_to(self, name: str) -> list[list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from ralph.conversation.messages import NOT_RUN
 from ralph.conversation.next_step import MOST_PAUSES
 from ralph.conversation.notices import CONTINUE
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
-from ralph.values.events import AnswerAccepted, Notice, UserMessageCommitted
+from ralph.values.events import AnswerAccepted, Notice, RetryRecovered, UserMessageCommitted
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived, TimeIsUp
 from ralph.values.usage import TokenUsage
@@ -21,7 +21,11 @@ from tests.played import DONE, Played
 from tests.rows import every_row
 
 if TYPE_CHECKING:
+    from ralph.conversation.messages import RequestBody
+    from ralph.conversation.target import Target
     from ralph.values.answer import Answer
+    from ralph.values.events import RunEnded
+    from ralph.values.ports import Events
 
 
 def test_an_answer_with_text_completes_the_run() -> None:
@@ -31,6 +35,23 @@ def test_an_answer_with_text_completes_the_run() -> None:
     assert played.ended.result == "All done."
     assert played.ended.num_turns == 1
     assert played.ended.usage.cost_usd == pytest.approx((100 * 2 + 10 * 10) / 1e6)
+
+
+def test_what_the_client_emits_is_counted_and_shown_with_all_that_the_run_emits() -> None:
+    class Telling(Played):
+        def task(self, prompt: str | None) -> RunEnded:
+            send = self.client.send_message
+
+            def telling(target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+                events.emit(RetryRecovered(retries=3, total_wait_s=7.0))
+                return send(target, key, body, events)
+
+            self.client.send_message = telling  # type: ignore[method-assign]
+            return super().task(prompt)
+
+    played = Telling(DONE)
+    assert (played.ended.retries, played.ended.waited_s) == (3, 7.0)
+    assert played.events.of(RetryRecovered)
 
 
 def test_tools_run_and_their_results_go_back_in_one_message_in_order() -> None:

@@ -94,12 +94,11 @@ class Rig:
             limits=self.limits,
             waiter=self.waiter,
             clock=self.clock,
-            events=self.events,
             redact=lambda text: text.replace(KEY[1], "[redacted]"),
         )
 
     def send(self, body: bytes = BODY) -> Answer:
-        return self.api.send_message((body[:40], body[40:]))
+        return self.api.send_message((body[:40], body[40:]), self.events)
 
     def describe(self, model: str = "claude-test", **bound: float) -> ModelDescription | None:
         return self.api.describe_model(model, **bound)

@@ -15,7 +15,7 @@ from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.credentials import Credential, Secret
 from tests.api.harness import RawServer, http_answer, read_request
-from tests.fakes import FakeClock, RecordingEvents
+from tests.fakes import FakeClock
 
 if TYPE_CHECKING:
     import socket
@@ -31,7 +31,7 @@ def clients() -> Iterator[Callable[..., TargetClients]]:
 
     def make(ca_file: str | None = None) -> TargetClients:
         clock = SystemClock()
-        connecting = Connecting(ca_file, ClockLimits(), InboxWaiter(clock), clock, RecordingEvents(), str)
+        connecting = Connecting(ca_file, ClockLimits(), InboxWaiter(clock), clock, str)
         made.append(TargetClients(connecting))
         return made[-1]
 

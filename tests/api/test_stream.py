@@ -225,6 +225,56 @@ def test_a_broken_protocol_is_a_permanent_parse_error(events: list[Event]) -> No
         assemble(*events)
 
 
+PATHS = {
+    "content_block_start: .* `index`": {"type": "content_block_start", "content_block": {"type": "text"}},
+    r"content_block_start: .* `\$.index`": {"type": "content_block_start", "index": -1, "content_block": {}},
+    r"content_block_delta: .* `\$.delta`": {"type": "content_block_delta", "index": 0, "delta": None},
+    r"text_delta: .* `\$.text`": delta(0, "text_delta", text=1),
+    "text_delta: .* `text`": delta(0, "text_delta"),
+    "message_delta: .* `delta`": {"type": "message_delta", "usage": {}},
+    "tool_use: .* `name`": block(1, type="tool_use", id="a"),
+    r"tool_use: .* `\$.id`": block(1, type="tool_use", id="", name="Read"),
+    r"text: .* `\$.text`": block(1, type="text", text=None),
+}
+
+
+@pytest.mark.parametrize(("words", "event"), PATHS.items())
+def test_a_field_that_is_missing_or_of_another_type_is_named(words: str, event: Event) -> None:
+    with pytest.raises(StreamParse, match=words):
+        assemble(start(), block(0, type="text", text=""), event)
+
+
+HALF = "\ud83d"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {**delta(0, "text_delta", text="x"), HALF: 1},
+        block(1, type=HALF),
+        block(1, type="text", **{HALF: 1}),
+        {"type": "message_delta", "delta": {}, HALF: 1},
+    ],
+)
+def test_half_a_character_in_a_name_is_one_of_our_errors(event: Event) -> None:
+    with pytest.raises(AgentError):
+        assemble(start(), block(0, type="text", text=""), event, stop(0))
+
+
+def test_a_delta_of_a_kind_with_half_a_character_is_of_an_unknown_kind() -> None:
+    answer = assemble(
+        start(), block(0, type="text"), delta(0, HALF), delta(0, "text_delta", text="a"), stop(0), *end()
+    )
+    assert answer.text == "a"
+
+
+def test_a_signature_that_is_null_is_none_and_no_broken_protocol() -> None:
+    answer = assemble(
+        start(), block(0, type="thinking"), delta(0, "signature_delta", signature=None), stop(0), *end()
+    )
+    assert answer.content == [{"type": "thinking", "thinking": "", "signature": None}]
+
+
 def test_a_block_before_message_start_may_be_asked_again() -> None:
     with pytest.raises(StreamTransient):
         assemble(*text_block(0, "x"))

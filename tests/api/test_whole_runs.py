@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.values.answer import Answer
     from ralph.values.events import RunEnded
-    from ralph.values.ports import Clock
+    from ralph.values.ports import Clock, Events
 
 
 class SleeplessWaiter(InboxWaiter):
@@ -47,8 +47,8 @@ class OneTarget:
     def __init__(self, api: MessagesApi) -> None:
         self._api = api
 
-    def send_message(self, _target: Target, _key: int, body: RequestBody) -> Answer:
-        return self._api.send_message(body)
+    def send_message(self, _target: Target, _key: int, body: RequestBody, events: Events) -> Answer:
+        return self._api.send_message(body, events)
 
     def describe_model(self, target: Target, _key: int) -> ModelDescription | None:
         return self._api.describe_model(target.model)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from ralph.loop.events import BranchChanged
 from ralph.loop.state import Phase
 from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.settings.tables import LoopSettings
@@ -239,7 +240,7 @@ def test_a_killed_iteration_is_resumed_and_stays_one_that_counts_its_cost() -> N
     [record] = rig.state.iterations
     assert (record.number, record.outcome, record.cost_usd) == (1, Outcome.COMPLETED, 0.5)
     assert rig.waiter.sleeps == [5, 10]
-    assert rig.voice.setbacks == [(Setback.KILL, 1), (Setback.KILL, 2)]
+    assert rig.setbacks == [(Setback.KILL, 1), (Setback.KILL, 2)]
 
 
 def test_the_third_kill_in_a_row_ends_the_loop_with_75_and_says_why_and_it_can_be_resumed() -> None:
@@ -257,7 +258,7 @@ def test_the_third_kill_in_a_row_ends_the_loop_with_75_and_says_why_and_it_can_b
 def test_an_end_by_itself_between_two_kills_ends_their_row() -> None:
     rig = LoopRig([Played(one) for one in (KILLED, KILLED, AWAY, KILLED, KILLED, DONE)], limits=iterations(1))
     assert rig.play().exit_code == 0
-    assert [number for _, number in rig.voice.setbacks] == [1, 2, 1, 1, 2]
+    assert [number for _, number in rig.setbacks] == [1, 2, 1, 1, 2]
 
 
 def test_kills_and_outages_in_turn_come_to_an_end() -> None:
@@ -306,7 +307,7 @@ def test_a_step_without_a_process_for_it_is_tried_again_and_spends_no_iteration(
     rig.shortages.left[step] = 2
     assert rig.play().exit_code == 0
     assert rig.waiter.sleeps == [5, 10]
-    assert rig.voice.setbacks == [(Setback.SHORTAGE, 1), (Setback.SHORTAGE, 2)]
+    assert rig.setbacks == [(Setback.SHORTAGE, 1), (Setback.SHORTAGE, 2)]
     assert (len(rig.state.iterations), len(rig.iterations.orders)) == (1, 1)
 
 
@@ -424,10 +425,8 @@ def test_a_push_that_fails_is_told_tried_again_and_never_fatal() -> None:
     rig = LoopRig(limits=iterations(3), options={"commits": True, "pushes": True})
     rig.checkout.push_problems = ["no route to host"]
     assert rig.play().exit_code == 0
-    assert any(
-        "push failed, the next iteration tries again: no route to host" in line for line in rig.voice.said
-    )
-    assert [line for line in rig.voice.said if line.startswith("pushed")] == ["pushed 2", "pushed 1"]
+    assert any("push failed, the next iteration tries again: no route to host" in line for line in rig.told)
+    assert [line for line in rig.told if line.startswith("pushed")] == ["pushed 2 commits", "pushed 1 commit"]
 
 
 def test_commits_that_stayed_here_are_named_in_the_end() -> None:
@@ -486,7 +485,8 @@ def test_an_iteration_that_changes_the_branch_is_named() -> None:
 
     rig.iterations.play = process
     rig.play()
-    assert "main -> feature" in rig.voice.said
+    [changed] = rig.events.of(BranchChanged)
+    assert (changed.before, changed.after) == ("main", "feature")
 
 
 # --- its end by force, and going on

@@ -6,9 +6,20 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ralph.loop import words
-from ralph.loop.rules import Share
+from ralph.loop.events import (
+    BranchChanged,
+    CheckedFirst,
+    GitChanged,
+    IterationBegan,
+    IterationCutOff,
+    IterationResumed,
+    LoopEnded,
+    LoopWaits,
+    Pushed,
+)
 from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
-from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan
+from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan, Setback
+from ralph.values.events import Event, Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
 
@@ -47,7 +58,7 @@ def test_sums(cost: float | None, text: str) -> None:
 
 
 def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:
-    assert words.iteration_line(RECORD, STATE) == (
+    assert words.iteration_line(RECORD, 5) == (
         "iteration 1 of 5: completed, 12 turns, $0.4231, 2 commits, 2 files changed: a.py, b.py, "
         "check failed (exit 1), 3m12s"
     )
@@ -64,24 +75,82 @@ def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:
     ],
 )
 def test_and_what_is_special_about_it(record: IterationRecord, said: str) -> None:
-    assert said in words.iteration_line(record, STATE)
+    assert said in words.iteration_line(record, 5)
 
 
 def test_without_a_check_the_line_has_none() -> None:
-    assert "check" not in words.iteration_line(replace(RECORD, check=None), STATE)
+    assert "check" not in words.iteration_line(replace(RECORD, check=None), 5)
+
+
+SOON = datetime(2026, 11, 22, 2, 0, 30, tzinfo=UTC)
+WAIT = LoopWaits(Setback.OUTAGE, 2, 30.0, SOON, False, False, 2, "abcdef0123")
+LINES: list[tuple[Event, str | None]] = [
+    (Notice("as it is"), "as it is"),
+    (Heartbeat("git push", 12.4), "12s for git push"),
+    (Heartbeat("iteration 3", 12.4), None),
+    (CheckedFirst(CheckResult(1)), "check before the first iteration: failed (exit 1)"),
+    (IterationBegan(2, 5, "abcdef0123", None, None), "iteration 2 of 5, session abcdef01"),
+    (IterationBegan(2, None, "abcdef0123", None, 600), "iteration 2, session abcdef01, 10m00s left"),
+    (IterationBegan(2, 5, "abcdef0123", 2, 600), "iteration 2 of 5, session abcdef01, $2.00 and 10m00s left"),
+    (IterationResumed(2, 5, "abcdef0123", False), "iteration 2 of 5, session abcdef01, goes on"),
+    (
+        IterationResumed(2, 5, "abcdef0123", True),
+        "iteration 2 of 5, session abcdef01, begins anew: nothing of it was kept",
+    ),
+    (
+        IterationCutOff(2, 5, Outcome.INTERRUPTED, 130, 1, None, 61.0),
+        "iteration 2 of 5: interrupted (exit 130), 1 turn, $?, not finished, 1m01s",
+    ),
+    (BranchChanged(2, None, "spare"), "iteration 2 went to branch spare; before it was on none"),
+    (
+        BranchChanged(2, "main", None),
+        "iteration 2 left every branch (HEAD is detached); before it was main",
+    ),
+    (
+        GitChanged(2, ("core.fsmonitor", "h" * 81)),
+        (
+            f"iteration 2 changed what git follows in this repository: core.fsmonitor, {'h' * 80}…; ralph's own git "
+            "runs none of it, yours may: look at .git/config and .git/hooks first"
+        ),
+    ),
+    (Pushed(1), "pushed 1 commit"),
+    (LoopEnded(LoopEnd(Outcome.CONFIG, 78, "why")), "config (exit 78): why"),
+]
+
+
+@every_row(("event", "line"), LINES)
+def test_the_line_of_an_event(event: Event, line: str | None) -> None:
+    assert words.line_of(event) == line
 
 
 @every_row(
-    ("granted", "rest"),
+    ("event", "begins", "ends"),
     [
-        (Share(None, None, is_rest_of_budget=False, is_rest_of_time=False), ""),
-        (Share(2.0, 600.0, is_rest_of_budget=True, is_rest_of_time=True), ", $2.00 and 10m00s left"),
-        (Share(2.0, 600.0, is_rest_of_budget=False, is_rest_of_time=True), ", 10m00s left"),
+        (WAIT, "the API is unavailable: waiting 30s (outage 2 in a row), ", "then session abcdef01 goes on"),
+        (
+            replace(WAIT, is_from_server=True),
+            "the API is unavailable: waiting 30s (as the server asks), ",
+            "",
+        ),
+        (
+            replace(WAIT, has_own_schedule=True),
+            "the API is unavailable: waiting 30s (outage 2 in a row, by the schedule loop.outage_waits_s), ",
+            "",
+        ),
+        (replace(WAIT, setback=Setback.KILL), "the iteration was killed", "then iteration 2 goes on"),
+        (
+            replace(WAIT, setback=Setback.SHORTAGE, iteration=None, session_id=None),
+            "this machine has no ",
+            "then it is tried again",
+        ),
     ],
 )
-def test_what_is_left_of_the_loop_is_said_when_an_iteration_begins(granted: Share, rest: str) -> None:
-    state = replace(STATE, current=CURRENT)
-    assert words.beginning_line(state, granted) == f"iteration 2 of 5, session abcdef01{rest}"
+def test_the_line_of_a_wait(event: LoopWaits, begins: str, ends: str) -> None:
+    line = words.line_of(event)
+    assert line is not None
+    assert line.startswith(begins)
+    assert line.endswith(ends)
+    assert f"until {SOON.astimezone():%H:%M:%S}, " in line
 
 
 @every_row(

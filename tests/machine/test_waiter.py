@@ -270,7 +270,7 @@ class Silence:
 
     def saw_at(self, now_s: float, event: Event) -> None:
         self.clock.seconds = now_s
-        self.heartbeats.saw(event)
+        self.heartbeats.emit(event)
 
 
 def test_a_heartbeat_comes_once_per_interval_and_counts_the_whole_silence() -> None:

@@ -70,7 +70,7 @@ fault = { stall_before_headers_s = inf }
 """
 
 
-def test_a_file_says_what_the_dataclasses_say() -> None:
+def test_a_file_says_what_the_values_say() -> None:
     assert parse_scenario(EVERYTHING) == Scenario(
         description="all of it",
         validate=False,
@@ -90,7 +90,7 @@ def test_a_file_says_what_the_dataclasses_say() -> None:
                     usage={"input_tokens": 5, "output_tokens": 6},
                     chunk_chars=2,
                 ),
-                Fault(cut_after_events=3, framing="reset", headers={"retry-after": "1"}, drip_s=1),
+                Fault(cut_after_events=3, framing="reset", headers={"retry-after": 1}, drip_s=1),
             ),
             Step(fault=Fault(error_event=ErrorEvent("api_error", after_events=2)), repeat=FOREVER),
         ),
@@ -109,75 +109,72 @@ def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
     assert load_scenario(toml) == load_scenario(str(as_json))
 
 
-@every_row(
-    ("text", "message"),
-    [
-        ("stepz = 1", "the scenario: unknown key 'stepz'"),
-        ("validate = 1", "the scenario: validate must be true or false"),
-        ("steps = 1", "steps must be a list"),
-        ("steps = [1]", "step 1 must be a table"),
-        ("[[steps]]", "step 1: a step needs content or a fault"),
-        ('[[steps]]\ncontent = "a"\n[[steps]]\ncontend = "b"', "step 2: unknown key 'contend'"),
-        ("[[steps]]\ncontent = 1", "step 1, content must be a list"),
-        ('[[steps]]\ncontent = "a"\nchunk_chars = -1', "step 1: chunk_chars: must not be negative"),
-        ('[[steps]]\ncontent = "a"\nchunk_chars = "x"', "step 1: chunk_chars must be an integer"),
-        ('[[steps]]\ncontent = "a"\nchunk_chars = true', "step 1: chunk_chars must be an integer"),
-        ('[[steps]]\ncontent = "a"\nrepeat = "often"', 'step 1: repeat must be an integer or "forever"'),
-        ('[[steps]]\ncontent = "a"\nrepeat = 0', 'step 1: repeat: must be at least 1, or "forever"'),
-        (
-            '[[steps]]\ncontent = [{ text = "a" }]',
-            "step 1, content 1: type must be one of text, thinking, tool_use",
-        ),
-        (
-            '[[steps]]\ncontent = [{ type = ["text"] }]',
-            "step 1, content 1: type must be one of text, thinking, tool_use",
-        ),
-        ('[[steps]]\ncontent = [{ type = "tool_use" }]', "step 1, content 1: name is missing"),
-        (
-            '[[steps]]\ncontent = [{ type = "text", text = "a", txt = 1 }]',
-            "step 1, content 1: unknown key 'txt'",
-        ),
-        ("[[steps]]\ncontent = [{ raw = 1 }]", "step 1, content 1, raw must be a table"),
-        ("[[steps]]\nfault = 1", "step 1, fault must be a table"),
-        ("[[steps]]\nfault = { stauts = 429 }", "step 1, fault: unknown key 'stauts'"),
-        (
-            '[[steps]]\nfault = { framing = "gzip" }',
-            'step 1, fault: framing must be one of "length", "chunked"',
-        ),
-        ('[[steps]]\nfault = { drip_s = "slow" }', "step 1, fault: drip_s must be a number"),
-        ("[[steps]]\nfault = { body = 5 }", "step 1, fault: body must be a string, a table or a list"),
-        (
-            "[[steps]]\nfault = { headers = { a = true } }",
-            "step 1, fault, headers: a must be a string or a number",
-        ),
-        ("[[steps]]\nfault = { error_event = { typ = 1 } }", "step 1, fault, error_event: unknown key 'typ'"),
-        ("[[steps]]\nfault = { stall_s = 1 }", "step 1, fault: stall_s: needs stall_after_events"),
-        ('[[steps]]\ncontent = "a"\nfault = { status = 500 }', "step 1: a fault that answers by itself"),
-        ("models = 1", "models must be a list"),
-        ("models = [1]", "model 1 must be a table"),
-        ("[[models]]", "model 1: id is missing"),
-        ("[[models]]\nid = 1", "model 1: id must be a string"),
-        ('[[models]]\nid = ""', "model 1: id: must not be empty"),
-        ('[[models]]\nid = "a"\nmax_token = 1', "model 1: unknown key 'max_token'"),
-        ('[[models]]\nid = "a"\nmax_tokens = "1"', "model 1: max_tokens must be an integer"),
-        ('[[models]]\nid = "a"\nmax_tokens = true', "model 1: max_tokens must be an integer"),
-        ('[[models]]\nid = "a"\nmax_input_tokens = 0', "model 1: max_input_tokens: must be at least 1"),
-        ('[[models]]\nid = "a"\nfault = 1', "model 1, fault must be a table"),
-        ('[[models]]\nid = "a"\nfault = { stauts = 429 }', "model 1, fault: unknown key 'stauts'"),
-        ('[[models]]\nid = "a"\nfault = { stall_after_events = 1 }', "model 1: stall_after_events: has no"),
-        (
-            '[[models]]\nid = "a"\n[[models]]\nid = "b"\n[[models]]\nid = "a"',
-            "model 3: id 'a' has been described before",
-        ),
-        ("not toml", "Expected '=' after a key"),
-    ],
-)
-def test_a_wrong_file_is_one_line_that_names_the_place(text: str, message: str) -> None:
+WRONG = {
+    "stepz = 1": ("unknown field `stepz`", "$"),
+    "validate = 1": ("Expected `bool`", "$.validate"),
+    "steps = 1": ("Expected `array`", "$.steps"),
+    "steps = [1]": ("Expected `object`", "$.steps[0]"),
+    "[[steps]]": ("a step needs content or a fault", "$.steps[0]"),
+    '[[steps]]\ncontent = "a"\n[[steps]]\ncontend = "b"': ("unknown field `contend`", "$.steps[1]"),
+    "[[steps]]\ncontent = 1": ("Expected `str | array`", "$.steps[0].content"),
+    '[[steps]]\ncontent = "a"\nchunk_chars = -1': ("chunk_chars: must not be negative", "$.steps[0]"),
+    '[[steps]]\ncontent = "a"\nchunk_chars = "x"': ("Expected `int`", "$.steps[0].chunk_chars"),
+    '[[steps]]\ncontent = "a"\nchunk_chars = true': ("Expected `int`", "$.steps[0].chunk_chars"),
+    '[[steps]]\ncontent = "a"\nrepeat = "often"': ('must be an integer or "forever"', "$.steps[0].repeat"),
+    '[[steps]]\ncontent = "a"\nrepeat = 0': ('repeat: must be at least 1, or "forever"', "$.steps[0]"),
+    '[[steps]]\ncontent = [{ text = "a" }]': ("missing required field `type`", "$.steps[0].content[0]"),
+    '[[steps]]\ncontent = [{ type = ["text"] }]': ("Expected `str`", "$.steps[0].content[0].type"),
+    '[[steps]]\ncontent = [{ type = "image" }]': ("(any other block: raw", "$.steps[0].content[0].type"),
+    '[[steps]]\ncontent = [{ type = "tool_use" }]': (
+        "missing required field `name`",
+        "$.steps[0].content[0]",
+    ),
+    '[[steps]]\ncontent = [{ type = "text", text = "a", txt = 1 }]': (
+        "unknown field `txt`",
+        "$.steps[0].content[0]",
+    ),
+    "[[steps]]\ncontent = [{ raw = 1 }]": ("Expected `object`", "$.steps[0].content[0].raw"),
+    "[[steps]]\nfault = 1": ("Expected `object", "$.steps[0].fault"),
+    "[[steps]]\nfault = { stauts = 429 }": ("unknown field `stauts`", "$.steps[0].fault"),
+    '[[steps]]\nfault = { framing = "gzip" }': ("one of length, chunked", "$.steps[0].fault.framing"),
+    '[[steps]]\nfault = { framing = "a\\nb\\u001b" }': ("one of length", "$.steps[0].fault.framing"),
+    '[[steps]]\nfault = { line_ending = "x" }': ('one of "\\n", ', "$.steps[0].fault.line_ending"),
+    '[[steps]]\nfault = { drip_s = "slow" }': ("Expected `float | null`", "$.steps[0].fault.drip_s"),
+    "[[steps]]\nfault = { body = 5 }": ("Expected `str | object | array", "$.steps[0].fault.body"),
+    "[[steps]]\nfault = { headers = { a = true } }": ("Expected `int | ", "$.steps[0].fault.headers[...]"),
+    "[[steps]]\nfault = { error_event = { typ = 1 } }": ("field `typ`", "$.steps[0].fault.error_event"),
+    "[[steps]]\nfault = { stall_s = 1 }": ("stall_s: needs stall_after_events", "$.steps[0].fault"),
+    '[[steps]]\ncontent = "a"\nfault = { status = 500 }': ("a fault that answers by itself", "$.steps[0]"),
+    "models = 1": ("Expected `array`", "$.models"),
+    "models = [1]": ("Expected `object`", "$.models[0]"),
+    "[[models]]": ("missing required field `id`", "$.models[0]"),
+    "[[models]]\nid = 1": ("Expected `str`", "$.models[0].id"),
+    '[[models]]\nid = ""': ("id: must not be empty", "$.models[0]"),
+    '[[models]]\nid = "a"\nmax_token = 1': ("unknown field `max_token`", "$.models[0]"),
+    '[[models]]\nid = "a"\nmax_tokens = true': ("Expected `int | null`", "$.models[0].max_tokens"),
+    '[[models]]\nid = "a"\nmax_input_tokens = 0': ("max_input_tokens: must be at least 1", "$.models[0]"),
+    '[[models]]\nid = "a"\nfault = 1': ("Expected `object", "$.models[0].fault"),
+    '[[models]]\nid = "a"\nfault = { stauts = 429 }': ("unknown field `stauts`", "$.models[0].fault"),
+    '[[models]]\nid = "a"\nfault = { stall_after_events = 1 }': ("has no effect here", "$.models[0]"),
+    '[[models]]\nid = "a"\n[[models]]\nid = "b"\n[[models]]\nid = "a"': ("models[2]: id 'a' has been", "$"),
+}
+
+
+@every_row(("text", "message", "path"), [(text, *told) for text, told in WRONG.items()])
+def test_a_wrong_file_is_one_line_that_names_the_path(text: str, message: str, path: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_scenario(text, name="x.toml")
 
-    assert str(caught.value).startswith(f"x.toml: {message}")
-    assert "\n" not in str(caught.value)
+    line = str(caught.value)
+    assert line.startswith("x.toml: ")
+    assert message in line
+    assert line.endswith(f" - at `{path}`")
+    assert line.isprintable()
+
+
+def test_text_that_is_no_toml_is_a_scenario_error() -> None:
+    with pytest.raises(ScenarioError, match=r"^x\.toml: Expected '=' after a key"):
+        parse_scenario("not toml", name="x.toml")
 
 
 def test_a_file_that_cannot_be_read_is_a_scenario_error(tmp_path: Path) -> None:
@@ -296,5 +293,5 @@ def test_the_example_in_the_docs_loads() -> None:
 
 def test_a_step_after_one_that_repeats_for_ever_is_an_error() -> None:
     text = '[[steps]]\ncontent = "a"\nrepeat = "forever"\n[[steps]]\ncontent = "b"\n'
-    with pytest.raises(ScenarioError, match="step 1"):
+    with pytest.raises(ScenarioError, match=r"steps\[0\]"):
         parse_scenario(text)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
     from ralph.values.answer import Answer
     from ralph.values.events import Event
+    from ralph.values.ports import Events
 
 HELLO = answer(text("hello"))
 CONVERSATION = Conversation.start(roster_of().first_shape).plus(user_message("hi"))
@@ -488,7 +489,7 @@ class Recovering:
     def describe_model(self, _target: Target, _key: int) -> None:
         """It says nothing."""
 
-    def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         self.calls += 1
         if self._waiter.clock.seconds < self._until_s:
             raise self._error

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ralph.retry.targets import Decision
     from ralph.values.answer import Answer
     from ralph.values.events import Event
+    from ralph.values.ports import Events
 
 DOWN = HttpError(529, None, "")
 REFUSED = HttpError(401, None, "")
@@ -214,7 +215,7 @@ class Chain:
         return self
 
     def emit(self, event: Event) -> None:
-        self.site.budget.saw(event)
+        self.site.budget.emit(event)
         self.events.emit(event)
 
 
@@ -242,9 +243,9 @@ def test_the_longest_answer_is_that_of_the_first_request_whatever_the_roster_has
     roster = Roster([target("a")], system="Be good.")
 
     class Learning(ScriptedClient):
-        def send_message(self, target: Target, key: int, body: RequestBody) -> Answer:
+        def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
             roster.learn_window(5_000, 10, conversation)
-            return super().send_message(target, key, body)
+            return super().send_message(target, key, body, events)
 
     client = Learning([DOWN, HELLO, HELLO])
     waiter = FakeWaiter()

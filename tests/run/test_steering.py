@@ -207,7 +207,7 @@ def test_an_interrupt_is_answered_and_then_raised_once_for_each_message(desk) ->
 
 
 def test_an_idle_run_has_nothing_to_interrupt_or_abort(desk) -> None:
-    desk.steering.saw(SCHEDULED)
+    desk.steering.emit(SCHEDULED)
     assert desk.answer_to("interrupt") == {"interrupted": False}
     assert desk.answer_to("abort_retry") == {"aborted": False}
     assert desk.raised_by("interrupt") is None
@@ -217,7 +217,7 @@ def test_an_idle_run_has_nothing_to_interrupt_or_abort(desk) -> None:
 def test_aborting_is_answered_and_then_raised_once_while_a_chain_is_open(desk) -> None:
     desk.steering.is_working = True
     assert desk.answer_to("abort_retry") == {"aborted": False}
-    desk.steering.saw(SCHEDULED)
+    desk.steering.emit(SCHEDULED)
     with pytest.raises(RetryAborted, match=r"^Retry cancelled$") as caught:
         desk.steering.handle(request("abort_retry"))
     assert caught.value.outcome is Outcome.API_UNAVAILABLE
@@ -232,12 +232,12 @@ def test_aborting_is_answered_and_then_raised_once_while_a_chain_is_open(desk) -
 def test_a_chain_can_be_aborted_until_it_is_closed(desk, between, close) -> None:
     desk.steering.is_working = True
     for event in (SCHEDULED, *between):
-        desk.steering.saw(event)
+        desk.steering.emit(event)
     assert desk.answer_to("get_status")["retry"] is not None
-    desk.steering.saw(close)
+    desk.steering.emit(close)
     assert desk.answer_to("abort_retry") == {"aborted": False}
     assert desk.answer_to("get_status")["retry"] is None
-    desk.steering.saw(SCHEDULED)
+    desk.steering.emit(SCHEDULED)
     assert isinstance(desk.raised_by("abort_retry"), RetryAborted)
 
 
@@ -257,7 +257,7 @@ def test_the_status_of_a_run_at_work(desk) -> None:
     desk.steering.is_working = True
     desk.controls.auto_retry = False
     for event in (ACCEPTED, ACCEPTED, SCHEDULED):
-        desk.steering.saw(event)
+        desk.steering.emit(event)
     desk.steering.handle(user("and then"))
     desk.clock.seconds = 5.5
     desk.steering.handle(request("get_status"), waiting_for="retry 2 of 4")
@@ -287,14 +287,14 @@ def test_turns_are_counted_afresh_for_each_message(desk) -> None:
     for turns in (2, 1):
         desk.steering.is_working = True
         for _ in range(turns):
-            desk.steering.saw(ACCEPTED)
+            desk.steering.emit(ACCEPTED)
         desk.steering.is_working = False
         assert desk.answer_to("get_status")["turn"] == turns, "those of the last message, until the next"
 
 
 @pytest.mark.parametrize(("now_s", "left_s"), [(0, 8), (7.99, 0.01), (8, 0), (60, 0)])
 def test_a_retry_waits_until_its_time_has_come(desk, now_s, left_s) -> None:
-    desk.steering.saw(SCHEDULED)
+    desk.steering.emit(SCHEDULED)
     desk.clock.seconds = now_s
     retry = desk.answer_to("get_status")["retry"]
     assert (retry["is_waiting"], retry["seconds_left"]) == (left_s > 0, left_s)
@@ -312,8 +312,8 @@ def test_a_retry_waits_until_its_time_has_come(desk, now_s, left_s) -> None:
     ],
 )
 def test_a_retry_waits_until_its_attempt_gives_a_sign(desk, event, is_waiting) -> None:
-    desk.steering.saw(SCHEDULED)
-    desk.steering.saw(event)
+    desk.steering.emit(SCHEDULED)
+    desk.steering.emit(event)
     assert desk.answer_to("get_status")["retry"]["is_waiting"] is is_waiting
 
 

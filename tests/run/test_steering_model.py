@@ -156,7 +156,7 @@ def test_whatever_comes_each_request_has_one_answer_in_order_and_the_state_is_as
                 else:
                     desk.steering.handle(request(subtype, f"r{number}", **fields))
             case _:
-                desk.steering.saw(step)
+                desk.steering.emit(step)
                 model.saw(step)
     told = [response["response"] for response in desk.responses]
     assert [

@@ -97,7 +97,7 @@ def test_the_end_of_input_leaves_a_message_at_work(driver) -> None:
 
 def test_a_backoff_is_cancelled_at_once(driver) -> None:
     driver.steering.is_working = True
-    driver.steering.saw(SCHEDULED)
+    driver.steering.emit(SCHEDULED)
     driver.send(request("get_status"), request("abort_retry", "r2"))
     with pytest.raises(RetryAborted):
         driver.waiter.sleep(8, waiting_for="retry 2 of 4")

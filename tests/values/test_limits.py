@@ -80,8 +80,8 @@ def test_what_has_no_known_price_is_not_bought(facts: ModelFacts | None) -> None
 
 def test_every_attempt_is_paid_for_a_broken_one_too() -> None:
     budget = Budget(100)
-    budget.saw(attempt(TokenUsage(input=30, output=10)))
-    budget.saw(replace(attempt(TokenUsage(input=5)), error="cut", kind="stream"))
+    budget.emit(attempt(TokenUsage(input=30, output=10)))
+    budget.emit(replace(attempt(TokenUsage(input=5)), error="cut", kind="stream"))
     assert budget.spent_usd == 45
     assert budget.longest_answer(FACTS, 50, 1000) == 5
 
@@ -89,7 +89,7 @@ def test_every_attempt_is_paid_for_a_broken_one_too() -> None:
 @every_row(("spent", "is_near"), [(89, False), (90, True), (91, True), (100, True)])
 def test_it_is_nearly_spent_from_its_share_on(spent: int, is_near: bool) -> None:
     budget = Budget(100)
-    budget.saw(attempt(TokenUsage(input=spent)))
+    budget.emit(attempt(TokenUsage(input=spent)))
     assert budget.is_nearly_spent(0.9) is is_near
     assert not Budget(None, spent_usd=spent).is_nearly_spent(0.9)
 
@@ -122,5 +122,5 @@ def test_no_usage_within_what_was_granted_costs_more_than_the_budget(price, max_
             output=random.randint(0, granted),
         )
         assert cost_usd(facts, usage) is not None
-        budget.saw(attempt(usage, facts))
+        budget.emit(attempt(usage, facts))
     assert budget.spent_usd <= max_usd + 1e-9

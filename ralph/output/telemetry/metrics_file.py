@@ -135,8 +135,8 @@ class MetricsFile:
         self._registry.register(self._metrics)
         self._metrics.put("ralph_start_time_seconds", clock.utc_now().timestamp())
 
-    def saw(self, event: Event) -> None:
-        self._metrics.saw(event)
+    def emit(self, event: Event) -> None:
+        self._metrics.emit(event)
 
     def open(self) -> None:
         """Writes the file for the first time, before anything is spent. Raises OSError if it cannot be
@@ -220,7 +220,7 @@ class _RunMetrics:
             sum_value=sum(turns),
         )
 
-    def saw(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         match event:
             case ev.StreamReceived():
                 pass  # by far the most

@@ -87,7 +87,7 @@ class Tracing:
         self._bug: str | None = None
         self._is_closed = False
 
-    def saw(self, event: ev.Event) -> None:
+    def emit(self, event: ev.Event) -> None:
         if self._is_closed or self._bug is not None:
             return
         try:

@@ -55,7 +55,7 @@ class Counted:
 
     def after(self, *events: Event) -> dict[str, float]:
         for event in events:
-            self.file.saw(event)
+            self.file.emit(event)
         self.file.close()
         return self.written()
 
@@ -300,7 +300,7 @@ def test_a_driven_run_has_one_end_for_each_task_and_tells_the_last(counted) -> N
 
 
 def test_the_exit_code_is_the_processs_where_the_two_differ(counted) -> None:
-    counted.file.saw(ended())
+    counted.file.emit(ended())
     counted.file.close(74)
     assert counted.written()["ralph_run_exit_code"] == 74
 
@@ -374,7 +374,7 @@ def test_a_reader_at_any_moment_sees_a_whole_document(counted) -> None:
     reader.start()
     try:
         for number in range(1, 201):
-            counted.file.saw(finished("Bash", took_s=10.0 ** (number % 9)))
+            counted.file.emit(finished("Bash", took_s=10.0 ** (number % 9)))
             counted.tick_at(60.0 * number)
     finally:
         is_over.set()
@@ -494,7 +494,7 @@ with (place / "ballast").open("wb", buffering=0) as ballast:
     except OSError:
         pass
 for kind in range(1000):
-    file.saw(RetryScheduled(1, 4, 2.0, 529, "HttpError", f"kind_{kind}", "Overloaded"))
+    file.emit(RetryScheduled(1, 4, 2.0, 529, "HttpError", f"kind_{kind}", "Overloaded"))
 for clock.seconds in (60.0, 120.0):
     file.tick(clock.seconds)
 is_kept = (place / "run.prom").read_text() == opened

@@ -81,7 +81,7 @@ class Stage:
             if isinstance(step, int | float):
                 self.seconds = step
             else:
-                self.tracing.saw(step)
+                self.tracing.emit(step)
         return self
 
     def close(self) -> None:
@@ -686,7 +686,7 @@ def test_a_process_ends_at_once_after_it_has_closed_and_no_library_speaks(status
         "from ralph.values.events import TurnStarted\n"
         "from ralph.output.telemetry.tracing import open_tracing\n"
         "tracing = open_tracing('s', os.environ, version='0', tell=print)\n"
-        "tracing.saw(TurnStarted(1))\n"
+        "tracing.emit(TurnStarted(1))\n"
         "tracing.close(timeout_s=0.5)\n"
     )
     with collecting(status) as collector:
@@ -715,7 +715,7 @@ def test_a_long_run_is_delivered_while_it_lasts(collector) -> None:
 
 def test_a_bug_ends_the_tracing_and_not_the_run(collector) -> None:
     stage = Stage().saw(ev.TurnStarted(1))
-    stage.tracing.saw(attempt(latency_s="soon"))  # type: ignore[arg-type]
+    stage.tracing.emit(attempt(latency_s="soon"))  # type: ignore[arg-type]
     stage.saw(ev.TurnStarted(2), ended())
     stage.close()
     assert len(stage.told) == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ralph.loop.check_log import CheckLog
+from ralph.loop.check.log import CheckLog
 from ralph.loop.values import CheckResult
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.own_programs import own_program

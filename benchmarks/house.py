@@ -1,0 +1,245 @@
+"""The measures of the house, for the table in docs/inside/architecture.md: `python -m benchmarks.house [CHECKOUT]`.
+
+Counts what can be counted over the syntax trees, then follows one prompt of two turns, with one Bash call between them,
+through the modules of that checkout. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tokenize
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ralph.mock_api import MockApi, Scenario, ToolUse, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import FrameType
+
+LONG_FUNCTION_LINES = 40
+SMALL_MODULE_LINES = 40
+FOLLOWED = "--follow"
+"""First argument of the process that is followed."""
+
+
+class Module(NamedTuple):
+    name: str
+    lines: int
+    code_lines: int
+    tree: ast.Module
+
+
+def modules(folder: Path) -> list[Module]:
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        tree = ast.parse(path.read_bytes())
+        name = ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
+        found.append(Module(name, path.read_bytes().count(b"\n"), _code_lines(path, tree), tree))
+    return found
+
+
+def _code_lines(path: Path, tree: ast.Module) -> int:
+    """The lines that hold a token other than a comment or a text that stands alone."""
+    texts = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    no_code = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    with path.open("rb") as file:
+        tokens = [one for one in tokenize.tokenize(file.readline) if one.type not in no_code and one.start[0]]
+    lines = {line for one in tokens if one.string for line in range(one.start[0], one.end[0] + 1)}
+    return len(lines - texts)
+
+
+def room_of(module: str) -> str:
+    """The folder at the top of `ralph/`, or the module there; empty for the package itself."""
+    return (module + ".").split(".")[1]
+
+
+def arrows(found: Sequence[Module]) -> set[tuple[str, str]]:
+    """Pairs of rooms of which the first imports from the second, for types too."""
+    names = {one.name for one in found}
+    pairs = set()
+    for one in found:
+        for target in _imported(one.tree):
+            if target in names and room_of(target) != room_of(one.name):
+                pairs.add((room_of(one.name), room_of(target)))
+    return {pair for pair in pairs if all(pair)}
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def functions(found: Iterable[Module]) -> list[int]:
+    """The lines of each function, methods and inner ones included."""
+    return [
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for one in found
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+def classes(found: Iterable[Module]) -> list[ast.ClassDef]:
+    return [node for one in found for node in ast.walk(one.tree) if isinstance(node, ast.ClassDef)]
+
+
+def counted(checkout: Path) -> Iterator[tuple[str, object]]:
+    found = modules(checkout / "ralph")
+    folders = Counter(one.name.rpartition(".")[0] for one in found if "." in one.name)
+    top = {room_of(one.name) for one in found if one.name.count(".") > 1}
+    pairs = arrows(found)
+    lengths = sorted(functions(found))
+    kinds = classes(found)
+    names = Counter(one.name for one in kinds if not one.name.startswith("_"))
+    yield "modules", len(found)
+    yield "lines", sum(one.lines for one in found)
+    yield "of these code", sum(one.code_lines for one in found)
+    yield "folders at the top", len(top)
+    yield (
+        "modules at the top",
+        folders["ralph"] - len(top & {room_of(one.name) for one in found if one.name.count(".") == 1}),
+    )
+    yield "most modules flat in one folder", max(folders.values())
+    yield "arrows between rooms", len(pairs)
+    yield "rooms that import each other", sum((b, a) in pairs for a, b in pairs) // 2
+    yield "functions", len(lengths)
+    tenth = lengths[len(lengths) * 9 // 10]
+    yield (
+        "lines of a function: median, 90 %, longest",
+        (f"{statistics.median(lengths):.0f}, {tenth}, {lengths[-1]}"),
+    )
+    yield "functions over 40 lines", sum(length > LONG_FUNCTION_LINES for length in lengths)
+    yield "classes", len(kinds)
+    yield (
+        "dataclasses",
+        sum(any("dataclass" in ast.unparse(one) for one in kind.decorator_list) for kind in kinds),
+    )
+    yield "class names used twice", sum(number > 1 for number in names.values())
+    yield "modules under 40 lines", sum(one.lines < SMALL_MODULE_LINES for one in found)
+
+
+def followed(checkout: Path) -> dict[str, float]:
+    """What one prompt passes. The process is followed inside itself, so it takes several times as long as usual."""
+    scenario = Scenario([Turn([ToolUse("Bash", {"command": "echo one"})]), Turn("Done.")])
+    with MockApi(scenario) as server, tempfile.TemporaryDirectory(prefix="ralph-house-") as place:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(checkout),
+            "HOME": place,
+            "ANTHROPIC_API_KEY": "sk-ant-house-0001",
+            "ANTHROPIC_BASE_URL": server.base_url,
+        }
+        completed = subprocess.run(
+            (sys.executable, str(Path(__file__).resolve()), FOLLOWED, str(checkout)),
+            cwd=place,
+            env=environment,
+            capture_output=True,
+            check=True,
+        )
+    figures: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
+    return figures
+
+
+def follow(checkout: Path) -> None:
+    """Run `ralph run` of that checkout in this process, and print what its main thread's calls entered."""
+    making_s = _count_class_making()
+    package = str(checkout / "ralph") + os.sep
+    entered: list[str] = []
+    called: set[tuple[str, str]] = set()
+
+    def observe(frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(package) or code.co_name.startswith("<"):
+            return
+        module = code.co_filename.removeprefix(package)
+        called.add((module, code.co_name))
+        if not entered or entered[-1] != module:
+            entered.append(module)
+
+    def leave(_code: int) -> None:
+        sys.setprofile(None)
+        rooms = [module.partition("/")[0] for module in entered]
+        switches = sum(a != b for a, b in pairwise(rooms))
+        figures = {
+            "modules entered": len(set(entered)),
+            "functions entered": len(called),
+            "changes from one module to another": len(entered),
+            "changes from one room to another": switches,
+            "ms spent in making classes while importing": round(1000 * sum(making_s), 1),
+        }
+        os.write(1, b"\n" + json.dumps(figures).encode() + b"\n")
+        real_exit(0)
+
+    from ralph.__main__ import main  # noqa: PLC0415 - what it imports is measured
+
+    real_exit, os._exit = os._exit, leave  # type: ignore[assignment]
+    sys.argv[1:] = ["run", "Say one", "--quiet"]
+    sys.setprofile(observe)
+    try:
+        main()
+    finally:
+        leave(0)
+
+
+def _count_class_making() -> list[float]:
+    """The seconds of each outermost class statement from here on, what decorates dataclasses included."""
+    took_s: list[float] = []
+    depth = 0
+
+    def timed(make: Callable[..., Any]) -> Callable[..., Any]:
+        def make_timed(*arguments: object, **keywords: object) -> object:
+            nonlocal depth
+            started_s = time.process_time()
+            depth += 1
+            try:
+                return make(*arguments, **keywords)
+            finally:
+                depth -= 1
+                if not depth:
+                    took_s.append(time.process_time() - started_s)
+
+        return make_timed
+
+    builtins.__build_class__ = timed(builtins.__build_class__)
+    dataclasses._process_class = timed(dataclasses._process_class)  # type: ignore[attr-defined]  # noqa: SLF001 - what a decorator costs stands nowhere else
+    return took_s
+
+
+def main() -> None:
+    if sys.argv[1:2] == [FOLLOWED]:
+        follow(Path(sys.argv[2]))
+        return
+    checkout = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    for name, value in (*counted(checkout), *followed(checkout).items()):
+        print(f"| {name} | {value:,} |" if isinstance(value, int) else f"| {name} | {value} |")
+    tests = modules(checkout / "tests")
+    print(
+        f"| tests: modules, lines, functions | {len(tests):,}, {sum(one.lines for one in tests):,}, {len(functions(tests)):,} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

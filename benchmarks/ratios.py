@@ -1,0 +1,148 @@
+"""ralph beside the floor (`benchmarks/floor.py`), in turn, in one sitting: ratios of medians.
+
+A ratio says more than a figure: both sides had the same machine, as fast and as busy as it was. `docs/inside/performance.md`
+keeps the table.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks.harness import BARE_PYTHON, PYTHON, MockProcess, figure, ralph, workplace
+from benchmarks.startup import wall_ms
+from benchmarks.stream import PARTIAL, send_apart
+from ralph.mock_api import FOREVER, Scenario, Step, ToolUse, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.harness import Measured, Workplace
+
+FLOOR = (PYTHON, str(Path(__file__).with_name("floor.py")), "hi")
+RUNS = 15
+STREAM_RUNS = 7
+COMMANDS = 30
+
+
+class Ratio(NamedTuple):
+    name: str
+    ralph: float
+    floor: float
+    unit: str
+    at_most: float
+
+    def __str__(self) -> str:
+        ratio = self.ralph / self.floor
+        judged = "" if ratio <= self.at_most else "  over"
+        return (
+            f"{self.name:56}{self.ralph:10.1f}{self.floor:10.1f} {self.unit:4}{ratio:7.2f}x"
+            f"{self.at_most:8.2f}x{judged}"
+        )
+
+
+def main() -> None:
+    print(f"\n{'ralph beside the floor, medians':56}{'ralph':>10}{'floor':>10}{'ratio':>12}{'target':>9}")
+    for measure in (_starts, _one_turn, _gaps, _deltas):
+        for ratio in measure():
+            print(ratio, flush=True)
+
+
+def _in_turn(*measures: Callable[[], list[float]], runs: int = RUNS) -> list[list[float]]:
+    """The medians of each measure's figures. All run once before it counts, then by turns."""
+    for measure in measures:
+        measure()
+    taken: list[list[list[float]]] = [[] for _ in measures]
+    for _ in range(runs):
+        for number, measure in enumerate(measures):
+            taken[number].append(measure())
+    return [[figure(column).median for column in zip(*rows, strict=True)] for rows in taken]
+
+
+def _starts() -> Sequence[Ratio]:
+    with workplace() as place:
+        bare, version, helped = _in_turn(
+            lambda: [wall_ms(place, *BARE_PYTHON)],
+            lambda: [wall_ms(place, *ralph("--version"))],
+            lambda: [wall_ms(place, *ralph("--help"))],
+        )
+    return (
+        Ratio("--version, against python -c pass", version[0], bare[0], "ms", 1.4),
+        Ratio("--help, against python -c pass", helped[0], bare[0], "ms", 4),
+    )
+
+
+def _one_turn() -> Sequence[Ratio]:
+    scenario = Scenario([Step(Turn("Done."), repeat=FOREVER)], parse_requests=False)
+    with MockProcess(scenario) as server, workplace(server.base_url) as place:
+
+        def once(command: Sequence[str]) -> list[float]:
+            measured: Measured = place.measure(command)
+            first_s = server.requests()[-1].monotonic_s - measured.started_s
+            return [first_s * 1000, measured.wall_s * 1000, measured.cpu_s * 1000, measured.peak_mb]
+
+        ours, floor = _in_turn(lambda: once(ralph("hi")), lambda: once(FLOOR))
+    names = ("start to first request", "one turn, wall", "one turn, CPU", "one turn, resident memory")
+    rows = zip(names, ours, floor, ("ms", "ms", "ms", "MB"), (3, 2.5, 2.5, 1.5), strict=True)
+    return [Ratio(*row) for row in rows]
+
+
+def _gaps() -> Sequence[Ratio]:
+    """From one request to the next, a tool call between them, no call like another."""
+    commands = [ToolUse("Bash", {"command": f"echo {number}"}) for number in range(COMMANDS)]
+    reads = [
+        ToolUse("Read", {"file_path": "lines", "offset": number + 1, "limit": 1})
+        for number in range(COMMANDS)
+    ]
+    return [
+        Ratio("gap between turns, Bash echo in between", *_gap(commands), "ms", 2.5),
+        Ratio("gap between turns, Read of a line in between", *_gap(reads), "ms", 5),
+    ]
+
+
+def _gap(calls: Sequence[ToolUse]) -> tuple[float, float]:
+    answers = [Turn([call]) for call in calls] + [Turn("Done.")]
+    scenario = Scenario(answers * 2 * (RUNS + 1), parse_requests=False)
+    with MockProcess(scenario, keep_requests=len(answers)) as server, workplace(server.base_url) as place:
+        (place.directory / "lines").write_text("line\n" * (COMMANDS + 1), encoding="utf-8")
+
+        def once(command: Sequence[str]) -> list[float]:
+            place.measure(command)
+            times_s = [request.monotonic_s for request in server.requests()]
+            gaps_ms = [(after - before) * 1000 for before, after in pairwise(times_s)]
+            return [figure(gaps_ms[1:]).median]
+
+        (ours,), (floor,) = _in_turn(lambda: once(ralph("hi")), lambda: once(FLOOR))
+    return ours, floor
+
+
+def _deltas() -> Sequence[Ratio]:
+    """20,000 deltas, a packet each: user and system time."""
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=send_apart, args=(theirs,), daemon=True)
+    server.start()
+    try:
+        with workplace(f"http://127.0.0.1:{ours.recv()}") as place:
+            (text,), (partial,), (floor,) = _in_turn(
+                lambda: [_cpu_ms(place, ralph("hi"))],
+                lambda: [_cpu_ms(place, ralph("hi", *PARTIAL))],
+                lambda: [_cpu_ms(place, FLOOR)],
+                runs=STREAM_RUNS,
+            )
+    finally:
+        server.terminate()
+        server.join()
+    return (
+        Ratio("20,000 deltas, a packet each, CPU, text", text, floor, "ms", 2),
+        Ratio("20,000 deltas, a packet each, CPU, stream-json, partial", partial, floor, "ms", 3),
+    )
+
+
+def _cpu_ms(place: Workplace, command: Sequence[str]) -> float:
+    return place.measure(command).cpu_s * 1000
+
+
+if __name__ == "__main__":
+    main()

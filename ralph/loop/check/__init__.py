@@ -1,0 +1,1 @@
+"""The `--until` command: run, bounded, its output kept."""

@@ -1,0 +1,234 @@
+"""How a loop is opened: its prompt, its checkout behind a lock, its record, and what it works with from then on.
+
+Everything that must be right is looked at here, before anything is spent.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.loop.check.until_check import UntilCheck
+from ralph.loop.context import CannotBeginError, opening_state
+from ralph.loop.git.checkout import GitCheckout
+from ralph.loop.git.git import GitSeams
+from ralph.loop.git.lock import CheckoutLock
+from ralph.loop.git.pins import BrokenPinsError
+from ralph.loop.git.plain_directory import PlainDirectory
+from ralph.loop.git.preflight import check_checkout, open_checkout
+from ralph.loop.ports import LoopWorld
+from ralph.loop.process.iterations import RalphIterations
+from ralph.loop.prompt_source import PromptReader, find_prompt
+from ralph.loop.record import PINS_FILE, RecordError
+from ralph.loop.stop_file import StopFileBelow
+from ralph.prompt.prompt_input import InputWait, PromptError
+from ralph.values.outcome import Outcome
+from ralph.values.ports import JournalError
+from ralph.values.shortage import shortage_of, told_with_advice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.loop.context import LoopContext
+    from ralph.loop.record import FileRecord
+    from ralph.loop.state import LoopState
+    from ralph.loop.values import LoopPlan
+    from ralph.prompt.piped_input import SilentPipe
+
+    Workplace = GitCheckout | PlainDirectory
+
+
+def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, SilentPipe | None]:
+    """The state with the prompt that the command line names, and standard input where that was waited for in vain.
+
+    A pipe may take for ever: the loop's time limit counts from here on. Raises CannotBeginError, and `Interrupted`.
+    """
+    named, max_time_s = context.options.prompt_wish, state.plan.limits.max_time_s
+    if named is None:
+        return state, None
+    waiter, clock = context.waiter, context.clock
+    started_s = clock.now_s()
+    wait = InputWait(waiter, clock, context.settings.clocks.input_s, context.tell)
+    waiter.run_ends_s = None if max_time_s is None else started_s + max_time_s
+    directories = (state.plan.launch_directory, state.plan.directory)
+    try:
+        found = find_prompt(named.argument, named.file, directories=directories, wait=wait)
+    except PromptError as error:
+        raise CannotBeginError(Outcome.USAGE, str(error)) from None
+    waiter.run_ends_s = None  # from here on the loop shares its time out itself
+    for notice in found.notices:
+        context.tell(notice)
+    if found.silent is not None:
+        context.warn(found.silent.notice)
+    plan = replace(state.plan, prompt=found.text, prompt_file=found.file)
+    return replace(state, plan=plan, elapsed_s=clock.now_s() - started_s), found.silent
+
+
+def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
+    """The prompt stands in the record, and goes to every iteration."""
+    if state.plan.prompt is None:
+        return state
+    prompt = context.redactor.redact(state.plan.prompt)
+    return replace(state, plan=replace(state.plan, prompt=prompt))
+
+
+@contextmanager
+def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Workplace, CheckoutLock]]:
+    """The checkout, which nobody else loops in meanwhile. Raises CheckoutError."""
+    seams = GitSeams(context.command_environment, context.waiter, context.clock)
+    own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
+    checkout = open_checkout(
+        context.directory,
+        plan.plan_file,
+        seams,
+        own_paths=own_paths,
+        writable=writable,
+        warn=context.warn,
+    )
+    lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=context.store.place)
+    try:
+        if lock.notice is not None:
+            context.warn(lock.notice)
+        _warn_of_place(context, checkout)
+        yield checkout, lock
+    finally:
+        lock.close()
+
+
+def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
+    store = context.store
+    if store.notice is not None:
+        context.warn(store.notice)
+    if store.place.resolve().is_relative_to(checkout.top):
+        context.warn(
+            f"the loop's record lies in {store.place}, where a command of the agent may write it: what "
+            "--continue runs stands there; name another place (RALPH_STATE_DIR)"
+        )
+
+
+def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[LoopState, FileRecord]:
+    """The newest record and its state, read once more: whoever had the lock until now may have gone on with it.
+
+    `plan`: the one that was read before. Raises CannotBeginError, RecordError, CheckoutError.
+    """
+    state = opening_state(context.options, context.environment, context.store, context.clock)
+    state = without_credentials(context, state)
+    state = replace(state, plan=replace(state.plan, settings_files=plan.settings_files))
+    record = context.store.newest()
+    _refuse_what_is_not_as_it_was(context, record, state.plan, checkout)
+    check_checkout(checkout, commits=state.plan.commits, pushes=state.plan.pushes)
+    return state, record
+
+
+def _refuse_what_is_not_as_it_was(
+    context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
+) -> None:
+    """Refuses to continue a loop whose record or git settings have changed: a record is run with the user's key, and
+    pushes follow the settings of the loop's beginning.
+    """
+    if checkout.tracks(record.path):
+        why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
+        raise CannotBeginError(Outcome.CONFIG, why)
+    pins = record.pins()
+    if not plan.pushes or pins is None or isinstance(checkout, PlainDirectory):
+        return
+    try:
+        for notice in checkout.restore_pins(pins):
+            context.warn(notice)
+    except BrokenPinsError as error:
+        raise CannotBeginError(Outcome.IO_ERROR, f"{record.folder / PINS_FILE} {error}") from None
+
+
+def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> FileRecord:
+    """Begins a record. Leftovers of the last loop must not end this one; an unfinished loop is named.
+
+    Raises CannotBeginError, CheckoutError.
+    """
+    # Told once: the notices are true of all that follows.
+    for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes):
+        context.tell(notice)
+    try:
+        if plan.until is None:
+            StopFileBelow(context.directory).remove()
+        _warn_of_unfinished(context)
+        record = context.store.begin()
+        if plan.pushes and isinstance(checkout, GitCheckout):
+            record.save_pins(checkout.pins_text())
+    except (OSError, JournalError) as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            raise CannotBeginError(Outcome.API_UNAVAILABLE, told_with_advice(shortage)) from None
+        said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise CannotBeginError(Outcome.IO_ERROR, f"cannot begin a loop: {said}") from None
+    return record
+
+
+def _warn_of_unfinished(context: LoopContext) -> None:
+    try:
+        before = context.store.newest().load()
+    except RecordError:
+        return  # there is none, or none that could be resumed
+    if before.ended is None or before.current is not None:
+        context.warn(
+            f"the last loop here stopped in iteration {len(before.iterations) + 1}; this is a new one, and "
+            "`ralph loop --continue` would have gone on with it"
+        )
+
+
+def loop_world(
+    context: LoopContext,
+    plan: LoopPlan,
+    record: FileRecord,
+    checkout: Workplace,
+    lock: CheckoutLock,
+    *,
+    silent_input: SilentPipe | None,
+) -> LoopWorld:
+    """What the loop works with: the ports, each with what is behind it."""
+    if plan.limits == type(plan.limits)():
+        context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
+    iterations = RalphIterations(
+        plan,
+        folder=record.folder,
+        environment=context.environment,
+        waiter=context.waiter,
+        clock=context.clock,
+        lock=lock.descriptor,
+        settings=context.settings_files,
+    )
+
+    def late_input() -> str | None:
+        return silent_input.refusal if silent_input is not None and silent_input.unread_bytes() else None
+
+    return LoopWorld(
+        checkout=checkout,
+        iterations=iterations,
+        check=_check(context, plan, record),
+        stop_file=StopFileBelow(context.directory),
+        record=record,
+        events=context.events,
+        waiter=context.waiter,
+        clock=context.clock,
+        late_input=late_input,
+        read_prompt=PromptReader(plan, warn=context.warn, redact=context.redactor.redact).read,
+        own_limits=context.settings.limits,
+        schedule=context.settings.loop,
+    )
+
+
+def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilCheck | None:
+    if plan.until is None:
+        return None
+    return UntilCheck(
+        plan.until,
+        directory=context.directory,
+        folder=record.folder,
+        environment=context.command_environment,
+        redact=context.redactor.redact,
+        longest_bytes=context.redactor.longest_bytes,
+        waiter=context.waiter,
+        clock=context.clock,
+    )
