@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.patience import PATIENCE_S
+from tests.patience import LONG_S, within_s
 
 
 def children() -> set[int]:
@@ -26,9 +26,9 @@ def is_running(process_id: int) -> bool:
         return False
 
 
-def is_gone(process_id: int, within_s: float = PATIENCE_S) -> bool:
+def is_gone(process_id: int, limit_s: float = LONG_S) -> bool:
     """Killed, it closes its files a moment before it has ended: the end of its output does not tell."""
-    deadline_s = time.monotonic() + within_s
+    deadline_s = time.monotonic() + within_s(limit_s)
     while is_running(process_id) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     return not is_running(process_id)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from ralph import __version__
+from tests.patience import within_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,9 @@ class Built(NamedTuple):
 
 def done(command: Sequence[str | Path], **options: object) -> str:
     """Its standard output."""
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)  # type: ignore[call-overload]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=within_s(300), **options
+    )  # type: ignore[call-overload]
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return str(ran.stdout)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ralph.prompt.system_prompt import PromptParts
     from ralph.retry.roster import Roster
     from ralph.run.wiring import Surroundings
-    from ralph.settings.merge import Settings
+    from ralph.settings.tables import Settings
     from ralph.values.permission_mode import PermissionMode
 
 

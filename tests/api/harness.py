@@ -19,6 +19,7 @@ from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
 from ralph.values.credentials import Secret
 from tests.fakes import RecordingEvents
+from tests.patience import within_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +105,7 @@ class Rig:
 
     def close(self) -> None:
         self.api.close()
-        await_no_exchange(2.0)
+        await_no_exchange()
         assert self.http is not None
         self.http.close()
 
@@ -113,9 +114,9 @@ def exchange_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "ralph-exchange"]
 
 
-def await_no_exchange(timeout_s: float) -> bool:
-    """False when a reader thread is still alive after so many seconds."""
-    end_s = time.monotonic() + timeout_s
+def await_no_exchange() -> bool:
+    """False when a reader thread does not end."""
+    end_s = time.monotonic() + within_s()
     for thread in exchange_threads():
         thread.join(max(0.0, end_s - time.monotonic()))
     return not exchange_threads()

@@ -10,6 +10,7 @@ from typing import Any
 from ralph.api.exchange import READ_AHEAD_CHUNKS, Wire
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
+from tests.patience import within_s
 
 
 class EndlessServer:
@@ -32,7 +33,7 @@ class EndlessServer:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + within_s()
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

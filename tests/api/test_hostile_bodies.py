@@ -70,7 +70,7 @@ def test_a14_a_bomb_of_a_few_kilobytes_stays_small(raw_server, rig, status, laye
     with pytest.raises((StreamParse, StreamTransient, HttpError)):
         client.send()
     assert peak_kib() - before_kib < 60_000
-    assert await_no_exchange(1.0)
+    assert await_no_exchange()
 
 
 @linux_only
@@ -140,7 +140,7 @@ def test_bytes_behind_an_answer_never_pass_for_the_next_one(raw_server, rig, chu
     client = rig(server)
     for asked in range(1, 4):
         assert client.send().text == "ok"
-        assert await_no_exchange(2.0)
+        assert await_no_exchange()
         assert server.connections == asked, "a connection that holds more than its answer is not used again"
 
 
@@ -154,7 +154,7 @@ def test_a_connection_that_holds_nothing_more_is_used_again(raw_server, rig, chu
     client = rig(server)
     for _ in range(3):
         assert client.send().text == "ok"
-        assert await_no_exchange(2.0)
+        assert await_no_exchange()
     assert server.connections == 1
 
 
@@ -167,7 +167,7 @@ def test_a_server_that_goes_on_after_its_answer_is_left_after_64_kib(raw_server,
 
     client = rig(raw_server(serve))
     assert client.send().text == "ok"
-    assert await_no_exchange(2.0)
+    assert await_no_exchange()
 
 
 def test_a_connection_that_is_given_up_is_reset_so_that_the_server_hears_of_it(raw_server, rig) -> None:
@@ -189,7 +189,7 @@ def test_a_connection_that_is_given_up_is_reset_so_that_the_server_hears_of_it(r
     client = rig(raw_server(serve))
     with pytest.raises(Exception, match="undecodable JSON"):
         client.send()
-    assert await_no_exchange(2.0)
+    assert await_no_exchange()
     left.set()
     assert told.wait(5)
     assert seen == [BrokenPipeError]

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.api.clocks import ERROR_BODY_S, ClockLimits
+from ralph.api.clocks import ClockLimits
 from ralph.api.reception import ERROR_BODY_BYTES
 from ralph.mock_api import Fault
 from ralph.values.classify import ErrorClass, FailureKind, classify_error, failure_kind
 from ralph.values.errors import HttpError
 from ralph.values.ports import SignalReceived
 from tests.api.harness import KEY, Rig, await_no_exchange, http_answer, read_request
+from tests.patience import within_s
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def test_a14_a_huge_body_is_cut_at_64_kib_and_not_waited_for(serve, rig) -> None
     started_s = time.monotonic()
     error = failure(rig(serve(Fault(status=503, huge_body_bytes=1 << 30))))
     assert len(error.body) == ERROR_BODY_BYTES == 65536
-    assert time.monotonic() - started_s < 1.5
-    assert await_no_exchange(1.0)
+    assert time.monotonic() - started_s < within_s(20)
+    assert await_no_exchange()
 
 
 @pytest.mark.parametrize("waits", [{"response_s": 0.4}, {}])
@@ -73,7 +74,7 @@ def test_a14_a_body_that_never_comes_is_not_waited_for_long(raw_server, rig, wai
     started_s = time.monotonic()
     error = failure(rig(raw_server(serve), limits=ClockLimits(**waits)))
     assert (error.status, error.body) == (503, "half")
-    assert time.monotonic() - started_s < (1.5 if waits else ERROR_BODY_S + 1)
+    assert time.monotonic() - started_s < within_s(20)
 
 
 def test_a_run_that_is_stopped_while_an_errors_body_comes_still_knows_the_status(raw_server, rig) -> None:
@@ -191,5 +192,5 @@ def test_an_error_leaves_the_connection_usable(raw_server, rig) -> None:
     client = rig(server)
     for _ in range(3):
         assert failure(client).status == 529
-        assert await_no_exchange(1.0)
+        assert await_no_exchange()
     assert server.connections == 1

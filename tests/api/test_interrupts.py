@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,24 +13,24 @@ from ralph.mock_api import Fault, Step, Turn
 from ralph.values.events import ResponseDiscarded
 from ralph.values.ports import Interrupted
 from tests.api.harness import WHOLE_TURN, Rig, await_no_exchange, read_request
+from tests.patience import within_s
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 AFTER_S = 0.1
+PATIENT = ClockLimits(connect_s=within_s(2), response_s=within_s(60))
+"""A clock that fires would end the request with another exception."""
 
 
-def interrupted_after_s(client: Rig) -> float:
-    """Seconds from the signal to the exception."""
+def assert_a_signal_ends(client: Rig) -> None:
     timer = threading.Timer(AFTER_S, client.waiter.inbox.note_signal, [15])
-    started_s = time.monotonic()
     timer.start()
     with pytest.raises(Interrupted) as caught:
         client.send()
     timer.join()
     assert caught.value.signal_number == 15
-    return time.monotonic() - started_s - AFTER_S
 
 
 @every_row(
@@ -45,15 +44,15 @@ def interrupted_after_s(client: Rig) -> float:
 )
 def test_a_signal_ends_a_request_that_waits_for_bytes(serve, rig, fault) -> None:
     client = rig(serve(Step(WHOLE_TURN, fault), Turn("next")))
-    assert interrupted_after_s(client) < 0.3
-    assert await_no_exchange(1.0)
+    assert_a_signal_ends(client)
+    assert await_no_exchange()
     assert client.send().text == "next"
 
 
 def test_a_signal_ends_the_wait_for_the_first_byte(serve, rig) -> None:
     client = rig(serve(Fault(stall_before_headers_s=30, status=500)))
-    assert interrupted_after_s(client) < 0.3
-    assert await_no_exchange(1.0)
+    assert_a_signal_ends(client)
+    assert await_no_exchange()
 
 
 def test_a_signal_ends_the_wait_for_the_body_of_an_error(raw_server, rig) -> None:
@@ -62,13 +61,13 @@ def test_a_signal_ends_the_wait_for_the_body_of_an_error(raw_server, rig) -> Non
         sock.sendall(b"HTTP/1.1 500 Oops\r\ncontent-length: 100\r\n\r\nhalf")
         sock.recv(65536)
 
-    assert interrupted_after_s(rig(raw_server(serve))) < 0.3
-    assert await_no_exchange(1.0)
+    assert_a_signal_ends(rig(raw_server(serve)))
+    assert await_no_exchange()
 
 
 def test_a_signal_ends_a_connect(rig, full_backlog) -> None:
-    assert interrupted_after_s(rig(full_backlog, limits=ClockLimits(connect_s=0.4, response_s=5))) < 0.3
-    assert await_no_exchange(2.0)
+    assert_a_signal_ends(rig(full_backlog, limits=PATIENT))
+    assert await_no_exchange()
 
 
 def test_a_signal_ends_a_tls_handshake(raw_server, rig) -> None:
@@ -76,11 +75,9 @@ def test_a_signal_ends_a_tls_handshake(raw_server, rig) -> None:
         while sock.recv(65536):
             pass
 
-    client = rig(
-        f"https://127.0.0.1:{raw_server(serve).port}", limits=ClockLimits(connect_s=0.4, response_s=5)
-    )
-    assert interrupted_after_s(client) < 0.3
-    assert await_no_exchange(2.0)
+    client = rig(f"https://127.0.0.1:{raw_server(serve).port}", limits=PATIENT)
+    assert_a_signal_ends(client)
+    assert await_no_exchange()
 
 
 @pytest.fixture
@@ -90,13 +87,13 @@ def slow_lookup(monkeypatch) -> Iterator[threading.Event]:
     resolve = socket.getaddrinfo
 
     def lookup(_host: str, port: int, *rest: int, **named: int) -> Any:
-        answer.wait(5)
+        answer.wait(within_s(60))
         return resolve("127.0.0.1", port, *rest, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
     yield answer
     answer.set()
-    assert await_no_exchange(2.0)
+    assert await_no_exchange()
 
 
 def test_a_signal_ends_the_wait_for_a_name_lookup_and_its_thread_sends_nothing(
@@ -104,19 +101,19 @@ def test_a_signal_ends_the_wait_for_a_name_lookup_and_its_thread_sends_nothing(
 ) -> None:
     server = serve(Turn("never asked for"))
     client = rig(f"http://api.example.test:{server.port}")
-    assert interrupted_after_s(client) < 0.3
+    assert_a_signal_ends(client)
     slow_lookup.set()
-    assert await_no_exchange(2.0)
+    assert await_no_exchange()
     assert server.request_count == 0
 
 
 def test_a_lookup_left_behind_does_not_break_the_next_request(serve, rig, slow_lookup) -> None:
     server = serve(Turn("first"), Turn("second"))
     client = rig(f"http://api.example.test:{server.port}")
-    interrupted_after_s(client)
+    assert_a_signal_ends(client)
     threading.Timer(0.05, slow_lookup.set).start()
     assert client.send().text == "first"
-    assert await_no_exchange(2.0)
+    assert await_no_exchange()
 
 
 def test_a_signal_that_came_before_the_request_ends_it_at_once(serve, rig) -> None:
@@ -124,10 +121,10 @@ def test_a_signal_that_came_before_the_request_ends_it_at_once(serve, rig) -> No
     client.waiter.inbox.note_signal(2)
     with pytest.raises(Interrupted):
         client.send()
-    assert await_no_exchange(1.0)
+    assert await_no_exchange()
 
 
 def test_what_had_streamed_before_a_signal_is_marked_discarded(serve, rig) -> None:
     client = rig(serve(Step(WHOLE_TURN, Fault(stall_after_events=5))))
-    interrupted_after_s(client)
+    assert_a_signal_ends(client)
     assert [event.message_id for event in client.events.of(ResponseDiscarded)] == ["m1"]

@@ -40,13 +40,11 @@ def fired(client) -> list[str]:
 def test_a8_a_stall_after_an_event_fires_the_bytes_clock(serve, rig, after_events) -> None:
     fault = Fault(stall_after_events=after_events)
     client = rig(serve(Step(WHOLE_TURN, fault)), limits=limits(bytes_idle_s=SHORT_S))
-    started_s = time.monotonic()
     with pytest.raises(StreamTransient, match="stalled: bytes idle"):
         client.send()
-    assert time.monotonic() - started_s < 1.5
     assert fired(client) == ["bytes idle"]
     assert len(client.events.of(ResponseDiscarded)) == 1
-    assert await_no_exchange(1.0)
+    assert await_no_exchange()
 
 
 def test_a8_headers_without_a_body_fire_the_first_byte_clock(serve, rig) -> None:
@@ -114,7 +112,7 @@ def test_a10_an_endless_line_is_refused_before_it_fills_the_memory(raw_server, r
         client.send()
     assert sum(sent) < 40_000_000
     assert peak_kib() - before_kib < 60_000
-    assert await_no_exchange(1.0)
+    assert await_no_exchange()
 
 
 def test_a10_a_large_event_within_the_bound_is_accepted(answering) -> None:

@@ -92,7 +92,7 @@ def test_two_requests_in_a_row_use_one_connection(raw_server, rig) -> None:
     client = rig(server)
     for _ in range(3):
         assert client.send().text == "ok"
-        assert await_no_exchange(2.0)
+        assert await_no_exchange()
     assert server.connections == 1
 
 

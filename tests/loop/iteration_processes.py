@@ -13,6 +13,7 @@ from ralph.loop.process.iterations import RalphIterations
 from ralph.loop.values import IterationOrder, LoopPlan
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
+from tests.patience import within_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +92,7 @@ class Iterating:
 
 
 def _act_once_there(path: Path, act: Callable[[str], object]) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + within_s()
     while time.monotonic() < deadline_s:
         if path.exists() and (line := path.read_text()).endswith("\n"):
             act(line.strip())

@@ -18,7 +18,7 @@ from ralph.mock_api import Fault, Turn
 from ralph.values.outcome import Outcome
 from tests.children import is_gone, is_running
 from tests.loop.iteration_processes import SESSION_ID
-from tests.patience import wait_until
+from tests.patience import wait_until, within_s
 from tests.program.model_answers import DONE, bash, report, results, told_texts
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
@@ -133,7 +133,7 @@ def test_a_signal_ends_the_command_and_the_lock_is_not_the_commands(iterating, s
     result = iterating.run(lock=lock)
     os.close(lock)
 
-    assert time.monotonic() - started_s < 6
+    assert time.monotonic() - started_s < within_s(20)
     assert (result.exit_code, result.outcome, result.stopped_by) == (143, Outcome.INTERRUPTED, 15)
     assert result.turns == 2, "the one that was stopped included"
     assert result.reason == "stopped by SIGTERM"
@@ -179,7 +179,7 @@ def test_nothing_outlives_a_loop_that_is_killed_and_its_lock_is_held_until_then(
     loop.wait()
     assert not is_free(lock)
     os.kill(ralph, signal.SIGCONT)
-    assert all(is_gone(process_id, within_s=6) for process_id in (ralph, launcher, shell))
+    assert all(is_gone(process_id) for process_id in (ralph, launcher, shell))
     wait_until(lambda: is_free(lock))  # its last thread is gone a moment after its first
 
 

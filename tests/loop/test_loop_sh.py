@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import within_s
+
 LOOP = Path(__file__).parents[2] / "loop.sh"
 
 FORMS = {
@@ -49,7 +51,7 @@ def loop(tmp_path: Path):
             input="for nobody",
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=within_s(30),
             check=False,
         )
 

@@ -14,7 +14,7 @@ import pytest
 
 from ralph.loop.process import tether
 from tests.children import is_gone
-from tests.patience import wait_until
+from tests.patience import wait_until, within_s
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl")
 
@@ -35,7 +35,7 @@ def line_for(*command: str, parent_pid: int | None = None) -> list[str]:
 
 def test_it_becomes_the_command_with_the_same_pid_and_its_exit_code() -> None:
     with subprocess.Popen(line_for("sh", "-c", "echo $$; exit 7"), stdout=subprocess.PIPE) as process:
-        output, _ = process.communicate(timeout=10)
+        output, _ = process.communicate(timeout=within_s(30))
     assert (int(output), process.returncode) == (process.pid, 7)
 
 

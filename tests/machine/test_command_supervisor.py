@@ -17,6 +17,7 @@ from ralph.machine import launcher, supervisor
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.running_command import NEVER_STARTED
 from tests.children import is_gone
+from tests.patience import within_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ def started(
 def finished(command: ForkedCommand) -> tuple[int, str]:
     """Status and output."""
     status = command.wait_for_end()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + within_s()
     while not command.kill_what_is_left():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
@@ -157,7 +158,7 @@ def test_a_command_that_kills_its_launcher_leaves_nothing(serving: CommandSuperv
     for _ in range(20):
         status, output = finished(started(serving, "sleep 99 & echo $! $$; kill -9 $PPID; sleep 99"))
         assert status == -signal.SIGKILL
-        assert all(is_gone(int(pid), within_s=0) for pid in output.split())
+        assert all(is_gone(int(pid), limit_s=0) for pid in output.split())
 
 
 @linux_only

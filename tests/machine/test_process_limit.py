@@ -15,6 +15,7 @@ import pytest
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.process_limit import ControlGroup, NoLimitError, ProcessLimit, place_of, remove_left_over
 from tests.machine.test_command_supervisor import finished, started
+from tests.patience import within_s
 from tests.process_groups import groups_of, needs_group
 from tests.rows import every_row
 
@@ -117,7 +118,7 @@ def test_what_still_runs_keeps_the_group_for_a_later_sweep() -> None:
         limit.close()
         assert group.exists()
         process.kill()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + within_s()
     while group.exists() and time.monotonic() < deadline_s:
         remove_left_over(group.parent)
     assert not group.exists()

@@ -12,6 +12,7 @@ import pytest
 
 from ralph.machine import launcher, processes
 from tests.children import children, is_gone, is_running
+from tests.patience import within_s
 from tests.rows import every_row
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
@@ -26,7 +27,7 @@ def started(command: str, grace_s: float = 0.3) -> processes.SupervisedCommand:
 
 def finish(command: processes.SupervisedCommand) -> int:
     status = command.wait_for_end()
-    deadline_s = time.monotonic() + 3
+    deadline_s = time.monotonic() + within_s()
     while not command.kill_what_is_left() and time.monotonic() < deadline_s:
         time.sleep(0.005)
     command.close()
@@ -65,7 +66,7 @@ def test_asking_to_stop_reaches_the_whole_tree() -> None:
 def test_a_stopped_launcher_does_not_save_its_tree() -> None:
     command = started("kill -STOP $PPID; echo $$; sleep 99")
     shell = int(os.read(command.output_descriptor, 100))
-    deadline_s = time.monotonic() + 3
+    deadline_s = time.monotonic() + within_s()
     command.kill_what_is_left()
     finish(command)
     assert is_gone(shell)

@@ -15,6 +15,7 @@ from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
 from ralph.output.spool import Spool
 from ralph.values.ports import Interrupted
+from tests.patience import within_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +60,7 @@ def pipe() -> Iterator[Callable[[], Pipe]]:
         one.close()
 
 
-def drain(spool: Spool, seconds: float = 2.0) -> float:
+def drain(spool: Spool, seconds: float = within_s()) -> float:
     """How long it took."""
     started_s = CLOCK.now_s()
     spool.drain(InboxWaiter(CLOCK), CLOCK, started_s + seconds)
@@ -74,16 +75,14 @@ def test_writes_arrive_whole_and_in_order(pipe) -> None:
         spool.write(line)
     spool.write(b"end")
     assert out.read_until(b"end") == b"".join(lines) + b"end"
-    assert drain(spool) < 0.5
+    assert drain(spool) < within_s()
 
 
 def test_p10_a_full_pipe_does_not_hold_up_the_writer(pipe) -> None:
     spool = Spool(pipe().write_fd)
-    started_s = time.monotonic()
-    for _ in range(100):
+    for _ in range(100):  # nobody reads: held up once, it would be for ever
         spool.write(b"x" * 100_000)
-    assert time.monotonic() - started_s < 0.3
-    assert 0.1 <= drain(spool, 0.1) < 0.4
+    assert drain(spool, 0.1) >= 0.1
 
 
 def test_p10_the_bound_drops_writes_but_never_the_result(pipe) -> None:
@@ -104,7 +103,7 @@ def test_the_bound_counts_only_what_is_unread(pipe) -> None:
     for number in range(20):
         spool.write(b"%03d" % number + b"x" * 900 + b"\n")
         out.read_until(b"\n")
-        assert drain(spool) < 0.5
+        assert drain(spool) < within_s()
     assert spool.dropped_writes == 0
 
 
@@ -114,7 +113,7 @@ def test_p9_a_reader_that_is_gone_is_no_error(pipe) -> None:
     out.close(out.read_fd)
     for _ in range(3):
         spool.write(b"x" * 100_000)
-    assert drain(spool) < 0.5
+    assert drain(spool) < within_s()
 
 
 def test_p9_a_reader_that_leaves_in_the_middle_is_no_error(pipe) -> None:
@@ -124,20 +123,20 @@ def test_p9_a_reader_that_leaves_in_the_middle_is_no_error(pipe) -> None:
     os.read(out.read_fd, 10)
     out.close(out.read_fd)
     spool.write(b"more")
-    assert drain(spool) < 0.5
+    assert drain(spool) < within_s()
 
 
 def test_p9_a_closed_descriptor_is_no_error() -> None:
     spool = Spool(999_999)
     spool.write(b"x")
-    assert drain(spool) < 0.5
+    assert drain(spool) < within_s()
 
 
 def test_a_full_disk_is_no_error() -> None:
     with Path("/dev/full").open("wb", buffering=0) as full:
         spool = Spool(full.fileno())
         spool.write(b"x")
-        assert drain(spool) < 0.5
+        assert drain(spool) < within_s()
 
 
 def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing(pipe) -> None:
@@ -177,7 +176,7 @@ def test_p18_without_a_thread_the_end_writes_all_that_a_reader_takes(pipe, no_th
     spool = Spool(out.write_fd)
     spool.write(data)
     spool.write(b"end")
-    assert drain(spool) < 0.5
+    assert drain(spool) < within_s()
     assert out.read_until(b"end") == data + b"end"
     assert spool.unread_bytes == 0
 
@@ -187,7 +186,7 @@ def test_p10_p18_without_a_thread_a_reader_that_never_reads_holds_nobody_up(pipe
     spool = Spool(out.write_fd)
     spool.write(b"x" * 1_000_000)
     spool.write(b"end", must_arrive=True)
-    assert 0.1 <= drain(spool, 0.1) < 0.4
+    assert drain(spool, 0.1) >= 0.1
     waiter = InboxWaiter(CLOCK)
     waiter.inbox.note_signal(15)
     with pytest.raises(Interrupted):
@@ -206,7 +205,7 @@ def test_p9_p18_without_a_thread_a_reader_that_is_gone_is_no_error_and_a_full_di
         spool = Spool(out.write_fd if leaves else full.fileno())
         out.close(out.read_fd)
         spool.write(b"x" * 100_000)
-        assert drain(spool) < 0.5
+        assert drain(spool) < within_s()
     assert (spool.failure is None) is leaves
 
 

@@ -12,7 +12,7 @@ from ralph.retry.chain import Chain
 from ralph.values.controls import RunControls
 from ralph.values.events import ModelFallbackSucceeded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.limits import Budget
-from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, roster_of
+from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, new_log, roster_of
 
 if TYPE_CHECKING:
     from ralph.values.events import Event
@@ -46,7 +46,15 @@ class Deaf(RecordingEvents):
 def test_a_chain_that_cannot_be_told_of_is_closed_no_second_time(deaf_for, closes) -> None:
     events, waiter = Deaf(deaf_for), FakeWaiter()
     site = CallSite(
-        roster_of(), standard(), RunControls(), Budget(), ScriptedClient([]), waiter, waiter.clock, events
+        roster_of(),
+        standard(),
+        RunControls(),
+        Budget(),
+        ScriptedClient([]),
+        waiter,
+        waiter.clock,
+        events,
+        new_log(),
     )
     with pytest.raises(OSError), Chain(site, TurnRequests(1)) as chain:  # noqa: PT011, PT012 - the fake's own
         state, _ = chain.begin()

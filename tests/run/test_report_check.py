@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from ralph.agent.report_tool import report_tool
@@ -45,9 +43,8 @@ def test_the_verdict_is_the_validators(arguments) -> None:
 
 
 def test_a_check_that_takes_too_long_is_a_problem_the_model_is_told_and_leaves_nothing_running() -> None:
-    before, began_s = children(), time.monotonic()
+    before = children()
     assert check_of(SLOW, within_s=1.0)(HOSTILE) == [TOO_SLOW.format(seconds=1)]
-    assert time.monotonic() - began_s < 10
     assert children() <= before
 
 

@@ -207,9 +207,9 @@ def test_a_schema_that_stands_on_its_own_is_taken(schema: dict[str, Any]) -> Non
 def test_a_schema_of_a_thousand_definitions_is_read_in_time() -> None:
     names = [f"d{number}" for number in range(1_000)]
     chain = {one: {"items": {"$ref": f"#/$defs/{other}"}} for one, other in pairwise(names)}
-    began = time.perf_counter()
+    began = time.process_time()
     read_schema(json.dumps({"$defs": {**chain, names[-1]: {}}}), "/")
-    assert time.perf_counter() - began < 20  # the library takes a millisecond for each
+    assert time.process_time() - began < 20  # the library takes a millisecond for each
 
 
 def test_nothing_is_ever_fetched() -> None:
@@ -382,9 +382,9 @@ def test_a_flood_of_faults_is_cut_outermost_first_and_short() -> None:
 
 
 def test_many_different_objects_are_compared_in_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert problems({"items": {}, "uniqueItems": True}, [{"n": number} for number in range(20_000)]) == []
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 @every_row(

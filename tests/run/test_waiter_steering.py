@@ -12,6 +12,7 @@ from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted, SignalReceived
+from tests import patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +61,8 @@ def waiter(listener: Listener) -> InboxWaiter:
 
 @pytest.fixture
 def flooded(listener: Listener) -> Listener:
-    """Each line that is taken brings another, for a second."""
-    ends_s = time.monotonic() + 1
+    """Each line that is taken brings another, for longer than any test waits."""
+    ends_s = time.monotonic() + patience.within_s(60)
 
     def bring_another(_line: Any) -> None:
         if time.monotonic() < ends_s:
@@ -90,7 +91,7 @@ def test_a_line_wakes_a_wait_that_goes_on_afterwards(waiter, listener) -> None:
     mailbox = waiter.mailbox()
 
     def call_for_next(line: int) -> None:
-        if line == 20:
+        if line == 200:
             mailbox.put("answered")
         elif line % 2:
             listener.mailbox.put(line + 1)
@@ -101,8 +102,8 @@ def test_a_line_wakes_a_wait_that_goes_on_afterwards(waiter, listener) -> None:
     listener.mailbox.put(0)
     started_s = time.monotonic()
     assert take(waiter, mailbox, within_s=None) == "answered"
-    assert time.monotonic() - started_s < 1, "20 time-slices are four seconds"
-    assert listener.heard == list(range(21))
+    assert time.monotonic() - started_s < patience.within_s(20), "200 time-slices are forty seconds"
+    assert listener.heard == list(range(201))
 
 
 def test_whoever_waits_for_the_lines_themselves_gets_them(waiter, listener) -> None:
@@ -151,7 +152,8 @@ def test_a_flood_of_lines_does_not_keep_an_item_waiting(waiter, flooded) -> None
 def test_a_flood_of_lines_does_not_put_a_deadline_off(waiter, flooded, within_s) -> None:
     started_s = time.monotonic()
     assert take(waiter, waiter.mailbox(), within_s=within_s) is TIMED_OUT
-    assert within_s <= time.monotonic() - started_s < within_s + 0.4
+    assert time.monotonic() - started_s >= within_s
+    assert time.monotonic() - started_s < patience.within_s(20)
     assert flooded.heard
 
 
@@ -160,7 +162,7 @@ def test_a_flood_of_lines_does_not_keep_a_signal_waiting(waiter, flooded) -> Non
     started_s = time.monotonic()
     with pytest.raises(SignalReceived):
         take(waiter, waiter.mailbox(), within_s=5)
-    assert time.monotonic() - started_s < 0.5
+    assert time.monotonic() - started_s < patience.within_s(20)
 
 
 @pytest.mark.parametrize("stop", [InterruptRequested(), RetryAborted()])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.patience import within_s
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def test_globs_and_expressions_of_any_length_are_answered_quickly(search_tools: 
     assert "at most 4,096" in search_tools.error("Grep", pattern="needle", glob="[" * 100_000)
     assert "at most 4,096" in search_tools.error("Glob", pattern="[" * 100_000)
     search_tools.error("Grep", pattern="[^" * 30_000)
-    assert time.monotonic() - started_s < 2
+    assert time.monotonic() - started_s < within_s(20)
 
 
 @every_row("pattern", ["a\nb", r"a\nb", r"[\n]", r"\\\n"])

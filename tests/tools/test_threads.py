@@ -15,6 +15,7 @@ from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
 from tests.children import children
+from tests.patience import within_s
 
 
 @pytest.mark.parametrize("tool", ["Edit", "Write"])
@@ -24,7 +25,7 @@ def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
     finish = threading.Event()
 
     def slow(_arguments: Any, _room: Any) -> ToolOutput:
-        finish.wait(10)
+        finish.wait(within_s(60))
         return ToolOutput("done")
 
     entry = "plan" if tool in FILE_TOOLS else "run"
@@ -34,7 +35,8 @@ def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
     with pytest.raises(Interrupted):
         tools.box.run([ToolCall("1", tool, {})])
     finish.set()
-    assert 0.5 < time.monotonic() - started_s < 1.5
+    assert time.monotonic() - started_s >= 0.5
+    assert time.monotonic() - started_s < within_s(20)
 
 
 def test_a_write_in_progress_is_finished_before_the_signal_is_raised(
@@ -85,13 +87,12 @@ def test_without_a_thread_left_a_command_is_stopped_and_the_model_told(
     descriptors = len(list(Path("/dev/fd").iterdir()))
     no_more_threads(monkeypatch, after)
     started_s = time.monotonic()
-    text = tools.error("Bash", command="sleep 2; touch late")
+    text = tools.error("Bash", command="sleep 99; touch late")
     assert text.startswith("the command was stopped as soon as it had begun: this machine has no thread left")
     assert text.endswith("look at what the command has done, and try again")
-    assert time.monotonic() - started_s < 1.5
+    assert time.monotonic() - started_s < within_s(20)
     assert children() <= before
     assert len(list(Path("/dev/fd").iterdir())) == descriptors - 1, "the supervisor's, which had to go too"
-    time.sleep(1)
     assert not (tmp_path / "late").exists()
 
 
@@ -136,13 +137,13 @@ def test_t11_settling_does_not_open_a_fifo(tools: Any, tmp_path: Path, before: s
 
 def test_p7_a_signal_is_heard_while_a_write_is_settled(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     finish = threading.Event()
-    monkeypatch.setattr("ralph.tools.toolbox.settle", lambda *_: finish.wait(10))
+    monkeypatch.setattr("ralph.tools.toolbox.settle", lambda *_: finish.wait(within_s(60)))
     threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     started_s = time.monotonic()
     with pytest.raises(Interrupted):
         tools.box.settle(FileChange("/a", None, "11"))
     finish.set()
-    assert time.monotonic() - started_s < 1.5
+    assert time.monotonic() - started_s < within_s(20)
 
 
 def test_what_cannot_be_settled_is_an_error_and_no_hang(tools: Any) -> None:

@@ -140,9 +140,9 @@ def test_without_a_hit_no_expression_is_compiled() -> None:
 
 def test_long_text_and_many_secrets_take_no_noticeable_time() -> None:
     redactor = Redactor([f"secret-number-{number:04}" for number in range(20)])
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     redactor.redact("s" * 500_000)
-    assert time.perf_counter() - started_s < 2  # 0.1 s is usual
+    assert time.process_time() - started_s < 2  # 0.1 s is usual
 
 
 @every_row(
@@ -151,9 +151,9 @@ def test_long_text_and_many_secrets_take_no_noticeable_time() -> None:
 )
 def test_looking_for_shapes_is_linear_on_hostile_bodies(hostile: str) -> None:
     body = hostile * (200_000 // len(hostile))
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     Redactor().redact_all(body)
-    assert time.perf_counter() - started_s < 2  # 0.05 s is usual; quadratic would be minutes
+    assert time.process_time() - started_s < 2  # 0.05 s is usual; quadratic would be minutes
 
 
 @every_row(
