@@ -1,7 +1,7 @@
 """Reads answers that are not a message: an HTTP error, or a 2xx that is no event stream.
 
-It reads bodies whichever server wrote them: Anthropic's error object, OpenAI's, a proxy's page. Everything
-that leaves it is redacted.
+It reads the bodies of any server: Anthropic's error object, OpenAI's, a proxy's page. All texts in its errors are
+redacted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
-    """A 2xx of some other kind, a captive portal's page for one: what it is, and how it begins."""
+    """The error for a 2xx of another kind, a captive portal's page for example: its type, its title and its
+    beginning.
+    """
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"
     title = re.search(_TITLE, text)

@@ -74,7 +74,7 @@ class LocalToolbox:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
     def go_on_from(self, session: Session) -> None:
-        """What earlier runs of it have shown the model is known again, and counted."""
+        """Take over the files and images that earlier runs of the session have shown the model."""
         self._room.seen.restore(session.seen)
         for message in session.conversation.messages:
             self._room.images.restore(message.content)

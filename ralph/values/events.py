@@ -279,7 +279,7 @@ class Notice(Struct, frozen=True):
 
 
 class LoopEvent(Struct, frozen=True):
-    """What happens in a loop, around its runs. `loop/events.py` has the kinds of it."""
+    """An event of a loop, around its runs. `loop/events.py` has the kinds."""
 
 
 class SessionTotal(Struct, frozen=True):
