@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ralph.api.error_body import ErrorFields, error_fields
 from ralph.values.errors import HttpError, StreamParse
-from ralph.values.retry_after import server_wish_s
+from ralph.values.retry_after import requested_wait_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ def http_error(
         message = f"redirect to {redact(location)}, not followed: it would take the key elsewhere"
     return HttpError(
         status,
-        server_wish_s(headers, now, status),
+        requested_wait_s(headers, now, status),
         text,
         error_type=fields.type,
         error_code=fields.code,

@@ -17,7 +17,7 @@ LONGEST_WISH_S = 1e10
 _LONGEST_DELAY_S = 365 * 86400.0
 
 
-def server_wish_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
+def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
     """Seconds from `now` (aware) that the server asks to be left alone, 0 or more; None when it names none.
 
     `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or an
