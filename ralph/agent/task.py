@@ -410,7 +410,7 @@ class Run:
 
     def _ask(self) -> Answer:
         """One whole answer. It is not part of the conversation yet."""
-        self.take_model_wish()
+        self.take_requested_model()
         if self._asking.is_crowded():
             self._make_room("threshold")
         while True:
@@ -438,9 +438,9 @@ class Run:
         self._record_target()
         return self._asking.accept(answer)
 
-    def take_model_wish(self) -> None:
+    def take_requested_model(self) -> None:
         """A driver's, from the next request on."""
-        wish = self._controls.take_model_wish()
+        wish = self._controls.take_requested_model()
         if wish is not None:
             target = self._roster.prefer(wish)
             self.emit(Notice(f"from here on with {target.name}"))

@@ -216,7 +216,7 @@ class PreparedRun:
 
     def work(self, prompt: Prompt | None) -> RunEnded:
         """One task, to its outcome."""
-        self._run.take_model_wish()
+        self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
         opening = run_entry(

@@ -26,7 +26,7 @@ class RunControls:
         """The reason for refusing a call of this tool now, for the model; None: it may run."""
         return why_refused(self.permission_mode, tool)
 
-    def take_model_wish(self) -> str | None:
+    def take_requested_model(self) -> str | None:
         """The requested model, given once."""
         wish, self.model = self.model, None
         return wish

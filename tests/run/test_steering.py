@@ -156,7 +156,7 @@ def test_auto_retry_takes_true_and_false_only(desk, fields, given) -> None:
 def test_a_model_is_wished_for_by_its_full_name_and_taken_once(desk, fields, model) -> None:
     assert desk.answer_to("set_model", **fields) == {"model": model}
     assert desk.answer_to("get_status")["model"] == model
-    assert [desk.controls.take_model_wish() for _ in range(2)] == [model, None]
+    assert [desk.controls.take_requested_model() for _ in range(2)] == [model, None]
     desk.serving = "claude-fallback-3"
     assert desk.answer_to("get_status")["model"] == "claude-fallback-3", (
         "who is asked, whatever was wished for"
@@ -186,7 +186,7 @@ def test_a_model_that_cannot_be_had_changes_nothing(desk, wish, error) -> None:
     desk.answer_to("set_model", model="second")
     assert desk.answer_to("set_model", model=wish) == error
     assert desk.answer_to("get_status")["model"] == "claude-second-2"
-    assert desk.controls.take_model_wish() == "claude-second-2"
+    assert desk.controls.take_requested_model() == "claude-second-2"
 
 
 def test_an_interrupt_is_answered_and_then_raised_once_for_each_message(desk) -> None:
