@@ -85,7 +85,7 @@ class CallRules:
         if answers.are_too_many:
             self.ended_by = DeadEnd(answers.name, self._malformed[-1], answers.error)
 
-    def go_on_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
+    def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
         """A call that an earlier process ran, or was about to. `output`: what came of it; None: that is not known."""
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True

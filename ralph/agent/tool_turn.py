@@ -68,7 +68,7 @@ class ToolTurn:
         for call in self.calls:
             if call.id in results or call.id in intents:
                 result = results.get(call.id)
-                self.rules.go_on_from(call, result.output if result is not None else None)
+                self.rules.resume_from(call, result.output if result is not None else None)
 
     def run(self) -> tuple[ToolResult, ...]:
         """The results in the order of the calls. Per intent in the journal a call has at most one effect."""

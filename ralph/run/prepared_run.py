@@ -99,7 +99,7 @@ class PreparedRun:
         if self.session.old is not None:
             _go_on_from(self.roster, self.session.old, around)
             self._clients.know_answered(self.session.old.answered)
-            self._toolbox.go_on_from(self.session.old)
+            self._toolbox.resume_from(self.session.old)
         self._run = Run(
             self.roster,
             run_policy(around.settings.retry, options.speed),

@@ -73,7 +73,7 @@ class LocalToolbox:
     def definitions(self) -> Sequence[ToolDefinition]:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
-    def go_on_from(self, session: Session) -> None:
+    def resume_from(self, session: Session) -> None:
         """Take over the files and images that earlier runs of the session have shown the model."""
         self._room.seen.restore(session.seen)
         for message in session.conversation.messages:

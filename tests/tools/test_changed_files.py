@@ -191,7 +191,7 @@ def goes_on(make_tools: Callable[..., Any], *outputs: ToolOutput) -> Any:
         record = json.loads(json.dumps(result_entry(ToolResult("c", output))[1]))
         seen |= ToolResult.of_block(record).output.seen
     tools = make_tools()
-    tools.box.go_on_from(replace(SESSION, seen=seen))
+    tools.box.resume_from(replace(SESSION, seen=seen))
     return tools
 
 
