@@ -18,7 +18,7 @@ from ralph.values.errors import AgentError
 from ralph.values.events import FinalTurnEntered, Notice, ReportAccepted
 from ralph.values.outcome import Outcome
 from ralph.values.ports import BudgetSpent
-from ralph.values.shortage import shortage_of, told_with_advice
+from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,7 +196,7 @@ def ended_by_exception(error: Exception) -> Ending:
     """The end by an exception that nobody foresaw: a bug, unless the machine lacks something."""
     shortage = shortage_of(error)
     if shortage is not None:
-        return Ending(Outcome.API_UNAVAILABLE, error=told_with_advice(shortage))
+        return Ending(Outcome.API_UNAVAILABLE, error=line_with_advice(shortage))
     return Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
 
 

@@ -35,7 +35,7 @@ from ralph.cli.values import (
 )
 from ralph.cli.values import permission_mode as permission_mode_of
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.shortage import ShortageError, shortage_of, told_with_advice
+from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
 COMMANDS = ("run", "loop", "sessions", "doctor", "demo", "mock-api")
 
@@ -123,7 +123,7 @@ def _complain(message: str, code: int) -> int:
 def _complain_of(shortage: ShortageError) -> int:
     """One line, for which nothing is loaded any more: that may be what cannot be done."""
     with suppress(OSError):
-        os.write(2, f"ralph: {told_with_advice(shortage)}\n".encode())
+        os.write(2, f"ralph: {line_with_advice(shortage)}\n".encode())
     return Outcome.API_UNAVAILABLE.exit_code()
 
 

@@ -40,7 +40,7 @@ from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import Interrupted, JournalError, TimeIsUp, WorkingDirectoryGoneError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
-from ralph.values.shortage import ShortageError, shortage_of, told_with_advice
+from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 from ralph.values.usage import RunUsage
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class RunCommand:
             raise
         except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
             shortage = shortage_of(error)
-            why = describe_bug(error) if shortage is None else told_with_advice(shortage)
+            why = describe_bug(error) if shortage is None else line_with_advice(shortage)
             complain(self._redactor.redact_all(in_one_line(why)))
             outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
             return outcome.exit_code()
@@ -231,7 +231,7 @@ class RunCommand:
         # Before everything else: what cannot be opened for want of a descriptor is none of what it seems to be.
         shortage = shortage_of(error)
         if shortage is not None:
-            return self.ended_early(Outcome.API_UNAVAILABLE, told_with_advice(shortage))
+            return self.ended_early(Outcome.API_UNAVAILABLE, line_with_advice(shortage))
         match error:
             case SettingsError(from_flag=False):
                 # A key in the wrong place is a setting's wrong value: it must not be repeated.
