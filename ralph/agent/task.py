@@ -440,9 +440,9 @@ class Run:
 
     def take_requested_model(self) -> None:
         """A driver's, from the next request on."""
-        wish = self._controls.take_requested_model()
-        if wish is not None:
-            target = self._roster.prefer(wish)
+        requested = self._controls.take_requested_model()
+        if requested is not None:
+            target = self._roster.prefer(requested)
             self.emit(Notice(f"from here on with {target.name}"))
 
     def _record_target(self) -> None:

@@ -31,8 +31,8 @@ class RequestHead(Struct, frozen=True):
 
     @property
     def keeps_alive(self) -> bool:
-        wish = self.headers.get("connection", "").lower()
-        return "close" not in wish and self.version != "HTTP/1.0"
+        connection = self.headers.get("connection", "").lower()
+        return "close" not in connection and self.version != "HTTP/1.0"
 
 
 def read_head(reader: BinaryIO) -> RequestHead | None:

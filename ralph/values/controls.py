@@ -28,5 +28,5 @@ class RunControls:
 
     def take_requested_model(self) -> str | None:
         """The requested model, given once."""
-        wish, self.model = self.model, None
-        return wish
+        requested, self.model = self.model, None
+        return requested

@@ -48,17 +48,21 @@ class Budget:
         if isinstance(event, AttemptEnded):
             self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
 
-    def longest_answer(self, facts: ModelFacts | None, prompt_tokens: int, wish: int) -> int:
-        """Tokens of answer that the budget still buys, at most `wish`; 0 or less: it does not even buy the prompt."""
+    def longest_answer(self, facts: ModelFacts | None, prompt_tokens: int, requested: int) -> int:
+        """Tokens of answer that the budget still buys, at most `requested`; 0 or less: it does not even buy the prompt."""
         if self.max_usd is None:
-            return wish
+            return requested
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
             return 0  # what cannot be counted cannot be kept within a budget
         left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
         if left_millionths < 0:
             return 0
-        return wish if wish * price.output <= left_millionths else math.floor(left_millionths / price.output)
+        return (
+            requested
+            if requested * price.output <= left_millionths
+            else math.floor(left_millionths / price.output)
+        )
 
     def least_usd(self, facts: ModelFacts | None, prompt_tokens: int) -> float:
         """The least money that must be left before a request is made."""
