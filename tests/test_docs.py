@@ -339,7 +339,21 @@ def test_documentation_pages_stay_under_260_lines() -> None:
 
 HARD_TO_READ = re.compile(r"(Of|What|The same|Likewise|None:)(?!\w)")
 """Beginnings that leave a stranger to guess what is spoken of."""
-ROOMS_READ = ("api", "conversation", "demo", "mock_api", "output", "prompt", "sandbox", "sessions", "values")
+ROOMS_READ = (
+    *(
+        "agent",
+        "api",
+        "conversation",
+        "demo",
+        "machine",
+        "mock_api",
+        "output",
+        "prompt",
+        "sandbox",
+        "sessions",
+    ),
+    *("tools", "values"),
+)
 """Rooms whose docstrings were read with that in mind. The others follow."""
 
 

@@ -140,7 +140,7 @@ class Run:
 
     @property
     def _turn(self) -> int:
-        """The one at work, 1-based."""
+        """The turn at work, 1-based."""
         return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
@@ -154,7 +154,7 @@ class Run:
         self._sink.emit(event)
 
     def run(self, prompt: Prompt | None, *opening: Entry) -> RunEnded:
-        """Go on until an outcome; None: with what the session has pending. `opening`: the records that begin the run.
+        """Run until an outcome. `prompt` None: resume pending work. `opening`: the records that begin the run.
 
         Never raises: what the API, a tool, a signal or a bug does is an outcome.
         """
@@ -439,7 +439,7 @@ class Run:
         return self._asking.accept(answer)
 
     def take_requested_model(self) -> None:
-        """A driver's, from the next request on."""
+        """Switch to the model that a driver has requested, from the next request on."""
         requested = self._controls.take_requested_model()
         if requested is not None:
             target = self._roster.prefer(requested)

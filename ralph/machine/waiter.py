@@ -179,7 +179,7 @@ class InboxWaiter:
         return self.steering.mailbox.items
 
     def _sort_what_came(self) -> None:
-        """What is in the inbox at this moment; whoever floods it does not keep us here."""
+        """Sort the items that are in the inbox at this moment: a flood of them does not keep us here."""
         for _ in range(self._inbox.qsize()):
             self._sort_next(timeout_s=0)
 
