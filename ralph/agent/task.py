@@ -141,7 +141,7 @@ class Run:
 
     @property
     def _turn(self) -> int:
-        """The one at work, 1-based."""
+        """The turn at work, 1-based."""
         return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
@@ -155,7 +155,7 @@ class Run:
         self._sink.emit(event)
 
     def run(self, prompt: Prompt | None, *opening: Record) -> RunEnded:
-        """Go on until an outcome; None: with what the session has pending. `opening`: the records that begin the run.
+        """Run until an outcome. `prompt` None: resume pending work. `opening`: the records that begin the run.
 
         Never raises: what the API, a tool, a signal or a bug does is an outcome.
         """
@@ -440,7 +440,7 @@ class Run:
         return self._asking.accept(answer)
 
     def take_requested_model(self) -> None:
-        """The model that a driver asked for, from the next request on."""
+        """Switch to the model that a driver has requested, from the next request on."""
         requested = self._controls.take_requested_model()
         if requested is not None:
             target = self._roster.prefer(requested)

@@ -41,9 +41,9 @@ class Transcript:
         self._log = log
         self._events = events
         self.pending = log.session.answer
-        """The answer that an earlier process left open: nothing has followed it. Taken once."""
+        """The answer that an earlier process left open: nothing has followed it. It is taken once."""
         self.was_refused = log.session.has_ended_as(Outcome.API_REJECTED)
-        """The last request was: perhaps for an image that it held."""
+        """Whether the last request was refused: perhaps for an image in it."""
 
     @property
     def session(self) -> Session:
@@ -61,17 +61,17 @@ class Transcript:
         self._log.record(*records)
 
     def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Nothing that was said may be lost while calls still run."""
+        """Record a prompt while calls still run, so that none is lost."""
         self._log.record(*opening, QueuedRecord(content=tuple(blocks)))
 
     def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """A prompt of the user's. A message that nothing has answered yet grows by it: roles alternate."""
+        """Add a prompt of the user. A message that nothing has answered yet grows by it: roles alternate."""
         message = user_message([*self._still_wanted(), *blocks])
         self._log.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
 
     def say(self, *words: str) -> None:
-        """A user message of ralph's own."""
+        """Add a user message of ralph's own."""
         blocks = _texts(words)
         self._log.record(self._grown_record(blocks))
         self._events.emit(UserMessageCommitted(tuple(blocks)))
@@ -81,7 +81,7 @@ class Transcript:
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:
-        """An accepted answer, with the notices that led to it. Returns it as it stands in the conversation."""
+        """Commit an accepted answer, with the notices that led to it. Returns it as it stands in the conversation."""
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
         grown = [self._grown_record(told)] if told else []
@@ -94,11 +94,11 @@ class Transcript:
         return answer
 
     def tell_results(self) -> None:
-        """All calls of the last answer have a result: their message is part of the conversation, and readers are told."""
+        """Emit the message with the results of all calls of the last answer: it is part of the conversation now."""
         self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def recover(self, finished: Mapping[str, ToolResult]) -> None:
-        """Leave a conversation that can be resumed, and tell readers of the results that this adds.
+        """Leave a conversation that can be resumed, and emit the results that this adds.
 
         `finished`: results that are known, with a record or without.
         """
@@ -115,7 +115,7 @@ class Transcript:
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:
-        """A fresh context takes the place of the old one; the journal keeps both."""
+        """Put a fresh context in the place of the old one; the journal keeps both."""
         self._log.record(compacted_record(user_message(content), summary, event))
         self._events.emit(event)
 
@@ -137,7 +137,9 @@ class Transcript:
         return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def _still_wanted(self) -> tuple[Block, ...]:
-        """The unanswered message. A refused request may have been so for an image in it: every further one would be."""
+        """The unanswered message. An image in it may be why a request was refused: every further request would be
+        too.
+        """
         unanswered = self._unanswered()
         if not self.was_refused:
             return unanswered

@@ -1,6 +1,6 @@
-"""Receive one answer: wait for its parts with a clock on each wait, and parse them into a message.
+"""Receives one answer: waits for its parts with a clock on each wait, and parses them into a message.
 
-Everything that can come instead of a whole answer leaves as one of the five errors. It never retries.
+Anything but a whole answer becomes one of the five errors. It never retries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ERROR_BODY_BYTES = 64 * 1024
 JSON_BODY_BYTES = 8 * 1024 * 1024
 # A single event larger than this is no event: it would be held in memory whole.
 EVENT_BYTES = 8 * 1024 * 1024
-# All of an answer: the longest that models give is a third of it, in deltas of a word each.
+# The most bytes of an answer: the longest that models give is a third of it, in deltas of a word each.
 ANSWER_BYTES = 64 * 1024 * 1024
 
 _E = TypeVar("_E", bound=BaseException)
@@ -81,7 +81,7 @@ class Reception:
         return self._answer_of_other_type(content_type, request_id)
 
     def _http_error(self, head: ResponseHead) -> HttpError:
-        """The status is known: whoever is stopped while the body comes still hears of it."""
+        """The error of an HTTP status. Whoever is stopped while its body comes still learns the status."""
         try:
             body = self._error_body()
         except Interrupted as stop:
@@ -89,7 +89,7 @@ class Reception:
         return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
 
     def _head(self) -> ResponseHead:
-        """Wait for the status line. What fails up to there is `Api`: there was no answer at all."""
+        """Wait for the status line. A failure before it is `Api`: there was no answer at all."""
         while True:
             deadline = self._clocks.next_deadline()
             item = self._next(deadline, f"an answer from {self._host}")
@@ -168,7 +168,9 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """The next `Item`, or `TIMED_OUT` once the deadline has passed and what was there by then was read."""
+        """The next `Item`, or `TIMED_OUT` once the deadline has passed and everything that was there by then was
+        read.
+        """
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
         while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
@@ -190,11 +192,11 @@ class Reception:
         return event
 
     def _excerpt(self, data: str) -> str:
-        """Its beginning, redacted before it is cut: half a key would not be recognised."""
+        """The beginning of the data, redacted before it is cut: half a key would not be recognised."""
         return self._redact(data[:4096])[:200]
 
     def _error_body(self) -> bytes:
-        """The first bytes of an error's body. The status has been seen: what fails here changes nothing."""
+        """The first bytes of an error's body. The status is known: a failure here changes nothing."""
         limit = self._clocks.error_body(self._clock.now_s())
         body = b""
         while len(body) < ERROR_BODY_BYTES:
@@ -205,7 +207,9 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
-        """A 2xx that is no event stream: an error object, a whole message, nothing, or something else."""
+        """The answer of a 2xx that is no event stream: an error object, a whole message, nothing, or something
+        else.
+        """
         body = bytearray()
         while chunk := self._next_of_body("the body of the answer"):
             body += chunk

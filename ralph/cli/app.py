@@ -12,7 +12,7 @@ from typer.main import get_command
 from ralph.cli.commands import COMMANDS, INIT, Commands
 from ralph.cli.values import CannotError
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.shortage import ShortageError, shortage_of, told_with_advice
+from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
 app = typer.Typer(
     name="ralph",
@@ -90,7 +90,7 @@ def _complain(message: str, code: int) -> int:
 def _complain_of(shortage: ShortageError) -> int:
     """Writes one line without importing anything: importing may be what the machine has no room for."""
     with suppress(OSError):
-        os.write(2, f"ralph: {told_with_advice(shortage)}\n".encode())
+        os.write(2, f"ralph: {line_with_advice(shortage)}\n".encode())
     return Outcome.API_UNAVAILABLE.exit_code()
 
 

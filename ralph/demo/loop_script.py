@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.demo.script import OVERLOADED, last_result, said_that_tests_pass, usage
+from ralph.demo.script import OVERLOADED, last_result, reports_that_tests_pass, usage
 from ralph.demo.workplace import RUN_TESTS
 from ralph.mock_api import Step, Text, Thinking, ToolUse, Turn
 
@@ -111,7 +111,7 @@ class LoopScript(Struct, frozen=True):
         ]
 
     def _last_word(self, test: str, repair: Repair, result: dict[str, Any]) -> str:
-        if not said_that_tests_pass(result):
+        if not reports_that_tests_pass(result):
             return f"{test} does not pass, or its commit failed: the output above says which. I stop here."
         if not self.has_git:
             return f"{test} passes."

@@ -96,7 +96,7 @@ class DemoScript(Struct, frozen=True):
         words = (
             "The failing test is fixed: `discounted` in invoice.py now rounds half up. All three tests pass"
             + (", and the change is committed." if self.has_git else ".")
-            if said_that_tests_pass(result)
+            if reports_that_tests_pass(result)
             else "The tests still do not pass. I stop here; their output above says why."
         )
         return Turn(content=words, usage=usage(2300, 70))
@@ -112,7 +112,7 @@ def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return results[-1] if results else {}
 
 
-def said_that_tests_pass(result: dict[str, Any]) -> bool:
+def reports_that_tests_pass(result: dict[str, Any]) -> bool:
     """True if the result of running the tests says that they pass."""
     return not result.get("is_error") and _PASSED in str(result.get("content"))
 

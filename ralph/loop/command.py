@@ -30,7 +30,7 @@ from ralph.values.error_text import describe_bug
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor
-from ralph.values.shortage import shortage_of, told_with_advice
+from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,7 +84,7 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
     except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
         shortage = shortage_of(error)
         outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
-        reason = describe_bug(error) if shortage is None else told_with_advice(shortage)
+        reason = describe_bug(error) if shortage is None else line_with_advice(shortage)
         return LoopEnded(LoopEnd(outcome, outcome.exit_code(), reason))
 
 

@@ -27,7 +27,7 @@ from ralph.loop.stop_file import StopFileBelow
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError
-from ralph.values.shortage import shortage_of, told_with_advice
+from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +159,7 @@ def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> Fil
     except (OSError, JournalError) as error:
         shortage = shortage_of(error)
         if shortage is not None:
-            raise CannotBeginError(Outcome.API_UNAVAILABLE, told_with_advice(shortage)) from None
+            raise CannotBeginError(Outcome.API_UNAVAILABLE, line_with_advice(shortage)) from None
         said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise CannotBeginError(Outcome.IO_ERROR, f"cannot begin a loop: {said}") from None
     return record

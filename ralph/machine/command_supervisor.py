@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ralph.machine import launcher
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.process_limit import MOST_PROCESSES, NoLimitError, ProcessLimit
-from ralph.machine.processes import hear_of_ends, protect_this_process, reaped_children
+from ralph.machine.processes import protect_this_process, reaped_children, stop_ignoring_ends
 from ralph.machine.running_command import NEVER_STARTED
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -145,7 +145,7 @@ class CommandSupervisor:
             self._end()
         if self._serving is None:
             protect_this_process()
-            hear_of_ends()
+            stop_ignoring_ends()
             if self._limit is None and self._why_unlimited is None:
                 try:
                     self._limit = ProcessLimit.made(self._most_processes, is_below_loop=self._is_below_loop)

@@ -18,7 +18,7 @@ def opened_path(descriptor: int, named: str) -> str | None:
     """The absolute path, without links, of an open file as it is now. None: unknown. `named`: the path it was
     opened by.
     """
-    path = _told_by_kernel(descriptor)
+    path = _reported_by_kernel(descriptor)
     if path is not None:
         return path
     # There is no /proc here. The name is believed if it still leads to the open file.
@@ -63,7 +63,7 @@ def _mounted_devices() -> set[int]:
     return found
 
 
-def _told_by_kernel(descriptor: int) -> str | None:
+def _reported_by_kernel(descriptor: int) -> str | None:
     if sys.platform == "darwin":
         import fcntl  # noqa: PLC0415 - this system alone needs it
 

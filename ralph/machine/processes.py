@@ -81,7 +81,7 @@ class OwnedProcess:
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 
         protect_this_process()
-        hear_of_ends()
+        stop_ignoring_ends()
         self._others = set(launcher.children_of(os.getpid()))
         self._process = start_process(
             arguments,
@@ -188,7 +188,7 @@ def _is_reaped(pid: int) -> bool:
         return True
 
 
-def hear_of_ends() -> None:
+def stop_ignoring_ends() -> None:
     """Stop ignoring SIGCHLD, as some parents leave it: the system would forget every exit code, and each would
     read as 0.
     """

@@ -93,7 +93,7 @@ class CommandEnding(Struct, frozen=True):
 
 
 class _News(enum.Enum):
-    """What reaches the mailbox besides the exit code."""
+    """An item in the mailbox, besides the exit code."""
 
     OUTPUT_ENDED = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()

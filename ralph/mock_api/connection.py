@@ -38,7 +38,7 @@ class Connection:
         self._reader = sock.makefile("rb")
 
     def serve(self) -> None:
-        """Answer until either side ends it. Raises nothing the network can cause."""
+        """Answer requests until either side ends the connection. Raises nothing the network can cause."""
         ending = ConnectionEnding.CLOSE
         try:
             with contextlib.suppress(OSError, PeerGoneError):
@@ -152,7 +152,7 @@ class Connection:
                 return
 
     def _discard_input(self) -> None:
-        """Closing with unread input would turn the clean end into a reset."""
+        """Read the rest of the input: closing with unread input would turn the clean end into a reset."""
         for _ in range(16):
             if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 return

@@ -1,4 +1,4 @@
-"""Reading one HTTP/1.x request from a socket. Refuses what it cannot frame, and bodies over a bound."""
+"""Reads one HTTP/1.x request from a socket. Refuses what it cannot frame, and bodies over a bound."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class RequestHead(Struct, frozen=True):
 
     @property
     def keeps_alive(self) -> bool:
-        wish = self.headers.get("connection", "").lower()
-        return "close" not in wish and self.version != "HTTP/1.0"
+        connection = self.headers.get("connection", "").lower()
+        return "close" not in connection and self.version != "HTTP/1.0"
 
 
 def read_head(reader: BinaryIO) -> RequestHead | None:
-    """The next request line and headers; None when the client has nothing more to say."""
+    """The next request line and headers; None when the client has sent its last request."""
     lines = _head_lines(reader)
     first = next(lines, None)
     if first is None:
@@ -58,7 +58,7 @@ def read_head(reader: BinaryIO) -> RequestHead | None:
 
 
 def read_body(reader: BinaryIO, head: RequestHead, send_continue: Callable[[], None]) -> bytes:
-    """The body; `send_continue` is called before it is read if the client waits to be asked for it."""
+    """The body. If the client waits to be asked for it, `send_continue` is called first."""
     chunked = "chunked" in head.headers.get("transfer-encoding", "").lower()
     length = 0 if chunked else _content_length(head)
     if head.headers.get("expect", "").lower() == "100-continue" and (chunked or length):

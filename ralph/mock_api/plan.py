@@ -1,4 +1,4 @@
-"""A step as the exact bytes and pauses of one HTTP answer. Pure: `connection` carries a plan out."""
+"""Plans a step as the exact bytes and pauses of one HTTP answer. Pure: `connection` carries a plan out."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Plan(Struct, frozen=True):
 
 
 class Context(Struct, frozen=True):
-    """The facts besides its step on which an answer depends."""
+    """The facts beside its step on which an answer depends."""
 
     index: int = 0
     """Number of the answer, from 0."""
@@ -222,7 +222,7 @@ def _size(part: BodyPart) -> int:
 
 
 def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
-    """The parts up to the limit in bytes. A pause right at the limit stays: first it stalls, then it is cut."""
+    """The parts up to the limit in bytes. A pause right at the limit stays: the answer stalls, then is cut."""
     kept: list[BodyPart] = []
     left = limit
     for part in parts:

@@ -28,7 +28,7 @@ class Responder:
     def __init__(
         self, scenario: Scenario, script: Script | None, recorder: Recorder, lookups: Recorder
     ) -> None:
-        """`lookups` takes the questions about models: they change no number of the other requests."""
+        """`lookups` records the requests for models: they do not count among the others."""
         self._scenario = scenario
         self._recorder = recorder
         self._lookups = lookups

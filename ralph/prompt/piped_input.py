@@ -92,7 +92,7 @@ class InputReader:
 
         Raises `Interrupted`, and ShortageError where a thread was waited for in vain.
         """
-        if not _is_readable(self._fd) and not self._has_spoken():
+        if not _is_readable(self._fd) and not self._has_something():
             return None
         mailbox = self._wait.waiter.mailbox()
         self._start(_read_chunks, self._fd, mailbox, self._most_bytes)
@@ -109,7 +109,7 @@ class InputReader:
                 mailbox.close()
                 return Received(bytes(data))
 
-    def _has_spoken(self) -> bool:
+    def _has_something(self) -> bool:
         """Whether there is something to read, its end included. Nothing is read yet."""
         seconds = self._wait.first_byte_s
         until_s = self._wait.clock.now_s() + seconds if seconds > 0 else None

@@ -229,7 +229,7 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
         error_class=type(error).__name__,
         kind=telling.failure.kind.value,
         message=str(error),
-        server_wish_s=wait.seconds if wait.from_server else None,
+        requested_wait_s=wait.seconds if wait.from_server else None,
         restarts_response=isinstance(error, StreamTransient),
         turn=state.turn,
         target=state.targets[telling.route.target].name,

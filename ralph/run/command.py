@@ -18,7 +18,7 @@ from ralph.values.error_text import describe_bug
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
-from ralph.values.shortage import shortage_of, told_with_advice
+from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +58,7 @@ def run_command(options: RunOptions, environment: Mapping[str, str] | None = Non
 def _tell_failure(error: Exception, redactor: Redactor) -> int:
     """The exit code, after one line for people."""
     shortage = shortage_of(error)
-    why = describe_bug(error) if shortage is None else told_with_advice(shortage)
+    why = describe_bug(error) if shortage is None else line_with_advice(shortage)
     complain(redactor.redact_all(in_one_line(why)))
     outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
     return outcome.exit_code()

@@ -90,7 +90,7 @@ class PreparedRun:
             _take_over_cooldowns(self.roster, self.session.old, around)
             self._clients.know_answered(self.session.old.answered)
             old = self.session.old
-            self._toolbox.go_on_from(old.seen, (one.content for one in old.conversation.messages))
+            self._toolbox.resume_from(old.seen, (one.content for one in old.conversation.messages))
         self._run = self._make_run()
 
     def _make_toolbox(self) -> LocalToolbox:

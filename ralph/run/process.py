@@ -21,7 +21,7 @@ from ralph.values.error_text import describe_bug
 from ralph.values.events import Notice, RunEnded, SessionOpened
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted, JournalError, WorkingDirectoryGoneError
-from ralph.values.shortage import ShortageError, shortage_of, told_with_advice
+from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 from ralph.values.usage import RunUsage
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class RunProcess:
         # Before everything else: what cannot be opened for want of a descriptor is none of what it seems to be.
         shortage = shortage_of(error)
         if shortage is not None:
-            return self.ended_early(Outcome.API_UNAVAILABLE, told_with_advice(shortage))
+            return self.ended_early(Outcome.API_UNAVAILABLE, line_with_advice(shortage))
         match error:
             case SettingsError(from_flag=False):
                 # A key in the wrong place is a setting's wrong value: it must not be repeated.

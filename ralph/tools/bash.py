@@ -22,8 +22,8 @@ _LONGEST_PURPOSE = 80
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     command = _checked(arguments["command"])
     settings = room.settings
-    wish_s = arguments["timeout"] / 1000 if "timeout" in arguments else settings.bash_timeout_s
-    limit_s = min(wish_s, settings.bash_max_timeout_s)
+    requested_s = arguments["timeout"] / 1000 if "timeout" in arguments else settings.bash_timeout_s
+    limit_s = min(requested_s, settings.bash_max_timeout_s)
     purpose = " ".join((arguments.get("description") or command).split())
     waiting_for = room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
     ending, capture = _ran(command, room, limit_s, waiting_for)
@@ -32,7 +32,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     notes = _notes(ending, limit_s, settings)
     if not ending.is_all_gone:
         notes.append("[something it started could not be stopped and still runs]")
-    if limit_s < wish_s:
+    if limit_s < requested_s:
         notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
     text = capture.text().strip("\n") or "(no output)"
     return ToolOutput(

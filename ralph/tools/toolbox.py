@@ -73,9 +73,9 @@ class LocalToolbox:
     def definitions(self) -> Sequence[ToolDefinition]:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
-    def go_on_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
-        """What earlier runs have shown the model is known again, and counted. `seen`: the digest of each path's
-        content; `contents`: those of the messages.
+    def resume_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
+        """Take over the files and images that earlier runs of the session have shown the model. `seen`: the digest of
+        each path's content; `contents`: those of the messages.
         """
         self._room.seen.restore(seen)
         for content in contents:

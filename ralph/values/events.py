@@ -113,7 +113,7 @@ class RetryScheduled(Struct, frozen=True):
     kind: str
     """`FailureKind` value."""
     message: str
-    server_wish_s: float | None = None
+    requested_wait_s: float | None = None
     """Set when the wait is the one that the server requested."""
     restarts_response: bool = False
     """The answer broke off in the stream; it is asked for again from the beginning."""

@@ -152,8 +152,8 @@ def is_claude(model: str) -> bool:
     return "claude" in model
 
 
-def max_tokens_for(model: str, wish: int | None) -> int:
+def max_tokens_for(model: str, requested: int | None) -> int:
     """The `max_tokens` of a request: as requested, else the default, and never more than the model's known limit."""
     facts = facts_of(model)
-    wished = wish or DEFAULT_MAX_TOKENS
-    return wished if facts is None or facts.max_output is None else min(wished, facts.max_output)
+    max_tokens = requested or DEFAULT_MAX_TOKENS
+    return max_tokens if facts is None or facts.max_output is None else min(max_tokens, facts.max_output)

@@ -17,7 +17,7 @@ LONGEST_WISH_S = 1e10
 _LONGEST_DELAY_S = 365 * 86400.0
 
 
-def server_wish_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
+def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
     """Seconds from `now` (aware) that the server asks to be left alone, 0 or more; None when it names none.
 
     `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or an
@@ -31,25 +31,25 @@ def server_wish_s(headers: Mapping[str, str], now: datetime, status: int) -> flo
         if milliseconds is not None:
             return _bounded(milliseconds / 1000)
         return _delay_or_date(headers.get("retry-after", ""), now)
-    wishes = _exhausted_limits(headers, now, is_limited=status == RATE_LIMITED)
+    waits_s = _exhausted_limits(headers, now, is_limited=status == RATE_LIMITED)
     # One limit, so a 429 is about it.
     if status == RATE_LIMITED or _is_used_up(headers, "x-ratelimit"):
-        wishes.append(_reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001))
-        wishes.append(_reset(headers.get("x-ratelimit-reset", ""), now, unit_s=1.0))
-    return max((wish for wish in wishes if wish is not None), default=None)
+        waits_s.append(_reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001))
+        waits_s.append(_reset(headers.get("x-ratelimit-reset", ""), now, unit_s=1.0))
+    return max((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
 
 def _exhausted_limits(headers: Mapping[str, str], now: datetime, *, is_limited: bool) -> list[float | None]:
     """The resets of exhausted `anthropic-ratelimit-*` limits. The remaining amounts tell which limit a 429 is
     about.
     """
-    wishes = []
+    waits_s = []
     for name, value in headers.items():
         if name.startswith("anthropic-ratelimit-") and name.endswith("-reset"):
             limit = name.removesuffix("-reset")
             if _is_used_up(headers, limit) or (is_limited and f"{limit}-remaining" not in headers):
-                wishes.append(_rfc3339(value, now))
-    return wishes
+                waits_s.append(_rfc3339(value, now))
+    return waits_s
 
 
 def _is_used_up(headers: Mapping[str, str], limit: str) -> bool:

@@ -29,7 +29,7 @@ _CPYTHON_SAYS = {"can't start new thread": "thread", "can't allocate lock": "mem
 """CPython's messages, which are all that is left of the system's error."""
 
 
-def told_with_advice(error: ShortageError) -> str:
+def line_with_advice(error: ShortageError) -> str:
     """One line for the person whose run ends because of it."""
     return f"{error}: {ADVICE}"
 

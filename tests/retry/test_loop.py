@@ -108,7 +108,7 @@ def test_retry_after_zero_is_announced_and_asks_at_once() -> None:
     attempt = Try(overloaded(0), HELLO)
     attempt.send()
     assert attempt.waiter.sleeps == [0]
-    assert attempt.events.of(RetryScheduled)[0].server_wish_s == 0
+    assert attempt.events.of(RetryScheduled)[0].requested_wait_s == 0
 
 
 PERMANENT: list[AgentError] = [

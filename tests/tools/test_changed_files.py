@@ -189,7 +189,7 @@ def goes_on(make_tools: Callable[..., Any], *outputs: ToolOutput) -> Any:
         assert isinstance(record, ResultRecord)
         seen |= record.seen
     tools = make_tools()
-    tools.box.go_on_from(seen, [])
+    tools.box.resume_from(seen, [])
     return tools
 
 
