@@ -1,4 +1,4 @@
-"""What the retry loop needs of the world: somebody who sends one request, once. `api/` implements it."""
+"""The retry loop's port: a client that sends one request, once. `api/` implements it."""
 
 from __future__ import annotations
 
