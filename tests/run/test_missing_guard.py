@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ralph.run.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
 from ralph.values.permission_mode import PermissionMode
 
-HOOKS: dict[str, Any] = {"hooks": {"Stop": [{}]}}
+HOOKS: dict[str, object] = {"hooks": {"Stop": [{}]}}
 
 
 def test_a_guard_of_initialize_stays_missing_under_its_first_name() -> None:
