@@ -1,7 +1,7 @@
 """`ralph demo`: a broken project, a loopback server that misbehaves, and the ordinary command against it.
 
-Nothing here is a special path of ralph: it prepares a directory and a server, calls the same command that
-users call, looks whether the tests pass now, and adds up what happened.
+Ralph has no special path for it: the demo prepares a directory and a server, runs the same command that users
+run, checks whether the tests pass now, and adds up the events.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Task: {task}
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# It takes 10 s at most; a machine on which it hangs should hear of it.
+# The demo takes 10 s at most; on a machine where it hangs this limit ends it.
 LONGEST_S = 300
 
 
 class _Stopped(BaseException):
-    """Stopped by a signal that came while no command of ralph's was there to receive it."""
+    """A signal came while no command of ralph's was there to receive it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Stopped(BaseException):
 def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[str], None]) -> int:
     """Play the demo; the command's exit code, or 1 when the tests do not pass afterwards. Takes 4 to 10 s.
 
-    `scenario`: one of `SCENARIOS`. `say` shows a text on standard output.
+    `scenario`: one of `SCENARIOS`. `say` prints a text on standard output.
     """
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
@@ -74,9 +74,9 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
 
 @contextmanager
 def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
-    """A directory that is gone afterwards, whatever signal comes: until then one raises `_Stopped`.
+    """A directory that is removed afterwards, even after a signal: until then a signal raises `_Stopped`.
 
-    `keeps`: what of it is named to people, and all of it left.
+    `keeps`: the name for people of a directory in it that stays, with everything else; None: nothing stays.
     """
 
     def stop(signal_number: int, _frame: FrameType | None) -> None:

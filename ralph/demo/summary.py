@@ -1,5 +1,5 @@
-"""The totals of the demo's run, counted from its events. It does not judge: whether the tests pass is told to
-it.
+"""The totals of the demo's run, counted from its events. It does not check the tests: the caller tells it whether
+they pass.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Summary:
 
     def _attempt(self, event: AttemptEnded) -> None:
         before, self._failed = self._failed, event if event.kind else None
-        # Whoever is asked again without a retry is asked with another key.
+        # A request that is made again without a retry is made with another key.
         if before is not None and before.target == event.target:
             self._key_changes[event.target] += 1
         if event.kind is None:
@@ -65,7 +65,7 @@ class Summary:
     def text(
         self, ended: RunEnded, requests: int, *, tests_pass: bool, unsped_wait_s: float | None = None
     ) -> str:
-        """`unsped_wait_s`: what the waits stand for, where they stand for longer ones."""
+        """The summary. `unsped_wait_s`: the seconds of waiting without `speed`; None: they are not shown."""
         tokens = ended.usage.tokens
         longer = f"  ({unsped_wait_s:.0f} in a night)" if unsped_wait_s is not None else ""
         return "\n".join(
