@@ -6,6 +6,7 @@ they are decoded; what a block or an event must hold to be told is looked at bes
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, ValidationError, convert
@@ -170,6 +171,10 @@ def _check_answer(record: Any) -> None:
             raise ValidationError(f"No tool_use block has this id - at `$.calls[{number}]`")
 
 
+def _check_target(record: Any) -> None:
+    _looked_at(record.cooling, dict[str, datetime], "$.cooling")
+
+
 def _check_event(record: Any) -> None:
     shape = _EVENTS.get(str(record.event.get("subtype")))
     if shape is not None:
@@ -177,6 +182,7 @@ def _check_event(record: Any) -> None:
 
 
 _CHECKS: Mapping[str, Callable[[Any], None]] = {
+    "target": _check_target,
     "user": _check_user,
     "queued": _check_content,
     "compacted": _check_content,

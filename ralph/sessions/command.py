@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, ValidationError
+from msgspec import Struct
 
 from ralph.conversation.decoding import SessionError
 from ralph.output.standard_streams import ReaderLeftError, complain, print_lines
@@ -134,7 +134,7 @@ def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
     """Write them; what is wrong with the journal, where that shows on the way."""
     try:
         print_lines(lines)
-    except (ValidationError, SessionError) as error:
+    except SessionError as error:
         return problem or str(error)
     return problem
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.conversation.records import EventRecord
 from ralph.output.narration import Narration
-from ralph.output.system_events import event_of
 from ralph.sessions.history import DAMAGED, KILLED, RUNNING, messages_of
 from ralph.sessions.story import Called, Happened, OtherBlock, Prompted, Said, story_of
 from ralph.sessions.story_text import no_result, result_text
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from ralph.conversation.records import Record
     from ralph.sessions.history import RunHistory, SessionHistory
     from ralph.sessions.story import Happening
+    from ralph.values.events import Event
 
 EXPORT_VERSION = 1
 """Raised when a field of the JSON export changes its meaning."""
@@ -128,7 +128,7 @@ def _block(happening: Happening, outcome: str) -> Iterator[str]:
         case Called():
             yield from _call(happening, outcome)
         case Happened():
-            yield from _event(happening.fields)
+            yield from _event(happening.fields, happening.event)
 
 
 def _call(called: Called, outcome: str) -> Iterator[str]:
@@ -144,10 +144,9 @@ def _call(called: Called, outcome: str) -> Iterator[str]:
         yield from ("", *_fenced(result_text(called.result)))
 
 
-def _event(fields: Mapping[str, Any]) -> Iterator[str]:
+def _event(fields: Mapping[str, Any], event: Event | None) -> Iterator[str]:
     if fields.get("subtype") == "turn_asked" and attempts_line(fields) is None:
         return  # one attempt, of which is told already
-    event = event_of(fields)
     lines = [] if event is None else list(Narration(is_quiet=False, has_color=False).lines(event))
     about_attempts = attempts_line(fields)
     if about_attempts is not None:

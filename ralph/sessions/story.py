@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 
 from ralph.conversation.decoding import SessionError
 from ralph.conversation.open_answer import NonsenseError, open_answer
 from ralph.conversation.records import AssistantRecord, EventRecord, ResultRecord, UserRecord
+from ralph.output.system_events import event_of
 from ralph.sessions.history import calls_of, said_by_user
 from ralph.values.tool_calls import ToolCall, ToolResult
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ralph.conversation.open_answer import OpenAnswer
     from ralph.conversation.records import Record
     from ralph.sessions.history import RunHistory, SessionHistory
+    from ralph.values.events import Event
     from ralph.values.tool_calls import Block
 
 
@@ -53,6 +55,8 @@ class Happened(Struct, frozen=True):
     """An event that is no part of the conversation."""
 
     fields: Mapping[str, Any]
+    event: Event | None
+    """None: this ralph does not know it."""
 
 
 Happening = Prompted | Said | OtherBlock | Called | Happened
@@ -71,9 +75,9 @@ def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happeni
         for line, record in run.lines:
             try:
                 pending = open_answer(pending, record)
-            except NonsenseError as error:
+                happenings += _happenings(record, calls, is_automatic=has_answer)
+            except (NonsenseError, ValidationError) as error:
                 raise SessionError(f"line {line} makes no sense: {error}") from error
-            happenings += _happenings(record, calls, is_automatic=has_answer)
             has_answer = has_answer or isinstance(record, AssistantRecord)
         happenings += [
             Called(calls[block["id"]], None, block["id"] in run.announced) for block in run.open_calls
@@ -95,7 +99,7 @@ def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: boo
         case ResultRecord():
             yield Called(calls[record.tool_use_id], record.result)
         case EventRecord():
-            yield Happened(record.event)
+            yield Happened(record.event, event_of(record.event))
 
 
 def _calls(record: AssistantRecord) -> Iterator[ToolCall]:

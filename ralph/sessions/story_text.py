@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.output.narration import LONGEST_SUMMARY, Narration, describe_call, one_line
-from ralph.output.system_events import event_of
 from ralph.sessions.history import DAMAGED, KILLED, RUNNING
 from ralph.sessions.story import Called, Happened, OtherBlock, Prompted, Said, story_of
 from ralph.sessions.words import attempts_line, cost_text, counted, ending, local_time
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from ralph.sessions.history import RunHistory, SessionHistory
     from ralph.sessions.story import Happening
+    from ralph.values.events import Event
     from ralph.values.tool_calls import ToolResult
 
 _PROMPT_LINES = 24
@@ -102,7 +102,7 @@ class SessionText:
                 else:
                     yield self._color("yellow", f"  {no_result(happening, outcome)}")
             case Happened():
-                yield from self._event(happening.fields)
+                yield from self._event(happening.fields, happening.event)
             case OtherBlock():
                 pass  # what a model thinks is no part of what it says
 
@@ -121,7 +121,7 @@ class SessionText:
         for line in _gist(result_text(result)):
             yield self._color("dim", f"  | {line}")
 
-    def _event(self, fields: Mapping[str, Any]) -> Iterator[str]:
+    def _event(self, fields: Mapping[str, Any], event: Event | None) -> Iterator[str]:
         about_attempts = attempts_line(fields)
         if about_attempts is not None:
             error = fields.get("error") if fields.get("kind") != "interrupted" else None
@@ -130,7 +130,6 @@ class SessionText:
         if fields.get("subtype") == "response_discarded":
             yield self._color("yellow", "[discarded] an answer does not count")
             return
-        event = event_of(fields)
         if event is not None:
             yield from self._narration.lines(event)
 

@@ -134,7 +134,7 @@ def test_p1_a_call_with_effects_is_on_the_disk_before_it_runs() -> None:
     def runs(calls: Sequence[ToolCall]) -> None:
         for one in calls:
             lasting[one.id] = [
-                record.fields.get("id", record.kind) for record in journal.records[: journal.synced]
+                getattr(record, "id", record.kind) for record in journal.records[: journal.synced]
             ]
 
     Played(answer(call("e"), call("t", "Touch")), SECOND, DONE, journal=journal, on_run=runs)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.decoding import SessionError
 from ralph.conversation.messages import user_message
-from ralph.conversation.records import UserRecord, forked_record, user_record
+from ralph.conversation.records import EventRecord, UserRecord, forked_record, user_record
 from ralph.sessions.history import NOT_DELIVERED, SessionHistory, history_of, messages_of
 from ralph.sessions.story import Called, Happened, Prompted, Said, story_of
 from ralph.values.outcome import Delivery, Outcome
@@ -94,6 +94,15 @@ def test_a_record_that_no_run_writes_where_it_stands_ends_the_story_with_its_lin
     with pytest.raises(SessionError, match="line 18 makes no sense: the result of no call"):
         happenings(journal)
     assert told(killed().result("c9", "of no call")).turns == 0
+
+
+def test_an_event_that_no_run_writes_ends_the_story_with_its_line() -> None:
+    journal = Told().run().prompt("go")
+    journal.append(
+        EventRecord(event={"subtype": "guard", "turn": 1, "guard": "x", "tool": "Bash", "input": 5})
+    )
+    with pytest.raises(SessionError, match=r"line 4 makes no sense: .* at `\$\.input`"):
+        happenings(journal)
 
 
 def test_the_story_has_each_call_where_its_result_came() -> None:
