@@ -117,35 +117,58 @@ class GitProgram:
             source.write(given or b"")
             source.seek(0)
             output = _Output()
-            program = own_program("git", environment["PATH"], self._directory)
-            if program is None:
-                raise CheckoutError(
-                    "this is a git checkout, but there is no git program on PATH outside of it; install git"
-                )
-            try:
-                process = SupervisedCommand(
-                    [program, "--no-pager", *arguments],
-                    cwd=self._directory,
-                    environment=environment,
-                    grace_s=_GRACE_S,
-                    input_from=None if given is None else source.fileno(),
-                    errors_to=None if is_merged else errors.fileno(),
-                )
-                running = RunningCommand(
-                    process, output, waiter=self._seams.waiter, clock=self._seams.clock, grace_s=_GRACE_S
-                )
-                ending = running.run(limit_s, f"git {name}")
-            except NotFollowedError as error:
-                raise ShortageError("thread") from error
-            except OSError as error:
-                if shortage_of(error) is not None:
-                    raise
-                raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
+            ending = self._followed(
+                arguments,
+                environment,
+                output,
+                name=name,
+                limit_s=limit_s,
+                input_from=None if given is None else source.fileno(),
+                errors_to=None if is_merged else errors.fileno(),
+            )
             errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
             said = output.data() if is_merged else errors.read()
         _refuse_other_ends(name, ending, limit_s)
         _refuse_shortage(ending.status, b"" if is_merged else said)
         return GitAnswer(ending.status, output.data(), said)
+
+    def _followed(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        output: _Output,
+        *,
+        name: str,
+        limit_s: float,
+        input_from: int | None,
+        errors_to: int | None,
+    ) -> CommandEnding:
+        """How the command ended. Raises CheckoutError, Interrupted and ShortageError."""
+        program = own_program("git", environment["PATH"], self._directory)
+        if program is None:
+            raise CheckoutError(
+                "this is a git checkout, but there is no git program on PATH outside of it; install git"
+            )
+        try:
+            process = SupervisedCommand(
+                [program, "--no-pager", *arguments],
+                cwd=self._directory,
+                environment=environment,
+                grace_s=_GRACE_S,
+                input_from=input_from,
+                errors_to=errors_to,
+            )
+            seams = self._seams
+            running = RunningCommand(
+                process, output, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
+            )
+            return running.run(limit_s, f"git {name}")
+        except NotFollowedError as error:
+            raise ShortageError("thread") from error
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
 
 
 class Git:
