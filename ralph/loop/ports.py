@@ -1,4 +1,4 @@
-"""The ports of a loop: what it needs of the world. Tests have fakes of all of them in `tests/fakes_of_loop.py`."""
+"""The ports of a loop: what it needs of the world. Tests have fakes of all of them in `tests/fakes/loop.py`."""
 
 from __future__ import annotations
 

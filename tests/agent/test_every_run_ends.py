@@ -25,7 +25,7 @@ from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.tool_calls import FINAL_REPORT
 from tests.fakes import answer, call, text
-from tests.played import PAYLOAD_FORM, PLAIN_FORM, Played, report
+from tests.fakes.played import PAYLOAD_FORM, PLAIN_FORM, Played, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -30,8 +30,8 @@ from ralph.values.limits import LimitSettings
 from ralph.values.models import Price
 from ralph.values.outcome import Outcome
 from ralph.values.usage import TokenUsage
-from tests.fakes import FakeClock, FakeJournal, answer, call, text
-from tests.played import DONE, PLAIN_FORM, Played, TimedWaiter, report
+from tests.fakes import FakeClock, FakeJournal, FakeWaiter, answer, call, text
+from tests.fakes.played import DONE, PLAIN_FORM, Played, report
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def timed(*script: Any, max_time_s: float = 600, tool_s: float = 0, **more: Any)
     def works(calls) -> None:
         clock.seconds += tool_s
 
-    waiter = TimedWaiter(clock, run_ends_s=max_time_s)
+    waiter = FakeWaiter(clock, run_ends_s=max_time_s)
     limits = LimitSettings(max_time_s=max_time_s)
     return Played(*script, on_run=works, waiter=waiter, limits=limits, **more)
 

@@ -14,7 +14,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.tool_calls import FileChange, ToolDefinition, ToolOutput, ToolResult
 from tests.agent.guard_transcripts import GOES_ON, TRIPS
 from tests.fakes import ECHO, TOUCH, FakeJournal, FakeToolbox, answer, call
-from tests.played import DONE, PLAIN_FORM, Played, report
+from tests.fakes.played import DONE, PLAIN_FORM, Played, report
 from tests.rows import every_row
 
 if TYPE_CHECKING:

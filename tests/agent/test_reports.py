@@ -25,8 +25,8 @@ from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived, TimeIsUp
 from ralph.values.report import STATUSES
 from ralph.values.tool_calls import FINAL_REPORT
-from tests.fakes import FakeClock, FakeJournal, answer, call, text
-from tests.played import DONE, PAYLOAD_FORM, PLAIN_FORM, Played, TimedWaiter, report
+from tests.fakes import FakeClock, FakeJournal, FakeWaiter, answer, call, text
+from tests.fakes.played import DONE, PAYLOAD_FORM, PLAIN_FORM, Played, report
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def no_answer_by_time() -> Played:
         clock.seconds += 60
 
     limits = LimitSettings(max_time_s=60)
-    waiter = TimedWaiter(clock, run_ends_s=60)
+    waiter = FakeWaiter(clock, run_ends_s=60)
     return Played(echo(), on_run=works, waiter=waiter, form=PLAIN_FORM, limits=limits)
 
 

@@ -41,7 +41,7 @@ from tests.fakes import (
     roster_of,
     text,
 )
-from tests.played import Played
+from tests.fakes.played import Played
 from tests.rows import every_row
 
 if TYPE_CHECKING:

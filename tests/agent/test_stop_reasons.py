@@ -11,7 +11,7 @@ from ralph.conversation.next_step import MOST_CONTINUATIONS, MOST_PAUSES
 from ralph.conversation.notices import CONTINUE
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded
 from tests.fakes import answer, call, text
-from tests.played import DONE, Played
+from tests.fakes.played import DONE, Played
 from tests.rows import every_row
 
 if TYPE_CHECKING:

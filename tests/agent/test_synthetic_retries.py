@@ -12,7 +12,7 @@ from ralph.values.errors import AgentError, HttpError, Json, StreamParse
 from ralph.values.events import AnswerAccepted, ResponseDiscarded, SyntheticRetry, UserMessageCommitted
 from ralph.values.outcome import Outcome
 from tests.fakes import answer, call, text
-from tests.played import DONE, PLAIN_FORM, Played, report
+from tests.fakes.played import DONE, PLAIN_FORM, Played, report
 from tests.rows import every_row
 
 if TYPE_CHECKING:

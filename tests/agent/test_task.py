@@ -17,7 +17,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived, TimeIsUp
 from ralph.values.usage import TokenUsage
 from tests.fakes import answer, call, text
-from tests.played import DONE, Played
+from tests.fakes.played import DONE, Played
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
 from tests.fakes import EPOCH
-from tests.fakes_of_loop import AWAY, DONE, LoopRig, Played, ended
+from tests.fakes.loop import AWAY, DONE, LoopRig, ScriptedIteration, ended
 from tests.rows import every_row
 
-IDLE = Played(changes=False)
+IDLE = ScriptedIteration(changes=False)
 
 
 def iterations(count: int | None) -> LoopLimits:
@@ -43,19 +43,22 @@ def test_at_least_once_begins_all_the_same() -> None:
 
 
 def test_it_is_done_when_the_check_passes_whatever_the_iteration_said() -> None:
-    rig = LoopRig([Played(), Played(ended(Outcome.TASK_FAILED)), Played()], verdicts=[1, 1, 0])
+    rig = LoopRig(
+        [ScriptedIteration(), ScriptedIteration(ended(Outcome.TASK_FAILED)), ScriptedIteration()],
+        verdicts=[1, 1, 0],
+    )
     end = rig.play()
     assert (end.exit_code, end.reason, len(rig.state.iterations)) == (0, "the check passes", 2)
 
 
 def test_with_a_check_the_stop_file_ends_nothing() -> None:
-    rig = LoopRig([Played(stops=True)], verdicts=[1, 1, 0])
+    rig = LoopRig([ScriptedIteration(stops=True)], verdicts=[1, 1, 0])
     assert (rig.play().exit_code, len(rig.state.iterations)) == (0, 2)
     assert not any(".ralph/stop" in prompt for prompt in rig.prompts)
 
 
 def test_without_a_check_the_stop_file_that_the_prompt_names_ends_it() -> None:
-    rig = LoopRig([Played(), Played(stops=True, changes=False)])
+    rig = LoopRig([ScriptedIteration(), ScriptedIteration(stops=True, changes=False)])
     end = rig.play()
     assert (end.exit_code, end.reason, len(rig.state.iterations)) == (0, "the stop file is there", 2)
     assert all(".ralph/stop" in prompt for prompt in rig.prompts)
@@ -101,7 +104,7 @@ def test_what_failed_before_the_first_iteration_is_recorded_and_opens_its_prompt
     ],
 )
 def test_each_outcome_stops_the_loop_with_its_code_or_counts(outcome: Outcome, goes_on: bool) -> None:
-    rig = LoopRig([Played(ended(outcome, reason="because"))], limits=iterations(2))
+    rig = LoopRig([ScriptedIteration(ended(outcome, reason="because"))], limits=iterations(2))
     end = rig.play()
     if goes_on:
         assert (end.exit_code, len(rig.state.iterations)) == (0, 2)
@@ -112,14 +115,14 @@ def test_each_outcome_stops_the_loop_with_its_code_or_counts(outcome: Outcome, g
 
 
 def test_a_signal_that_was_passed_on_ends_the_loop_though_the_iteration_came_through() -> None:
-    rig = LoopRig([Played(ended(Outcome.COMPLETED, stopped_by=15))])
+    rig = LoopRig([ScriptedIteration(ended(Outcome.COMPLETED, stopped_by=15))])
     assert rig.play().exit_code == 143
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LIMIT_REACHED, Outcome.TIMED_OUT])
 def test_after_a_limit_a_fresh_iteration_is_told_where_the_last_stopped(outcome: Outcome) -> None:
     stopped = ended(outcome, reason="40 turns are used up", last_words="Half of it\nstands.")
-    rig = LoopRig([Played(stopped)], limits=iterations(2))
+    rig = LoopRig([ScriptedIteration(stopped)], limits=iterations(2))
     rig.play()
     assert rig.iterations.orders[0].session_id != rig.iterations.orders[1].session_id
     told = rig.prompts[1]
@@ -136,14 +139,24 @@ def test_after_a_limit_a_fresh_iteration_is_told_where_the_last_stopped(outcome:
     ("script", "code", "count"),
     [
         ([IDLE] * 4, 4, 4),
-        ([IDLE, IDLE, Played(), IDLE, IDLE, IDLE, IDLE], 4, 7),
-        ([IDLE, IDLE, IDLE, Played(), IDLE], 0, 9),
-        ([Played(ended(Outcome.NO_PROGRESS))] * 4, 4, 4),
-        ([Played(ended(Outcome.NO_PROGRESS)), IDLE, IDLE, Played(), Played()], 0, 9),
+        ([IDLE, IDLE, ScriptedIteration(), IDLE, IDLE, IDLE, IDLE], 4, 7),
+        ([IDLE, IDLE, IDLE, ScriptedIteration(), IDLE], 0, 9),
+        ([ScriptedIteration(ended(Outcome.NO_PROGRESS))] * 4, 4, 4),
+        (
+            [
+                ScriptedIteration(ended(Outcome.NO_PROGRESS)),
+                IDLE,
+                IDLE,
+                ScriptedIteration(),
+                ScriptedIteration(),
+            ],
+            0,
+            9,
+        ),
     ],
 )
 def test_after_three_iterations_without_progress_one_more_and_then_no_more(
-    script: list[Played], code: int, count: int
+    script: list[ScriptedIteration], code: int, count: int
 ) -> None:
     rig = LoopRig(script, limits=iterations(9))
     assert (rig.play().exit_code, len(rig.state.iterations)) == (code, count)
@@ -159,7 +172,10 @@ def test_the_one_more_is_told_to_change_its_approach_and_nobody_else_is() -> Non
 
 
 def test_an_outage_is_waited_for_resumes_the_session_and_does_not_count() -> None:
-    rig = LoopRig([Played(), Played(AWAY), Played(AWAY), Played()], limits=iterations(2))
+    rig = LoopRig(
+        [ScriptedIteration(), ScriptedIteration(AWAY), ScriptedIteration(AWAY), ScriptedIteration()],
+        limits=iterations(2),
+    )
     rig.play()
     ids = [order.session_id for order in rig.iterations.orders]
     assert ids[1] == ids[2] == ids[3] != ids[0]
@@ -169,7 +185,7 @@ def test_an_outage_is_waited_for_resumes_the_session_and_does_not_count() -> Non
 
 
 def test_the_patient_schedule_is_slept_to_its_end_and_then_the_loop_ends_with_75() -> None:
-    rig = LoopRig([Played(AWAY, changes=False, seconds=0)] * 30)
+    rig = LoopRig([ScriptedIteration(AWAY, changes=False, seconds=0)] * 30)
     end = rig.play()
     assert end.exit_code == 75
     assert (len(rig.waiter.sleeps), sum(rig.waiter.sleeps)) == (21, 27_105)
@@ -177,7 +193,10 @@ def test_the_patient_schedule_is_slept_to_its_end_and_then_the_loop_ends_with_75
 
 
 def test_the_schedule_starts_afresh_after_any_other_end() -> None:
-    rig = LoopRig([Played(AWAY), Played(AWAY), Played(), Played(AWAY)], limits=iterations(2))
+    rig = LoopRig(
+        [ScriptedIteration(AWAY), ScriptedIteration(AWAY), ScriptedIteration(), ScriptedIteration(AWAY)],
+        limits=iterations(2),
+    )
     rig.play()
     assert rig.waiter.sleeps == [5, 10, 5]
 
@@ -194,7 +213,7 @@ def test_the_schedule_starts_afresh_after_any_other_end() -> None:
     ],
 )
 def test_a_time_that_the_server_named_is_waited(wishes: list[float | None], slept: list[float]) -> None:
-    away = [Played(ended(Outcome.API_UNAVAILABLE, retry_after_s=wish)) for wish in wishes]
+    away = [ScriptedIteration(ended(Outcome.API_UNAVAILABLE, retry_after_s=wish)) for wish in wishes]
     rig = LoopRig(away, limits=iterations(1))
     assert rig.play().exit_code == 0
     assert rig.waiter.sleeps == slept
@@ -202,21 +221,21 @@ def test_a_time_that_the_server_named_is_waited(wishes: list[float | None], slep
 
 def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
     away = ended(Outcome.API_UNAVAILABLE, retry_after_s=3600)
-    rig = LoopRig([Played(away)], limits=LoopLimits(max_time_s=1800))
+    rig = LoopRig([ScriptedIteration(away)], limits=LoopLimits(max_time_s=1800))
     end = rig.play()
     assert (end.exit_code, rig.waiter.sleeps) == (75, [])
     assert "tried again in 3600s" in end.reason
 
 
 def test_the_schedule_and_its_budget_are_settings() -> None:
-    rig = LoopRig([Played(AWAY)] * 9, schedule=LoopSettings((0.1, 0.2), 0.8))
+    rig = LoopRig([ScriptedIteration(AWAY)] * 9, schedule=LoopSettings((0.1, 0.2), 0.8))
     assert rig.play().exit_code == 75
     assert rig.waiter.sleeps == [0.1, 0.2, 0.2, 0.2]
 
 
 def test_what_an_outage_cost_counts_once() -> None:
     costs = [ended(Outcome.API_UNAVAILABLE, cost_usd=0.2), ended(Outcome.COMPLETED, cost_usd=0.7)]
-    rig = LoopRig([Played(one) for one in costs], limits=LoopLimits(1, 10.0))
+    rig = LoopRig([ScriptedIteration(one) for one in costs], limits=LoopLimits(1, 10.0))
     rig.play()
     assert [order.budget_usd for order in rig.iterations.orders] == [10.0, 9.8]
     assert rig.state.spent_usd == 0.7
@@ -231,7 +250,10 @@ SHORT = ended(Outcome.API_UNAVAILABLE, setback=Setback.SHORTAGE, turns=0, cost_u
 
 
 def test_a_killed_iteration_is_resumed_and_stays_one_that_counts_its_cost() -> None:
-    rig = LoopRig([Played(KILLED), Played(KILLED), Played(DONE)], limits=LoopLimits(1, 10.0))
+    rig = LoopRig(
+        [ScriptedIteration(KILLED), ScriptedIteration(KILLED), ScriptedIteration(DONE)],
+        limits=LoopLimits(1, 10.0),
+    )
     assert rig.play().exit_code == 0
     first, *again = rig.iterations.orders
     assert first.prompt is not None
@@ -244,33 +266,39 @@ def test_a_killed_iteration_is_resumed_and_stays_one_that_counts_its_cost() -> N
 
 
 def test_the_third_kill_in_a_row_ends_the_loop_with_75_and_says_why_and_it_can_be_resumed() -> None:
-    rig = LoopRig([Played(KILLED)] * 3, limits=iterations(1))
+    rig = LoopRig([ScriptedIteration(KILLED)] * 3, limits=iterations(1))
     end = rig.play()
     assert (end.outcome, end.exit_code) == (Outcome.API_UNAVAILABLE, 75)
     assert end.reason == "iteration 1 was killed by SIGKILL, 3 times in a row"
     assert len(rig.iterations.orders) == 3
     assert rig.state.current is not None
-    again = LoopRig([Played(KILLED), Played(KILLED), Played(DONE)], limits=iterations(1))
+    again = LoopRig(
+        [ScriptedIteration(KILLED), ScriptedIteration(KILLED), ScriptedIteration(DONE)], limits=iterations(1)
+    )
     again.iterations.sessions.update(rig.iterations.sessions)
     assert again.play(rig.state).exit_code == 0, "what a person resumes begins to count anew"
 
 
 def test_an_end_by_itself_between_two_kills_ends_their_row() -> None:
-    rig = LoopRig([Played(one) for one in (KILLED, KILLED, AWAY, KILLED, KILLED, DONE)], limits=iterations(1))
+    rig = LoopRig(
+        [ScriptedIteration(one) for one in (KILLED, KILLED, AWAY, KILLED, KILLED, DONE)], limits=iterations(1)
+    )
     assert rig.play().exit_code == 0
     assert [number for _, number in rig.setbacks] == [1, 2, 1, 1, 2]
 
 
 def test_kills_and_outages_in_turn_come_to_an_end() -> None:
     rig = LoopRig(
-        [Played(KILLED), Played(AWAY)] * 40, limits=iterations(1), schedule=LoopSettings((1.0,), 5.0)
+        [ScriptedIteration(KILLED), ScriptedIteration(AWAY)] * 40,
+        limits=iterations(1),
+        schedule=LoopSettings((1.0,), 5.0),
     )
     assert rig.play().exit_code == 75
     assert len(rig.iterations.orders) < 20
 
 
 def test_a_killed_iteration_that_had_come_to_its_end_is_counted_and_not_run_again() -> None:
-    rig = LoopRig([Played(KILLED, ended_as=DONE), Played(DONE)], limits=iterations(1))
+    rig = LoopRig([ScriptedIteration(KILLED, ended_as=DONE), ScriptedIteration(DONE)], limits=iterations(1))
     assert rig.play().exit_code == 0
     assert (len(rig.iterations.orders), rig.waiter.sleeps) == (1, [])
     assert rig.state.iterations[0].outcome is Outcome.COMPLETED
@@ -278,7 +306,9 @@ def test_a_killed_iteration_that_had_come_to_its_end_is_counted_and_not_run_agai
 
 @every_row("first", [KILLED, SHORT, AWAY])
 def test_without_a_session_it_begins_afresh_under_another_id_and_stays_one(first: IterationResult) -> None:
-    rig = LoopRig([Played(first, has_session=False), Played(DONE)], limits=iterations(1))
+    rig = LoopRig(
+        [ScriptedIteration(first, has_session=False), ScriptedIteration(DONE)], limits=iterations(1)
+    )
     assert rig.play().exit_code == 0
     one, other = rig.iterations.orders
     assert one.prompt == other.prompt is not None
@@ -289,7 +319,7 @@ def test_without_a_session_it_begins_afresh_under_another_id_and_stays_one(first
 
 
 def test_a_kill_that_leaves_no_time_for_another_try_ends_it() -> None:
-    rig = LoopRig([Played(KILLED, seconds=58)], limits=LoopLimits(max_time_s=60))
+    rig = LoopRig([ScriptedIteration(KILLED, seconds=58)], limits=LoopLimits(max_time_s=60))
     end = rig.play()
     assert (end.exit_code, rig.waiter.sleeps) == (75, [])
     assert end.reason == "iteration 1 was killed by SIGKILL, and --max-time leaves no time for another try"
@@ -297,7 +327,7 @@ def test_a_kill_that_leaves_no_time_for_another_try_ends_it() -> None:
 
 def test_a_signal_to_the_loop_is_no_kill() -> None:
     stopped = ended(Outcome.INTERRUPTED, exit_code=137, stopped_by=15, setback=Setback.KILL)
-    rig = LoopRig([Played(stopped)])
+    rig = LoopRig([ScriptedIteration(stopped)])
     assert (rig.play().exit_code, len(rig.iterations.orders)) == (143, 1)
 
 
@@ -349,7 +379,7 @@ def test_an_iterations_own_limits_are_kept_where_they_are_lower() -> None:
 def test_the_loop_ends_when_its_budget_or_its_time_is_over(
     limits: Any, own: Any, result: Any, code: int
 ) -> None:
-    rig = LoopRig([Played(result)], limits=limits)
+    rig = LoopRig([ScriptedIteration(result)], limits=limits)
     assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 1)
 
 
@@ -381,7 +411,7 @@ def test_the_budget_of_the_loop_is_never_overshot(
 
 def test_an_iteration_that_met_its_own_limit_does_not_end_the_loop() -> None:
     met = ended(Outcome.LIMIT_REACHED, limit="max_budget_usd")
-    rig = LoopRig([Played(met)], limits=LoopLimits(2, 10.0), own_limits=LimitSettings(None, 0.5))
+    rig = LoopRig([ScriptedIteration(met)], limits=LoopLimits(2, 10.0), own_limits=LimitSettings(None, 0.5))
     assert (rig.play().exit_code, len(rig.state.iterations)) == (0, 2)
 
 
@@ -404,7 +434,9 @@ def test_an_iteration_leaves_the_check_as_much_time_as_it_took_last() -> None:
 
 def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
     rig = LoopRig(
-        [Played(ended(Outcome.TIMED_OUT), seconds=100)], verdicts=[1, 0], limits=LoopLimits(None, None, 100)
+        [ScriptedIteration(ended(Outcome.TIMED_OUT), seconds=100)],
+        verdicts=[1, 0],
+        limits=LoopLimits(None, None, 100),
     )
     assert rig.play().exit_code == 0
 
@@ -413,7 +445,7 @@ def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
 
 
 def test_what_an_iteration_left_uncommitted_is_committed_with_a_message_that_names_it() -> None:
-    rig = LoopRig([Played(), IDLE], limits=iterations(2), options={"commits": True})
+    rig = LoopRig([ScriptedIteration(), IDLE], limits=iterations(2), options={"commits": True})
     rig.play()
     [message] = rig.checkout.messages
     assert message.startswith("ralph loop: iteration 1\n\n")
@@ -447,14 +479,16 @@ def test_a_push_that_failed_is_no_news_once_one_succeeded() -> None:
 @pytest.mark.parametrize(
     ("played", "pushed"),
     [
-        (Played(ended(Outcome.AUTH)), True),
+        (ScriptedIteration(ended(Outcome.AUTH)), True),
         (
-            Played(ended(Outcome.COMPLETED, stopped_by=2)),
+            ScriptedIteration(ended(Outcome.COMPLETED, stopped_by=2)),
             False,
         ),  # who stops a loop does not wait for a remote
     ],
 )
-def test_what_an_iteration_that_was_cut_off_has_done_is_committed(played: Played, pushed: bool) -> None:
+def test_what_an_iteration_that_was_cut_off_has_done_is_committed(
+    played: ScriptedIteration, pushed: bool
+) -> None:
     rig = LoopRig([played], options={"commits": True, "pushes": True})
     rig.play()
     [message] = rig.checkout.messages
@@ -463,7 +497,7 @@ def test_what_an_iteration_that_was_cut_off_has_done_is_committed(played: Played
 
 
 def test_what_was_uncommitted_before_is_not_committed_by_an_iteration_that_did_nothing() -> None:
-    rig = LoopRig([Played(ended(Outcome.CONFIG), changes=False)], options={"commits": True})
+    rig = LoopRig([ScriptedIteration(ended(Outcome.CONFIG), changes=False)], options={"commits": True})
     rig.checkout.uncommitted = 3
     rig.play()
     assert rig.checkout.messages == []
@@ -493,7 +527,7 @@ def test_an_iteration_that_changes_the_branch_is_named() -> None:
 
 
 def test_a_signal_in_a_wait_ends_the_loop_with_its_code() -> None:
-    rig = LoopRig([Played(AWAY)], interrupt_at_s=62)
+    rig = LoopRig([ScriptedIteration(AWAY)], interrupt_at_s=62)
     assert rig.play().exit_code == 143
     assert rig.state.current is not None
     assert rig.state.current.phase is Phase.WAITING
@@ -501,7 +535,7 @@ def test_a_signal_in_a_wait_ends_the_loop_with_its_code() -> None:
 
 def test_the_time_of_an_iteration_that_was_killed_counts_though_nobody_recorded_it() -> None:
     killed = LoopRig(
-        [Played(seconds=10)], limits=LoopLimits(max_time_s=1000)
+        [ScriptedIteration(seconds=10)], limits=LoopLimits(max_time_s=1000)
     ).stopped_in_its_first_iteration()
     again = LoopRig()
     session = killed.current.session_id if killed.current else ""
@@ -512,7 +546,9 @@ def test_the_time_of_an_iteration_that_was_killed_counts_though_nobody_recorded_
 
 
 def test_a_wait_is_never_longer_than_it_was_whatever_the_wall_clock_says() -> None:
-    killed = LoopRig([Played(AWAY)] * 2, interrupt_at_s=62).stopped_in_its_first_iteration(waiting=True)
+    killed = LoopRig([ScriptedIteration(AWAY)] * 2, interrupt_at_s=62).stopped_in_its_first_iteration(
+        waiting=True
+    )
     again = LoopRig(limits=iterations(1))
     assert killed.current is not None
     again.iterations.sessions[killed.current.session_id] = SessionSeen(1, 0.1)
@@ -535,7 +571,7 @@ def test_a_loop_that_goes_on_looks_first_whether_it_is_done(verdicts: Any, stops
 
 
 def test_a_session_that_the_api_refused_for_good_is_begun_anew() -> None:
-    rig = LoopRig([Played(ended(Outcome.API_REJECTED))])
+    rig = LoopRig([ScriptedIteration(ended(Outcome.API_REJECTED))])
     rig.play()
     again = LoopRig()
     again.iterations.sessions = rig.iterations.sessions
@@ -549,7 +585,7 @@ def test_a_session_that_the_api_refused_for_good_is_begun_anew() -> None:
 
 
 def test_a_check_that_passes_meanwhile_ends_a_loop_whose_iteration_was_cut_off() -> None:
-    rig = LoopRig([Played(ended(Outcome.AUTH))], verdicts=[1])
+    rig = LoopRig([ScriptedIteration(ended(Outcome.AUTH))], verdicts=[1])
     rig.play()
     again = LoopRig(verdicts=[0])
     again.iterations.sessions = rig.iterations.sessions
@@ -565,7 +601,7 @@ def test_a_prompt_that_cannot_be_read_any_more_ends_it_with_74() -> None:
 
 
 def test_a_wait_that_a_kill_broke_off_is_waited_to_its_end() -> None:
-    rig = LoopRig([Played(AWAY)] * 5, interrupt_at_s=500, limits=iterations(1))
+    rig = LoopRig([ScriptedIteration(AWAY)] * 5, interrupt_at_s=500, limits=iterations(1))
     rig.play()
     killed = rig.state
     again = LoopRig()
@@ -582,11 +618,11 @@ def test_a_wait_that_a_kill_broke_off_is_waited_to_its_end() -> None:
 
 FATES = st.sampled_from(
     [
-        Played(),
+        ScriptedIteration(),
         IDLE,
-        Played(AWAY),
-        Played(ended(Outcome.LIMIT_REACHED)),
-        Played(ended(Outcome.TASK_FAILED), changes=False),
+        ScriptedIteration(AWAY),
+        ScriptedIteration(ended(Outcome.LIMIT_REACHED)),
+        ScriptedIteration(ended(Outcome.TASK_FAILED), changes=False),
     ]
 )
 
@@ -594,7 +630,7 @@ FATES = st.sampled_from(
 @settings(max_examples=60)
 @given(st.lists(FATES, max_size=8), st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 200))
 def test_killed_after_any_record_it_goes_on_to_the_same_end(
-    script: list[Played], verdicts: list[int], kill_at: int
+    script: list[ScriptedIteration], verdicts: list[int], kill_at: int
 ) -> None:
     """Whatever was on disk last: no iteration is lost, and none counts twice."""
     verdicts = [1, *verdicts]

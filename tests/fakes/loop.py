@@ -45,7 +45,7 @@ AWAY = ended(Outcome.API_UNAVAILABLE)
 
 
 @dataclass(frozen=True)
-class Played:
+class ScriptedIteration:
     """What one process does."""
 
     result: IterationResult = DONE
@@ -112,7 +112,7 @@ class FakeCheckout:
 
 
 class FakeIterations:
-    def __init__(self, script: Iterable[Played], checkout: FakeCheckout, clock: FakeClock) -> None:
+    def __init__(self, script: Iterable[ScriptedIteration], checkout: FakeCheckout, clock: FakeClock) -> None:
         self.script = list(script)
         self.orders: list[IterationOrder] = []
         self.sessions: dict[str, SessionSeen] = {}
@@ -126,7 +126,7 @@ class FakeIterations:
     def run(self, order: IterationOrder) -> IterationResult:
         self.orders.append(order)
         assert len(self.orders) < 100, "a loop without an end"
-        played = self.script.pop(0) if self.script else Played()
+        played = self.script.pop(0) if self.script else ScriptedIteration()
         if self.play is not None:
             played = replaced(played, result=self.play(order))
         self._clock.seconds += played.seconds
@@ -183,7 +183,7 @@ class FakeRecord:
 class LoopRig:
     """A loop with everything it meets; `play()` runs it to its end."""
 
-    script: list[Played] = field(default_factory=list)
+    script: list[ScriptedIteration] = field(default_factory=list)
     verdicts: list[int] | None = None
     """Exit codes of the check, the first run before any iteration; None: there is no `--until`."""
     limits: LoopLimits = field(default_factory=LoopLimits)

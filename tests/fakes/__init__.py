@@ -15,7 +15,7 @@ from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import Session
 from ralph.conversation.target import Target
 from ralph.retry.roster import Roster
-from ralph.values.ports import TIMED_OUT, SignalReceived
+from ralph.values.ports import TIMED_OUT, SignalReceived, TimeIsUp
 from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ class FakeMailbox:
 
 
 class FakeWaiter:
-    """Sleeping moves the clock. `interrupt_at_s` raises Interrupted when the clock would pass it."""
+    """Sleeping moves the clock. `interrupt_at_s` raises Interrupted when the clock would pass it.
+
+    It ends the run when its time is over, once, as the real one does.
+    """
 
     def __init__(
         self,
@@ -92,6 +95,10 @@ class FakeWaiter:
         if self.interrupt_at_s is not None and moment_s >= self.interrupt_at_s:
             self.clock.seconds = self.interrupt_at_s
             raise SignalReceived(15)
+        if moment_s >= self.run_ends_s:
+            self.clock.seconds = max(self.clock.seconds, self.run_ends_s)
+            self.run_ends_s = math.inf
+            raise TimeIsUp("the time limit (--max-time) is used up")
         self.clock.seconds = max(self.clock.seconds, moment_s)
 
 

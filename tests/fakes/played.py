@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.report_tool import report_tool
@@ -15,7 +14,6 @@ from ralph.retry.backoff import RetryPolicy, standard
 from ralph.retry.roster import Roster
 from ralph.run.report_validator import validator_of
 from ralph.values.events import AttemptEnded, ReportAccepted
-from ralph.values.ports import TimeIsUp
 from ralph.values.report import ReportForm, plain_problems
 from ralph.values.tool_calls import FINAL_REPORT
 from tests.conversation_rules import conversation_problems
@@ -55,17 +53,6 @@ def report(
 ) -> dict[str, Any]:
     """A call of the report tool."""
     return call(call_id, FINAL_REPORT, status=status, summary=summary, **more)
-
-
-class TimedWaiter(FakeWaiter):
-    """Ends the run when its time is over, once, as the real one does."""
-
-    def _move_to(self, moment_s: float) -> None:
-        if moment_s >= self.run_ends_s:
-            self.clock.seconds = max(self.clock.seconds, self.run_ends_s)
-            self.run_ends_s = math.inf
-            raise TimeIsUp("the time limit (--max-time) is used up")
-        super()._move_to(moment_s)
 
 
 class Played:
