@@ -113,7 +113,7 @@ class RequestHead:
         return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
 
     def with_max_tokens(self, max_tokens: int | None) -> RequestHead:
-        """None: as it says itself, which stays where it says nothing."""
+        """The head with this limit. `max_tokens` None, or a head without a limit of its own: unchanged."""
         if max_tokens is None or self.fields.get("max_tokens", max_tokens) == max_tokens:
             return self
         return RequestHead.of_fields({**self.fields, "max_tokens": max_tokens})

@@ -77,7 +77,7 @@ class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
     head: RequestHead
     """The beginning of every request, kept whole: what a model is sent must not change under it."""
     writable: tuple[str, ...] = ()
-    """What file tools may change besides the working directory."""
+    """Directories besides the working directory in which file tools may write."""
     again: dict[str, str] = {}
     """Options of the command line that the next run needs too."""
 
@@ -118,7 +118,7 @@ class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
     calls: tuple[str, ...]
     """The ids of the calls that the stop reason lets run."""
     malformed: dict[str, tuple[str, str]]
-    """Of the calls among them that must not run: the input as the model wrote it, and why."""
+    """The calls among them that must not run, by id: the input as the model wrote it, and the reason."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -195,7 +195,7 @@ class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
 
 
 class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
-    """What became of the result."""
+    """The delivery of the run's result, as far as it is known."""
 
     state: Delivery
     exit_code: int | None = None

@@ -97,7 +97,7 @@ class IterationCutOff(LoopEvent, frozen=True):
     exit_code: int
     turns: int
     cost_usd: float | None
-    """None: not known."""
+    """The cost; None: not known."""
     took_s: float
 
 

@@ -56,7 +56,8 @@ class Roster:
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
         self._told: dict[str, tuple[SizeCount | None, SizeCount]] = {}
-        """What a server said of a request that it refused, by model, beside the state's count then: no record holds it."""
+        """Sizes by model that a server named when it refused a request, each with the session's count of that moment. No
+        record holds them."""
 
     @property
     def target(self) -> Target:

@@ -1,6 +1,6 @@
-"""What a session's journal is told of its targets: who is asked, who comes first, whose cooldown ends when. Pure.
+"""Records about targets for the journal: the target in use, the first one, the ends of cooldowns. Pure.
 
-It keeps what was told last, and gives a record only where something else is true by now.
+It remembers what was recorded last and makes a record only if something has changed.
 """
 
 from __future__ import annotations

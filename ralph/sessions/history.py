@@ -59,7 +59,7 @@ class RunHistory(Struct, frozen=True, dict=True):
     is_copied: bool = False
     """It belongs to the session that this one was forked from, and so does its cost."""
     told: DeliveryRecord | None = None
-    """What became of its result; None: nobody has recorded it."""
+    """The delivery of its result; None: not recorded."""
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
@@ -67,7 +67,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def ended(self) -> EndedRecord | None:
-        """None: it was killed, or is at it."""
+        """The record of its end; None: it was killed, or is still running."""
         return next((record for record in self.records if isinstance(record, EndedRecord)), None)
 
     @cached_property

@@ -56,7 +56,7 @@ class Happened(Struct, frozen=True):
 
     fields: Mapping[str, Any]
     event: Event | None
-    """None: this ralph does not know it."""
+    """The event; None: this ralph does not know the kind."""
 
 
 Happening = Prompted | Said | OtherBlock | Called | Happened

@@ -63,7 +63,7 @@ _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
 class GitSeams(Struct, frozen=True):
-    """What every call of git needs from the process."""
+    """The environment, waiter and clock of every call of git."""
 
     environment: Mapping[str, str]
     """The environment, without credentials."""

@@ -35,7 +35,7 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 
 
 class Holder(Struct, frozen=True):
-    """What the file says of the loop that has the lock."""
+    """The loop that has the lock, as the lock's file names it."""
 
     pid: int
     directory: str
