@@ -399,6 +399,14 @@ def test_a_run_loads_no_dataclasses_but_what_a_library_brings() -> None:
     assert "dataclasses" not in loaded_after(f"import {rooms}")
 
 
+def test_a_new_session_loads_no_decoder_of_records() -> None:
+    loaded = loaded_after(
+        "import ralph.cli.app, ralph.run.command, ralph.run.prepared_run, ralph.sessions.journal"
+    )
+    assert "ralph.conversation.records" in loaded
+    assert "ralph.conversation.decoding" not in loaded
+
+
 def test_help_is_answered_without_what_the_commands_do() -> None:
     loaded = loaded_after("import ralph.cli.app")
     assert (

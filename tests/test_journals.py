@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from ralph.conversation.decoding import NewerFormatError
 from ralph.conversation.journal_lines import line_of, read_lines, readable_part, sealed
 from ralph.conversation.records import (
     FORMAT,
     AssistantRecord,
     IntentRecord,
+    NewerFormatError,
     ResultRecord,
     SessionRecord,
     UserRecord,

@@ -13,7 +13,7 @@ from msgspec import Struct, ValidationError, convert
 
 from ralph.conversation import records as kinds
 from ralph.conversation.messages import RequestHead
-from ralph.conversation.records import FORMAT
+from ralph.conversation.records import FORMAT, NewerFormatError
 from ralph.values.tool_calls import Block  # noqa: TC001 - records are read by their hints
 from ralph.values.usage import TokenUsage  # noqa: TC001 - records are read by their hints
 
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from ralph.conversation.records import Record
 
 T = TypeVar("T")
-
-
-class SessionError(Exception):
-    """A journal that is readable and still cannot be resumed: one line."""
-
-
-class NewerFormatError(SessionError):
-    """Written by a ralph that knows more than this one."""
 
 
 def decoded(kind: str, fields: Mapping[str, Any]) -> Record:

@@ -27,6 +27,14 @@ FORMAT = 3
 """Raised when an older ralph could not read what a newer one writes."""
 
 
+class SessionError(Exception):
+    """A journal that is readable and still cannot be resumed: one line."""
+
+
+class NewerFormatError(SessionError):
+    """Written by a ralph that knows more than this one."""
+
+
 class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     """A record of a kind that this ralph knows."""
 

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from ralph.conversation import records as kinds
 from ralph.conversation.context_size import ContextMeter
-from ralph.conversation.decoding import SessionError
 from ralph.conversation.messages import (
     Conversation,
     RequestHead,
@@ -27,6 +26,7 @@ from ralph.conversation.next_step import TurnState, next_step
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
 from ralph.conversation.open_answer import NonsenseError, OpenAnswer, open_answer
 from ralph.conversation.reading import Reading
+from ralph.conversation.records import SessionError
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_calls import FINAL_REPORT, FileChange, ToolCall, ToolDefinition, ToolResult
 from ralph.values.usage import tokens_of

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.conversation.decoding import NewerFormatError, SessionError
 from ralph.conversation.journal_lines import JournalDamage
-from ralph.conversation.records import forked_record, moved_record, session_record
+from ralph.conversation.records import (
+    NewerFormatError,
+    SessionError,
+    forked_record,
+    moved_record,
+    session_record,
+)
 from ralph.conversation.session import NoMessageError, Session, in_directory, replay
 from ralph.run.session import CannotOpenError, OpenSession, SessionOptions, journal_errors_told
 from ralph.sessions.history import history_of

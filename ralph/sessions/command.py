@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.conversation.decoding import SessionError
+from ralph.conversation.records import SessionError
 from ralph.output.standard_streams import ReaderLeftError, complain, print_lines
 from ralph.sessions import history as names
 from ralph.sessions.document import as_json, json_text, markdown

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from ralph.conversation.decoding import NewerFormatError
 from ralph.conversation.journal_lines import readable_part
+from ralph.conversation.records import NewerFormatError
 from ralph.sessions import history as history_names
 from ralph.sessions.history import SessionHistory, history_of
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, ValidationError
 
-from ralph.conversation.decoding import SessionError
 from ralph.conversation.open_answer import NonsenseError, open_answer
-from ralph.conversation.records import AssistantRecord, EventRecord, ResultRecord, UserRecord
+from ralph.conversation.records import AssistantRecord, EventRecord, ResultRecord, SessionError, UserRecord
 from ralph.output.system_events import event_of
 from ralph.sessions.history import calls_of, said_by_user
 from ralph.values.tool_calls import ToolCall, ToolResult

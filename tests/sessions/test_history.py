@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.conversation.decoding import SessionError
 from ralph.conversation.messages import user_message
-from ralph.conversation.records import EventRecord, UserRecord, forked_record, user_record
+from ralph.conversation.records import EventRecord, SessionError, UserRecord, forked_record, user_record
 from ralph.sessions.history import NOT_DELIVERED, SessionHistory, history_of, messages_of
 from ralph.sessions.story import Called, Happened, Prompted, Said, story_of
 from ralph.values.outcome import Delivery, Outcome
