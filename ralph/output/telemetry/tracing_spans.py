@@ -70,7 +70,7 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self._session_id = session_id
-        """The session of the runs that begin from here on."""
+        """The session of the next run. Before one is open: the id that a new session would get."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell

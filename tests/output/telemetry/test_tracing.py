@@ -478,6 +478,11 @@ def test_the_run_is_a_child_of_a_valid_traceparent(
     assert (stage.told, capfd.readouterr()) == ([], ("", ""))
 
 
+def test_spans_belong_to_the_session_that_was_opened(collector) -> None:
+    Stage().saw(ev.SessionOpened("another"), ev.TurnStarted(1), attempt(), ended()).close()
+    assert collector.span("invoke_agent ralph").attributes["gen_ai.conversation.id"] == "another"
+
+
 def test_a_parent_that_is_not_sampled_sends_nothing_and_loses_nothing(collector, monkeypatch) -> None:
     monkeypatch.setenv("TRACEPARENT", PARENT.removesuffix("01") + "00")
     stage = Stage()
