@@ -41,7 +41,7 @@ _CONNECT_GRACE_S = 1.0
 
 
 class Endpoint(Struct, frozen=True):
-    """Where requests go. `headers` hold the credential."""
+    """The address of requests and their headers, which hold the credential."""
 
     base_url: str
     headers: Headers

@@ -13,8 +13,6 @@ from msgspec import Struct
 
 
 class EndpointRoute(Struct, frozen=True):
-    """The way to an endpoint."""
-
     url: httpx.URL
     proxy: httpx.Proxy | None
     tls: ssl.SSLContext

@@ -1,40 +1,38 @@
 # pathlib and contextlib would double the start-up that every command pays.
 # ruff: noqa: PTH112, PTH123, PTH208, SIM105
-"""Supervises one command so that nothing it starts outlives it; refuses to know anything else of ralph.
+"""Supervises one command so that nothing it starts outlives it. Knows nothing else of ralph.
 
-Run in two ways, with one set of rules. A run's supervisor (`supervisor.py`) forks it for each command of the model. For
-everything else it is a script of its own (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`),
-so it imports little: its start-up is part of every such command. Exits with the command's status, 128 + n for signal n.
+It runs in two ways, with one set of rules. A run's supervisor (`supervisor.py`) forks it for each command of the model.
+For everything else it is a script (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`) that
+imports little: its start-up is part of every such command. It exits with the command's status, 128 + n for signal n.
 
 Its rules:
 
-1. Signals are waited for, never handled. Those that matter are blocked before anything is started, and one loop
-   takes them when it is ready (`sigtimedwait`). One that comes at a bad moment stays pending until then, and none
-   can break off what is being done. Before they are blocked SIGTERM just ends the launcher: nothing is there yet.
-2. A signal is a reason to look, not a message. One may stand for many (SIGCHLD), and the kernel repeats its own
-   for each thread of the parent that dies, at first while the parent still seems to be there. So each turn of the
-   loop collects what has ended and asks who the parent is. Of a signal only one thing is remembered: that a stop
-   was asked for.
-3. The order before the start: block the signals; adopt what the command will orphan; have the kernel send SIGTERM
-   when the parent dies; look whether the parent is still there. One that died before the kernel was told is found
-   by looking, one that dies later leaves SIGTERM pending: there is no moment in between. Only then is the command
-   started; not at all when it is to stop already.
-4. The command sees nothing of this: no signal is blocked in it, and what the interpreter ignores has its default.
-   What was ignored when ralph was started (`nohup`) stays ignored, here too. Its core dumps have the limit that
-   ralph was started with.
-5. To end a tree is to ask it (SIGTERM), to be patient, and to kill until nothing is left. Where the parent is gone
-   patience is short: long enough for git to remove its lock, which would keep every later git out. A tree of more
-   processes than anybody works with gets none: it would only grow.
-   To kill is to stop everything first (SIGSTOP): what is stopped starts nothing, so that a tree which starts
-   processes faster than it can be walked stands still before it dies.
-6. A machine that has no process left is tried again for a second; then the command was not started, and its output
-   says so.
-7. Where the kernel does not tell all of this (macOS), the loop looks every few milliseconds. Orphans are not
-   adopted there, and only the command's process group can be reached.
-8. Forked by a supervisor, it also has a channel: a socket whose other end only ralph holds. A byte there asks it to
-   stop, its end means that ralph is gone. The kernel tells of both by SIGIO, which is one more reason to look. Before
-   the command is started it says so there, and when nothing is left it says the status: no status, no knowledge.
-   Orphaned by the supervisor's death it ends the command as in rule 5, and says nothing.
+1. Signals are waited for, never handled. They are blocked before anything is started, and one loop takes them when it
+   is ready (`sigtimedwait`). A signal that comes at a bad moment stays pending until then, and none can interrupt a
+   step. Before they are blocked, SIGTERM just ends the launcher: nothing has been started yet.
+2. A signal is a reason to look, not a message. One may stand for many (SIGCHLD), and the kernel repeats the parent's
+   death signal for each of its threads, at first while the parent still seems to be there. So each turn of the loop
+   reaps ended children and checks who the parent is. It remembers one thing only: that a stop was requested.
+3. The steps before the start come in this order: block the signals; adopt the command's future orphans; have the
+   kernel send SIGTERM when the parent dies; check that the parent is still there. The check finds a parent that died
+   before, and a later death leaves SIGTERM pending: there is no gap. Only then is the command started, unless a stop
+   was requested.
+4. The command notices nothing: no signal is blocked in it, and signals that the interpreter ignores have their
+   default. Signals that were ignored when ralph was started (`nohup`) stay ignored. Its core dumps have the limit
+   that ralph was started with.
+5. A tree is ended in three steps: SIGTERM, patience, and killing until nothing is left. If the parent is gone, patience
+   is short: long enough for git to remove its lock, which would stop every later git. A tree with more processes than
+   anybody needs gets none: it would only grow. Killing begins with stopping everything (SIGSTOP): a stopped process
+   starts nothing, so a tree that starts processes faster than it can be walked stands still before it dies.
+6. On a machine without free processes the start is tried again for a second. Then the command was not started, and
+   its output reports that.
+7. Where the kernel does not send these signals (macOS), the loop polls every few milliseconds. Orphans are not adopted
+   there, and only the command's process group can be reached.
+8. A launcher forked by a supervisor also has a channel: a socket whose other end only ralph holds. A byte on it
+   requests a stop, and its end means that ralph is gone. The kernel reports both by SIGIO, which is one more reason to
+   look. The launcher sends a message on it before the command is started, and the status when nothing is left: no
+   status, no knowledge. If the supervisor dies, it ends the command as in rule 5, and sends nothing.
 """
 
 from __future__ import annotations
@@ -55,12 +53,12 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
 _FOR_EVER_S = float("inf")
-# Where signals do not tell everything.
+# Seconds between two looks where signals do not report everything.
 _LOOK_EVERY_S = 0.005
 
 # A burst of other processes is over in a moment.
 _FORK_PAUSES_S = (0.05,) * 20
-# EX_TEMPFAIL; not one of those by which a shell says that there is no such command.
+# EX_TEMPFAIL; not one of the statuses by which a shell reports a missing command.
 TRY_AGAIN = 75
 NOT_STARTED = "the command was not started: "
 
@@ -103,7 +101,7 @@ def prctl(option: int, value: int) -> bool:
         # `ctypes` would cost 3 ms; this part of it costs half a millisecond.
         from _ctypes import call_function, dlopen, dlsym  # noqa: PLC0415 - not elsewhere
     except ImportError:
-        return False  # an interpreter without libffi: then the loop looks by itself
+        return False  # an interpreter without libffi: then the loop polls
     _prctl_address = _prctl_address or dlsym(dlopen(None, 0), "prctl")  # type: ignore[arg-type] # None is this program
     return bool(call_function(_prctl_address, (option, value, 0, 0, 0)) == 0)
 

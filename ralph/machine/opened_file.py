@@ -1,4 +1,4 @@
-"""Where an open descriptor really lies, and whether the kernel makes it up. A name may be wrong about both."""
+"""Finds out where an open file really lies, and whether the kernel makes it up. A name may be wrong about both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from functools import cache
 
 KERNEL_PLACES = ("/proc", "/sys")
-"""Where the kernel shows itself as files. A process's environment and memory there hold credentials."""
+"""The kernel's own directories. A process's environment and memory there hold credentials."""
 
 _DELETED = " (deleted)"
 _MOST_PATH_BYTES = 1024  # MAXPATHLEN of macOS, which F_GETPATH fills

@@ -159,7 +159,7 @@ class SupervisedCommand(OwnedProcess):
 
     @property
     def output_descriptor(self) -> int:
-        """Where standard output arrives, and standard error with it unless that goes elsewhere."""
+        """The descriptor at which standard output arrives, and standard error with it unless that goes elsewhere."""
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         return self._process.stdout.fileno()
 

@@ -1,26 +1,27 @@
 # os.path instead of pathlib, no contextlib: as in launcher.py.
 # ruff: noqa: PTH120, SIM105
-"""Forks a launcher for each command of one run, which a new interpreter would cost 17 ms; does nothing else.
+"""Forks a launcher for each command of one run, which saves the 17 ms of a new interpreter. Does nothing else.
 
-Run by path as a script of its own (`python -I -S supervisor.py PARENT_PID GROUP`), with ralph's socket as descriptor
-3 and the null device as 0, 1 and 2. `GROUP`: the file that puts a process into the control group of this run's
-commands; empty: there is none. `command_supervisor.py` is the other end.
+It runs by path as a script (`python -I -S supervisor.py PARENT_PID GROUP`), with ralph's socket as descriptor 3 and the
+null device as 0, 1 and 2. `GROUP`: the file that puts a process into the control group of this run's commands; empty:
+there is none. `command_supervisor.py` is the other end.
 
 Its rules:
 
-1. It only forks. What a command's end, its time and its tree need is the launcher's part (`launcher.py`), which is
-   here a child of this process, adopts that command's orphans alone, and has its own way to ralph: a channel.
-2. Nothing outlives ralph. The parent-death signal does not survive a fork, so each process sets its own and then looks
-   whether its parent is still there: this one gets SIGKILL, which nothing holds up, a launcher SIGTERM, which it turns
-   into the end of its tree. The end of the socket means the same.
-3. It adopts nothing. What a killed launcher leaves goes to ralph.
-4. A request brings all that a command is given: its output, its directory and its channel as descriptors, and grace,
-   umask, limits, words and environment as bytes. Nothing is kept for the next one. Descriptors are close-on-exec from
-   the first moment. A launcher closes the socket, this process everything else.
-5. One thread, nothing of ralph imported, no secret in the environment. All that a launcher needs is loaded before the
-   first fork, and the collector's objects are frozen, so that a fork copies no memory that nobody writes.
-6. A machine without a process for the launcher is that call's failure: it is said in the command's output.
-7. It is in its control group before it reads the first request, so no command is ever outside.
+1. It only forks. The launcher (`launcher.py`) handles a command's end, its time and its tree. It is a child of this
+   process, adopts that command's orphans alone, and has a channel of its own to ralph.
+2. Nothing outlives ralph. The parent-death signal does not survive a fork, so each process sets its own and then
+   checks that its parent is still there. This process gets SIGKILL, which nothing delays; a launcher gets SIGTERM,
+   which makes it end its tree. The end of the socket means the same.
+3. It adopts nothing. Processes that a killed launcher leaves go to ralph.
+4. A request holds everything for a command: its output, its directory and its channel as descriptors; grace, umask,
+   limits, words and environment as bytes. Nothing is kept for the next one. Descriptors are close-on-exec from the
+   first moment. A launcher closes the socket, this process everything else.
+5. It has one thread, imports nothing of ralph, and has no secret in its environment. Everything that a launcher needs
+   is loaded before the first fork, and the collector's objects are frozen, so that a fork copies no memory that nobody
+   writes.
+6. If the machine has no process for the launcher, that call fails, and the command's output reports it.
+7. It joins its control group before it reads the first request, so no command is ever outside.
 """
 
 from __future__ import annotations
