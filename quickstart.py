@@ -3,6 +3,7 @@
 
     python3 quickstart.py demo       set up, and watch the main job
     python3 quickstart.py test       set up, and pass the tests
+    python3 quickstart.py test-busy  set up, and pass the tests while six busy programs run beside them
     python3 quickstart.py check      set up, and lint and type-check
     python3 quickstart.py soak       set up, and play thousands of broken turns (minutes)
     python3 quickstart.py nemesis    set up, and kill hundreds of runs and resume them (minutes)
@@ -26,10 +27,13 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 OLDEST_PYTHON = (3, 11)
 
-# `test`, `soak`, `nemesis` and `check` need what developers need; every other word is a ralph command.
+# Most tests wait for something: more processes than cores cost nothing.
+SIDE_BY_SIDE = ["-n", "4", "--dist", "worksteal"]
+
+# These need what developers need; every other word is a ralph command.
 DEVELOPER_COMMANDS = {
-    # Most tests wait for something: more processes than cores cost nothing.
-    "test": [["-m", "pytest", "-n", "4", "--dist", "worksteal"]],
+    "test": [["-m", "pytest", *SIDE_BY_SIDE]],
+    "test-busy": [["-m", "tests.busy", *SIDE_BY_SIDE]],
     "soak": [["-m", "tests.soak"]],
     "nemesis": [["-m", "tests.nemesis"]],
     "check": [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."], ["-m", "mypy"]],

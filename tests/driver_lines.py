@@ -6,15 +6,17 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from ralph.machine.inbox import Inbox
+from ralph.run.progress import Progress
 from ralph.run.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.ports import GuardRefused, InterruptRequested, RetryAborted
 from ralph.values.usage import TokenUsage
-from tests.fakes import FakeClock, FakeMailbox
+from tests.fakes import FakeClock, RecordingEvents
 
 if TYPE_CHECKING:
-    from ralph.values.events import Event
+    from ralph.values.permission_mode import PermissionMode
 
 FAILED = AttemptEnded(1, 1, "main", "m", 0.1, TokenUsage(), kind="overloaded", error="529")
 SCHEDULED = RetryScheduled(2, 4, 8.0, 529, "HttpError", "overloaded", "529 overloaded")
@@ -25,12 +27,21 @@ ACCEPTED = AnswerAccepted({"id": "msg_1"})
 MODELS = {"first": "claude-first-1", "second": "claude-second-2"}
 
 
-def choose_model(wish: str | None) -> str:
-    if wish is None:
-        return MODELS["first"]
-    if wish not in MODELS:
-        raise ValueError(f"unknown model {wish}; models: {', '.join(MODELS)}")
-    return MODELS[wish]
+class FakeModels:
+    """Two models, and one that is asked at present."""
+
+    def __init__(self) -> None:
+        self.serving = MODELS["first"]
+
+    def choose(self, requested: str | None) -> str:
+        if requested is None:
+            return MODELS["first"]
+        if requested not in MODELS:
+            raise ValueError(f"unknown model {requested}; models: {', '.join(MODELS)}")
+        return MODELS[requested]
+
+    def introduction(self, _mode: PermissionMode) -> dict[str, Any]:
+        return {}
 
 
 def user(content: str) -> bytes:
@@ -45,21 +56,24 @@ def request(subtype: str, request_id: str = "r1", **fields: Any) -> bytes:
 class Desk:
     """A steering at work on its own, on a clock that is moved by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = True) -> None:
         self.clock = FakeClock()
         self.controls = RunControls()
         self.responses: list[dict[str, Any]] = []
-        self.serving = "claude-first-1"
-        self.events: list[Event] = []
+        self.models = FakeModels()
+        self.events = RecordingEvents()
+        self.progress = Progress(self.clock)
+        self.inbox = Inbox(self.clock)
         self.steering = Steering(
-            FakeMailbox(),
+            self.inbox.mailbox(),
             self.controls,
             self.clock,
+            self.progress,
             self.responses.append,
-            choose_model,
-            serving=lambda: self.serving,
-            emit=self.events.append,
+            events=self.events,
         )
+        if is_open:
+            self.steering.open(self.models)
 
     def answer_to(self, subtype: str, **fields: Any) -> Any:
         """The response's content, or the error's text. What is raised comes after it and is dropped."""

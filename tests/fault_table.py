@@ -96,8 +96,9 @@ TITLES = {
 _INTRODUCTION = """\
 # Faults that have been tried
 
-The page is made from the names of the tests (`python -m tests.fault_table > docs/inside/faults.md`), and a test keeps it
-true. Exit codes stand where the whole program is run; elsewhere it is the client or the loop. 0: the run survived it.
+This page is made from the names of the tests (`python -m tests.fault_table > docs/inside/faults.md`), and a test compares
+them. A row has an exit code if its test runs the whole program (0: the run survived the fault); the other tests are of
+the client or the loop.
 """
 
 SECTIONS = {

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.patience import AT_ONCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FIRST_NS = 1_800_000_000_000_000_000
 """Wall clock of second 0 of a span's times."""
-AT_MOST_S = 2.5
-"""What an end may cost with an endpoint that does not answer: 2 s, and what the machine needs."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.received.append((self.path, headers, body))
         self.server.was_asked.set()
         if self.server.status is None:
-            self.server.released.wait(30)
+            self.server.released.wait(3 * AT_ONCE_S)
             return
         self.send_response(self.server.status)
         self.send_header("location", "http://127.0.0.1:9/")

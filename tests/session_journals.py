@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -9,15 +10,15 @@ from msgspec.structs import replace
 from ralph.conversation.journal_lines import line_of
 from ralph.conversation.messages import RequestShape, user_message
 from ralph.conversation.records import (
-    assistant_entry,
-    delivery_entry,
-    ended_entry,
-    event_entry,
-    intent_entry,
-    result_entry,
-    run_entry,
-    session_entry,
-    user_entry,
+    EventRecord,
+    assistant_record,
+    delivery_record,
+    ended_record,
+    intent_record,
+    result_record,
+    run_record,
+    session_record,
+    user_record,
 )
 from ralph.output.system_events import journal_fields
 from ralph.values.events import AttemptEnded, Notice, RetryRecovered, RetryScheduled, RunEnded, TurnAsked
@@ -42,33 +43,34 @@ class Told(FakeJournal):
 
     def __init__(self, session_id: str = SESSION_ID, forked_from: str | None = None) -> None:
         super().__init__()
-        self.append(session_entry(session_id, "/work", "2026-11-21T12:00:00+00:00", "0.1.0", forked_from))
+        opening = session_record(session_id, "/work", "2026-11-21T12:00:00+00:00", "0.1.0")
+        self.append(replace(opening, forked_from=forked_from))
 
     def run(self, started_at: str = "2026-11-21T12:00:01+00:00", model: str = MODEL) -> Told:
-        self.append(run_entry(RequestShape(model, "system", ()), started_at, 4711))
+        self.append(run_record(RequestShape(model, "system", ()), started_at, 4711))
         return self
 
     def prompt(self, words: str) -> Told:
-        self.append(user_entry(user_message(words), task=1))
+        self.append(user_record(user_message(words), task=1))
         return self
 
     def answers(self, *content: dict[str, Any]) -> Told:
         whole: Answer = answer(*content)
-        self.append(assistant_entry(whole))
+        self.append(assistant_record(whole))
         return self
 
     def starts(self, call_id: str, name: str = "Bash") -> Told:
-        self.append(intent_entry(ToolCall(call_id, name, {}), None))
+        self.append(intent_record(ToolCall(call_id, name, {}), None))
         return self
 
     def result(self, call_id: str, output: str, *, is_error: bool = False) -> Told:
-        self.append(result_entry(ToolResult(call_id, ToolOutput(output, is_error))))
+        self.append(result_record(ToolResult(call_id, ToolOutput(output, is_error))))
         return self
 
     def event(self, event: Event) -> Told:
         fields = journal_fields(event)
         assert fields is not None
-        self.append(event_entry(fields))
+        self.append(EventRecord(event=fields))
         return self
 
     def ends(
@@ -81,15 +83,15 @@ class Told(FakeJournal):
         """`delivery`: what becomes of the result; None: that was never written."""
         usage = RunUsage().plus(MODEL, TokenUsage(1000, 100), facts_of(MODEL))
         ended = RunEnded(outcome, outcome.exit_code(), None, errors, None, turns, 12.34, 9.0, usage)
-        self.append(ended_entry(ended))
+        self.append(ended_record(ended))
         if delivery is not None:
             failed = replace(ended, exit_code=Outcome.IO_ERROR.exit_code(), errors=(*errors, "no room"))
-            self.append(delivery_entry(delivery, failed))
+            self.append(delivery_record(delivery, failed))
         return self
 
     @property
     def data(self) -> bytes:
-        return b"".join(map(line_of, self.records))
+        return b"".join(map(line_of, count(), self.records))
 
 
 OVERLOADED = "HTTP 529 overloaded_error: Overloaded"

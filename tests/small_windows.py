@@ -10,7 +10,7 @@ from ralph.agent.compaction import SUMMARIZE
 from ralph.agent.task import Run
 from ralph.api.stream import answer_from_message
 from ralph.conversation.messages import make_message
-from ralph.conversation.records import run_entry, session_entry
+from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import standard
@@ -198,7 +198,7 @@ class World:
         self.roster = Roster(targets or [target()], system="Be good.", tools=TOOLS, recorded=recorded)
         self.journal = journal or FakeJournal()
         if journal is None:
-            self.journal.append(session_entry("s1", "/work", "now", "0"))
+            self.journal.append(session_record("s1", "/work", "now", "0"))
         self.events = RecordingEvents()
         self.toolbox = LargeToolbox(result_bytes)
         self.waiter = waiter or FakeWaiter()
@@ -219,7 +219,7 @@ class World:
 
     def work(self, prompt: str | Sequence[Block] | None) -> Any:
         first = self.roster.first
-        opening = run_entry(self.roster.first_shape, "now", 1, target=first.name)
+        opening = run_record(self.roster.first_shape, "now", 1, target=first.name)
         ended = self.run.run(prompt, opening)
         again = replay(self.journal.records)
         assert conversation_problems(self.run.conversation.messages) == []

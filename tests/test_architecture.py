@@ -25,7 +25,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "sessions": {"output", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},
-    "tools": {"sandbox", "conversation", "machine", "values"},
+    "tools": {"sandbox", "machine", "values"},
     "prompt": {"sandbox", "machine", "values"},
     "sandbox": {"machine", "values"},
     "machine": {"values"},
@@ -65,6 +65,7 @@ TOUCHES_THE_WORLD = (
     "output.telemetry",
     "prompt",
     "run.command",
+    "run.context",
     "run.control_channel",
     "run.old_session",
     "run.prepared_run",
@@ -236,6 +237,20 @@ def test_what_decides_does_not_touch_the_world() -> None:
 def test_values_are_structs_and_no_dataclass_is_made() -> None:
     """Making classes was two fifths of what a start cost; and there is one way to write a value."""
     wrong = [module_name(path) for path in MODULES if "dataclasses" in imports_of(path)]
+    assert not wrong
+
+
+def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
+    """A part gets what it needs when it is made. Only what a driver asks for changes later: by `RunControls`."""
+    wrong = [
+        f"{module_name(path)}:{node.lineno} sets {ast.unparse(node)}"
+        for path in MODULES
+        if room_of(module_name(path)) in {"run", "machine"}
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) not in {"self", "self._controls"}
+    ]
     assert not wrong
 
 

@@ -6,9 +6,18 @@ import json
 
 import pytest
 
-from ralph.conversation.journal_lines import FORMAT, Record, line_of, read_lines
-from ralph.conversation.session import NewerFormatError, replay
+from ralph.conversation.decoding import NewerFormatError
+from ralph.conversation.journal_lines import line_of, read_lines, readable_part, sealed
+from ralph.conversation.records import (
+    FORMAT,
+    AssistantRecord,
+    IntentRecord,
+    ResultRecord,
+    SessionRecord,
+    UserRecord,
+)
 from tests.journals.corpus import EXPECTED, JOURNALS, summary_of
+from tests.recorded.raw_journals import recorded_journals
 from tests.rows import every_row
 
 NAMES = sorted(path.stem for path in JOURNALS.glob("*.jsonl"))
@@ -41,20 +50,34 @@ def test_the_recorded_journals_hold_every_kind_of_record_and_block() -> None:
         "event",
     }
     assert {record.kind for record in RECORDS} == kinds
-    answers = [record.fields for record in RECORDS if record.kind == "assistant"]
-    blocks = {block["type"] for answer in answers for block in answer["message"]["content"]}
+    answers = [record for record in RECORDS if isinstance(record, AssistantRecord)]
+    blocks = {block["type"] for answer in answers for block in answer.blocks}
     assert blocks == {"text", "thinking", "redacted_thinking", "tool_use", "of_tomorrow"}
-    assert any(answer["malformed"] for answer in answers)
-    assert any("forked_from" in record.fields for record in RECORDS)
-    assert any(record.fields.get("amends") for record in RECORDS)
-    assert any(record.fields.get("change") for record in RECORDS)
-    results = [record.fields for record in RECORDS if record.kind == "tool_result"]
-    assert any(isinstance(result["content"], list) for result in results), "an image"
-    assert any(result.get("is_error") for result in results)
+    assert any(answer.malformed for answer in answers)
+    assert any(isinstance(record, SessionRecord) and record.forked_from for record in RECORDS)
+    assert any(isinstance(record, UserRecord) and record.amends for record in RECORDS)
+    assert any(isinstance(record, IntentRecord) and record.change for record in RECORDS)
+    results = [record for record in RECORDS if isinstance(record, ResultRecord)]
+    assert any(not isinstance(result.content, str) for result in results), "an image"
+    assert any(result.is_error for result in results)
 
 
 def test_p14_a_journal_of_a_newer_format_is_refused_whatever_else_it_holds() -> None:
     opening = {"format": FORMAT + 1, "ralph": "99.0.0", "of_tomorrow": True}
-    lines = line_of(Record(0, "session", opening)) + line_of(Record(1, "of_tomorrow", {}))
-    with pytest.raises(NewerFormatError, match=r"made by ralph 99\.0\.0 in format"):
-        replay(read_lines(lines).records)
+    lines = sealed({"seq": 0, "kind": "session", **opening}) + b"something quite new\n"
+    for read in (read_lines, readable_part):
+        with pytest.raises(NewerFormatError, match=r"made by ralph 99\.0\.0 in format"):
+            read(lines)
+
+
+def test_records_of_todays_kinds_are_written_as_they_were_read() -> None:
+    """To the byte, where they are of today's form: what a run writes is what it always wrote."""
+    todays = [
+        (name, journal) for name, journal in recorded_journals().items() if not name.startswith("older/")
+    ]
+    assert len(todays) > 20
+    for name, journal in todays:
+        for seq, (line, record) in enumerate(
+            zip(journal.splitlines(keepends=True), read_lines(journal).records, strict=True)
+        ):
+            assert line_of(seq, record) == line, (name, seq)

@@ -1,7 +1,7 @@
 """Gets whole answers for the loop: with notices while they are needed, in a context that is kept small enough.
 
-Nothing here retries: `retry/loop.py` does, and a context that is too large is no failure but made smaller. What an answer
-means, and when nothing helps any more, is the loop's to say.
+Nothing here retries: `retry/loop.py` does. A context that is too large is no failure, but is made smaller. The
+loop decides what an answer means, and when nothing helps any more.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from ralph.agent.compaction import (
 from ralph.agent.overflow import refused
 from ralph.agent.result_room import room_for
 from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
-from ralph.conversation.messages import assistant_message
 from ralph.retry.loop import send_with_retry
 from ralph.values.classify import FailureKind, failure_kind, is_damaged
 from ralph.values.errors import AgentError
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded, SyntheticRetry
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.usage import tokens_of
 
 if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt
     from ralph.agent.transcript import Transcript
+    from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
     from ralph.retry.call_site import CallSite, TurnRequests
     from ralph.values.answer import Answer
     from ralph.values.tool_calls import Block
 
-# Whoever has to be asked how large its window is, is asked when that begins to matter: a short run never asks.
+# A server is asked for its window only when that begins to matter: a short run never asks.
 _ASKS_FROM_SHARE = 0.1
 _ASKS_FROM_TOKENS = 4_000
 """The least size at which a server is asked for an unknown window: more than the first request of a short
@@ -72,17 +71,14 @@ class Asking:
             self._notices.append(notice)
 
     def answer(self, requests: TurnRequests) -> Answer:
-        """Not committed yet. Raises like `send_with_retry`. `requests`: those of the turn."""
+        """One answer, not committed yet. Raises like `send_with_retry`. `requests`: those of the turn."""
         self._sent = self._transcript.with_notices(self._notices)
         return send_with_retry(self._sent, self._site, requests)
 
     def accept(self, answer: Answer) -> Answer:
-        """It becomes part of the conversation, with the notices that led to it."""
+        """Commit the answer to the conversation, with the notices that led to it."""
         notices, self._notices = self._notices, []
         answer = self._transcript.commit(answer, notices)
-        committed = assistant_message(answer.content)
-        size = committed.size if committed is not None else 0
-        self._site.roster.count(self._sent, tokens_of(answer.message["usage"]), size)
         self._steps = self._steps.answered()
         return answer
 
@@ -93,7 +89,7 @@ class Asking:
         return room_for(self.estimate(), self._site.roster.window)
 
     def is_crowded(self) -> bool:
-        """The next request is so large that it is time to make room."""
+        """Whether the next request is so large that it is time to make room."""
         self._ask_for_window()
         return is_over(self.estimate(), self._site.roster.window)
 
@@ -106,18 +102,18 @@ class Asking:
         )
 
     def fits_with_less(self, error: AgentError) -> bool:
-        """The server has told its window, and the same request fits with a shorter answer."""
+        """Whether the same request fits with a shorter answer, now that the server has named its window."""
         told, roster = refused(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
             return False
-        return roster.learn_window(told.window, told.prompt, self._sent)
+        return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
 
     def make_room(self, trigger: str, requests: TurnRequests) -> bool:
-        """A fresh context in the place of the old one. False: nothing that is left to try makes it smaller."""
+        """Put a fresh context in the place of the old one. False: nothing that is left to try makes it smaller."""
         if not self.may_shrink:
             return False
         before = self.estimate()
-        # What leaves no room for a summary is as good as refused.
+        # A context without room for a summary is treated like a refused one.
         asked_as = trigger if self._leaves_room_for_summary() else "overflow"
         while (attempt := self._steps.attempt(asked_as)) is not None:
             answer = self._summing_up(attempt, before, requests) if attempt.way != "cut" else None
@@ -134,14 +130,14 @@ class Asking:
 
     def _leaves_room_for_summary(self) -> bool:
         roster = self._site.roster
-        asked = roster.estimate(self._transcript.with_notices([SUMMARIZE]))
+        asked = roster.estimate(self._transcript.with_notices([SUMMARIZE]), self._meter)
         return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
-        """Whether that makes the context smaller; else it stays as it is."""
+        """Put it in place, if that makes the context smaller. Whether it did."""
         transcript, roster = self._transcript, self._site.roster
         content = self._content(attempt, summary, before)
-        after = roster.estimate_afresh(transcript.fresh(content))
+        after = roster.estimate_afresh(transcript.fresh(content), self._meter)
         if not shrinks(before, after, roster.window):
             return False
         source = "cut" if summary is None else "model"
@@ -185,7 +181,9 @@ class Asking:
             return None
 
     def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
-        """A damaged one is asked for again at once, once: it belongs to no turn, and neither does its count."""
+        """The summary. A damaged one is asked for again at once, once: it belongs to no turn, and neither does
+        its count.
+        """
         try:
             return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
         except AgentError as error:
@@ -196,13 +194,17 @@ class Asking:
 
     def estimate(self) -> int:
         """Tokens of the next request, at most."""
-        return self._site.roster.estimate(self._conversation())
+        return self._site.roster.estimate(self._conversation(), self._meter)
+
+    @property
+    def _meter(self) -> ContextMeter:
+        return self._transcript.session.meter
 
     def _conversation(self) -> Conversation:
         return self._transcript.with_notices(self._notices)
 
     def _ask_for_window(self) -> None:
-        """The server's own word on its model, once it may matter."""
+        """Ask the server for its model's window, once it may matter."""
         roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
@@ -210,7 +212,7 @@ class Asking:
             self._describe()
 
     def _describe(self) -> None:
-        """Asks the server about its model, once for each target."""
+        """Ask the server for a description of its model, once for each target."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
             roster.describe(client.describe_model(roster.target, roster.state.route.key))

@@ -1,6 +1,6 @@
-"""The checks of a tool call before it runs, and what its result teaches the guards.
+"""Checks a tool call before it runs, and tells the guards of its result.
 
-It decides what may run, never how. One of them lives as long as the run of a task.
+It decides which calls may run, never how. One lives as long as the run of a task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 Ruling = ToolOutput | tuple[str, ...]
-"""Why a call does not run, as the model is told; or, when it may, the arguments nobody knows."""
+"""Why a call does not run, for the model; or, when it may run, the arguments that its tool does not know."""
 
 _NO_CHANGE = FileChange(path="", before="", after="")
 
@@ -51,13 +51,13 @@ class CallRules:
         self._why_refused = why_refused
         self._guards = Guards()
         self.turn = 0
-        """The one at work, for the events."""
+        """The turn at work, for the events."""
         self.ended_by: DeadEnd | None = None
-        """Why the run ends."""
+        """The dead end that ends the run, if there is one."""
         self.has_use = False
-        """Some call of the answer ran, or was refused by a guard."""
+        """Whether some call of the answer ran, or was refused by a guard."""
         self.has_report = False
-        """Some call of the answer was a report."""
+        """Whether some call of the answer was a report."""
         self._malformed: list[ToolCall] = []
         """The calls of the answer that could not run as written."""
         self._malformed_answers = MalformedAnswers()
@@ -71,11 +71,11 @@ class CallRules:
 
     @property
     def is_malformed(self) -> bool:
-        """Every call of the answer was."""
+        """Whether every call of the answer was malformed."""
         return bool(self._malformed) and not self.has_use and not self.has_report
 
     def end_answer(self) -> None:
-        """All its calls have their results."""
+        """Note that all calls of the answer have their results."""
         if self.has_use:
             self._malformed_answers = MalformedAnswers()
         if not self.is_malformed:
@@ -85,8 +85,8 @@ class CallRules:
         if answers.are_too_many:
             self.ended_by = DeadEnd(answers.name, self._malformed[-1], answers.error)
 
-    def go_on_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
-        """A call that an earlier process ran, or was about to. `output`: what came of it; None: that is not known."""
+    def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
+        """Take over a call that an earlier process ran, or was about to run. `output`: its result; None: unknown."""
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True
             self._desk.receive(call)
@@ -131,7 +131,7 @@ class CallRules:
         return output
 
     def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """Takes the result of a call that ran. `change`: None for a file tool means that it could not change
+        """Take the result of a call that ran. `change`: None for a file tool means that it could not change
         anything.
         """
         if change is None and call.name in FILE_TOOLS:
@@ -157,7 +157,7 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """A call that is none keeps the text of its input, in the form that the API documents."""
+    """The call. A malformed one keeps the text of its input, in the form that the API documents."""
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 

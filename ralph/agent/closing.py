@@ -1,6 +1,6 @@
-"""How a task comes to its end: its final turn, its report, and the word that stands in where neither gave an answer.
+"""Ends a task: its final turn, its report, and the stand-in where neither gave an answer.
 
-It asks nobody and runs nothing. One of them lives as long as the run of a task.
+It asks nobody and runs nothing. One lives as long as the run of a task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ralph.values.errors import AgentError
 from ralph.values.events import FinalTurnEntered, Notice, ReportAccepted
 from ralph.values.outcome import Outcome
 from ralph.values.ports import BudgetSpent
-from ralph.values.shortage import shortage_of, told_with_advice
+from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Closing:
         that the final turn refused.
         """
         self._is_text_dropped = False
-        """The model's last text was dropped, which the next request says."""
+        """The model's last text was dropped; the next request says so."""
 
     def _new_desk(self) -> ReportDesk | None:
         return self._form.desk() if self._form is not None else None
@@ -78,7 +78,7 @@ class Closing:
         return final_turn(reason, needs_report=self.needs_report, turns=turns_in_words(self._max_turns))
 
     def collapse(self, reason: str) -> None:
-        """A report has failed."""
+        """Shorten the run: a report has failed."""
         collapsed = self.finishing.collapse(self._tally.turns + 1, reason)
         if collapsed is not None:
             self._events.emit(collapsed)
@@ -86,15 +86,15 @@ class Closing:
     # --- Reports
 
     def take_text(self, text: str) -> bool:
-        """A whole answer of text. Whether it is a report, which is then kept."""
+        """Take a whole answer of text. Whether it is a report, which is then kept."""
         self._last_words = text.strip() or self._last_words
         if text.strip():
             self._is_text_dropped = True
         return self.desk is not None and self.desk.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """Keeps text beside refused calls, which may be the closing answer. It stays in the conversation: a
-        report in it is kept until the final turn gives up, or other text follows.
+        """Keep text beside refused calls, which may be the closing answer. It stays in the conversation: a report
+        in it is kept until the final turn gives up, or other text follows.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -103,16 +103,18 @@ class Closing:
             self.desk.look_at_text(text)
 
     def forget_text(self) -> None:
-        """Another request was sent: it told the model that its last text does not count, if that was dropped."""
+        """Forget the model's last text. The request just sent told the model that it does not count, if it was
+        dropped.
+        """
         if self.desk is not None and self._is_text_dropped:
             self.desk.forget_text()
 
     def forget_words(self) -> None:
-        """Tools ran: what the model said before them is not its last word."""
+        """Forget the last words: tools ran, so they are not the model's last ones."""
         self._last_words = None
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
-        """A report that an earlier process accepted, just before it ended."""
+        """The report in these arguments, which an earlier process accepted just before it ended."""
         return self.desk.restored(arguments) if self.desk is not None else None
 
     @property
@@ -121,13 +123,13 @@ class Closing:
         return self.desk.accepted if self.desk is not None else None
 
     def report(self) -> Report | None:
-        """The one that counts by now. One that stood in a text does so in the final turn alone."""
+        """The report that counts by now. One in a text counts in the final turn alone."""
         if self.desk is None:
             return None
         return self.desk.accept_cached() if self.is_final else self.desk.accepted
 
     def accepted(self, report: Report) -> Ending:
-        """A report of the turn at work, which it ends."""
+        """The end of the turn at work by its accepted report."""
         self._tally.turns += 1
         return self._reported(report)
 
@@ -147,7 +149,7 @@ class Closing:
     # --- Ends
 
     def ended_by(self, step: End, stop_reason: str) -> Ending:
-        """An answer ends the task, or is the closing one of a task that was to end."""
+        """The end by an answer that ends the task, or by the closing one of a task that was to end."""
         self._tally.turns += 1
         if step.notice is not None:
             self._events.emit(Notice(step.notice))
@@ -156,13 +158,15 @@ class Closing:
         return Ending(step.outcome, step.result, stop_reason, step.error)
 
     def forced(self, reason: str | None = None) -> Ending:
-        """A forced end. `reason`: what forces it, if that is not the turns and no final turn began."""
+        """A forced end. `reason`: its cause, if that is not the turns and no final turn began."""
         outcome, limit, error = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words
         return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
 
     def gave_up(self, step: GiveUp) -> Ending | None:
-        """Too many answers of one turn were no use. None: a final turn is due, for the report that is owed."""
+        """The end after too many useless answers in one turn. None: a final turn is due, for the report that is
+        owed.
+        """
         if self.is_final:
             known = self.report()
             return self.forced() if known is None else self.accepted(known)
@@ -179,7 +183,7 @@ class Closing:
         """The end with a report, where one is owed and no answer came."""
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
-        # A limit may have come behind an accepted report, or into a final turn for which one was kept.
+        # A limit may have passed after an accepted report, or in a final turn for which one was kept.
         if ending.is_forced and (known := self.report()) is not None:
             return self._reported(known)
         report = self.reported or ending.stand_in(self.desk, self._tally.turns, self.last_stop_reason)
@@ -193,10 +197,10 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """The end by an exception that nobody foresaw: a bug, unless the machine lacks something."""
+    """The end by an unforeseen exception: a bug, unless the machine lacks something."""
     shortage = shortage_of(error)
     if shortage is not None:
-        return Ending(Outcome.API_UNAVAILABLE, error=told_with_advice(shortage))
+        return Ending(Outcome.API_UNAVAILABLE, error=line_with_advice(shortage))
     return Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
 
 

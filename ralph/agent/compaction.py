@@ -1,8 +1,8 @@
 """The opening of a fresh context when the old one is full, and the attempts at one, in order. Pure.
 
-Tasks and file names come as data and are never read out of a text, so that any number of compactions keeps
-them word for word. Only the words of the old context are taken over: its thinking is signed for what stood
-before it, its results belong to its calls.
+Tasks and file names come as data and are never parsed from a text, so that any number of compactions keeps them
+word for word. Only the words of the old context are taken over: its thinking is signed for the messages before
+it, and its results belong to its calls.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FILES_HEADING = "# Files changed so far"
 INSTRUCTIONS_HEADING = "# Project instructions"
 CUT_SUMMARY = "[the summary was cut off at its length limit]"
 
-# The model that is asked for a summary and says this little beside a call has announced the call, no more.
+# A model that is asked for a summary and writes this little beside a call has announced the call, no more.
 _LEAST_WORDS_BESIDE_CALLS = 100
 
 _MOST_ARGUMENT_BYTES = 300
@@ -77,8 +77,8 @@ def fresh_context(
 ) -> list[Block]:
     """The first user message of a fresh context.
 
-    `tasks`: every prompt of the user, in order. Where they exceed `most_task_tokens` together, some of those between
-    the first and the newest are left out, which is said.
+    `tasks`: every prompt of the user, in order. Where they exceed `most_task_tokens` together, some between the
+    first and the newest are left out, with a note.
     """
     known = _section(SUMMARY_HEADING, summary)
     blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
@@ -94,8 +94,8 @@ def cut_context(
     instructions: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The fresh context without a summary, the last attempt. Of the tasks only the newest is sure to be in
-    it. `earlier_summary`: the one in the context that is cut, if there was one.
+    """The fresh context without a summary, the last attempt. Only the newest of the tasks is sure to be in it.
+    `earlier_summary`: the one in the context that is cut, if there was one.
     """
     known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
     return _opened(_task_blocks(tasks, most_task_tokens), instructions, known, changed_files)
@@ -110,7 +110,7 @@ def digest_request(
 ) -> Message:
     """The only message of a summary call for a context that no longer fits into one.
 
-    It exceeds `most_tokens` only where the newest task and the request for a summary do so alone.
+    It exceeds `most_tokens` only where the newest task and the request for a summary exceed it alone.
     """
     blocks = [*_task_blocks(tasks, most_tokens // 2), *_section(SUMMARY_HEADING, earlier_summary)]
     around = user_message([*blocks, *text_blocks(f"{STEPS_HEADING}\n\n"), *text_blocks(SUMMARIZE)])
@@ -119,12 +119,12 @@ def digest_request(
 
 
 def shrinks(old_tokens: int, new_tokens: int, window: int | None) -> bool:
-    """Whether a fresh context is worth it: at most 3/4 of the old one, and not over the threshold itself."""
+    """Whether a fresh context is worth it: at most 3/4 of the old one, and itself below the threshold."""
     return 4 * new_tokens <= 3 * old_tokens and not is_over(new_tokens, window)
 
 
 def summary_of(answer: Answer) -> str | None:
-    """The summary that was asked for; None: there is none in it. What was cut off is better than nothing."""
+    """The requested summary; None: the answer has none. One that was cut off is better than nothing."""
     text = answer.text.strip()
     if not text or answer.stop_reason == "refusal":
         return None
@@ -138,13 +138,15 @@ class Attempt(NamedTuple):
     """One way to a fresh context."""
 
     way: Literal["whole", "digest", "cut"]
-    """A summary of the whole context; of its last steps; or no summary, and the last steps themselves."""
+    """The kind of attempt: a summary of the whole context; a summary of its last steps; or no summary, and the
+    last steps themselves.
+    """
     share: float = 1.0
     """The part of the window that the digest or the steps may fill."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """The most tokens that the fresh context may have. `estimate`: the size of the old context. A server
-        whose window is smaller than believed has refused that size.
+        """The most tokens that the fresh context may have. `estimate`: the size of the old context. If the
+        server's window is smaller than believed, that size was refused.
         """
         return int(self.share * min(estimate, window or estimate))
 
@@ -156,12 +158,12 @@ _CUT = Attempt("cut", 1 / 8)
 
 
 class CompactionSteps(Struct, frozen=True):
-    """How far compaction has been driven since an answer last showed that it helps."""
+    """The attempts at compaction since an answer last showed that it helps."""
 
     taken: int = 0
     """Attempts so far."""
     has_shrunk: bool = False
-    """The last one did."""
+    """The last attempt made the context smaller."""
 
     def attempt(self, trigger: str) -> Attempt | None:
         """The next attempt; None: nothing helps. A context that overflowed does not fit into a request for a
@@ -175,14 +177,14 @@ class CompactionSteps(Struct, frozen=True):
         return CompactionSteps(self.taken + 1, has_shrunk)
 
     def answered(self) -> CompactionSteps:
-        """An answer was accepted (a summary is none): a context that shrank has proven itself."""
+        """The steps after an accepted answer (a summary is none): a context that shrank has proven itself."""
         return CompactionSteps() if self.has_shrunk else self
 
 
 def last_steps(messages: Sequence[Message], most_bytes: int) -> str:
-    """The end of a history as plain text, of at most so many bytes in a request; empty: not even a line fits.
+    """The end of a history as plain text, of at most that many bytes in a request; empty: not even a line fits.
 
-    The newest steps are whole as far as they fit into half of it; before them stand shortened ones.
+    The newest steps are whole as far as they fit into half of it; shortened ones stand before them.
     """
     opening = sent_bytes(_opening_line(len(messages)))
     if opening > most_bytes:
@@ -204,7 +206,7 @@ def _opening_line(left_out: int) -> str:
 
 
 def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
-    """Each step with the index of its message."""
+    """The steps, newest first, each with the index of its message."""
     names = {
         block["id"]: str(block["name"])
         for message in messages
@@ -219,8 +221,8 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 
 def _step(role: str, block: Block, names: Mapping[str, str]) -> str | None:
-    """One step as text; None: nothing of it can be told. Thinking belongs to its model, and results of a
-    server's own tools are sealed.
+    """One step as text; None: it has no text. Thinking belongs to its model, and results of a server's own tools
+    are sealed.
     """
     match block.get("type"):
         case "text":
@@ -286,7 +288,9 @@ def _task_blocks(
 
 
 def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: bool) -> set[int]:
-    """Their numbers from 1: the newest, the first where that is asked for, then the newer ones while there is room."""
+    """The kept tasks by number, from 1: the newest, the first where that is requested, then the newer ones while
+    there is room.
+    """
     newest_first = range(len(sizes), 0, -1)
     if most_tokens is None:
         return set(newest_first)

@@ -1,4 +1,4 @@
-"""How a run comes to its end: the last turns that it may take, the final turn, and as what a forced end counts. Pure."""
+"""How a run comes to its end: its last turns, the final turn, and the outcome of a forced end. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FORCES = ("max_turns", "context", "report")
 """Why a turn is the final one: the turn limit, a full context that cannot be made smaller, reports that failed."""
 
 NEAR = 0.9
-"""The share of a limit from which on the model is told, once, to save its work (PRODUCT.md, section 5)."""
+"""The share of a limit after which the model is told, once, to save its work (PRODUCT.md, section 5)."""
 FEWEST_TURNS_TO_WARN = 3
 
 
 class ForcedEnd(NamedTuple):
     outcome: Outcome
     limit: str | None
-    """Which limit of the user's it was; None: none was."""
+    """The user's limit that ended it; None: none did."""
     error: str
 
 
@@ -45,7 +45,7 @@ class Finishing:
         return self.max_turns is not None and turn > self.max_turns
 
     def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
-        """Why the turn that begins is the final one.
+        """Why the turn that begins is the final one; None: it is not.
 
         A turn that neither follows tools nor owes a report is not: its answer may be all that is wanted.
         """
@@ -55,7 +55,7 @@ class Finishing:
         return "report" if self._is_collapsed else "max_turns"
 
     def collapse(self, turn: int, reason: str) -> TurnsCollapsed | None:
-        """A report that failed leaves one turn more. None: no more were left."""
+        """Shorten the run to one turn more, after a failed report. None: no more were left."""
         new = turn + 1
         old = self.max_turns
         if old is not None and old <= new:
@@ -83,9 +83,10 @@ class Finishing:
         max_time_s: float | None,
         least_usd: float = 0.0,
     ) -> str | None:
-        """Which limit is nearly used up as this turn begins, told once. None: none is, or it was told.
+        """The limit that is nearly used up as this turn begins, reported once. None: there is none, or it was
+        reported.
 
-        `least_usd`: what the budget has to hold for another request.
+        `least_usd`: the money that another request may need.
         """
         if self._was_warned or self.is_final:
             return None
@@ -102,7 +103,7 @@ class Finishing:
         least_usd: float = 0.0,
     ) -> str | None:
         most = self.max_turns or 0
-        # The final turn is told something else: this has to come before it.
+        # The final turn has a notice of its own: this one has to come before it.
         if most >= FEWEST_TURNS_TO_WARN and turn >= min(math.ceil(NEAR * most), most - 1):
             return f"the limit of {turns_in_words(most)}"
         if budget.is_nearly_spent(NEAR, least_usd):

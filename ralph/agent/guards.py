@@ -1,18 +1,18 @@
-"""Decides whether a tool call is one more round of a doom loop, and what the model is told instead of a
-result.
+"""Decides whether a tool call is one more round of a doom loop, and what the model is told instead of a result.
 
-It knows calls and what came of them, nothing of tools: it neither runs a call nor ends a run. Malformed
-calls, which could not run anyway, are `malformed_answers.py`'s.
+It knows calls and their results, nothing of tools: it neither runs a call nor ends a run. `malformed_answers.py`
+counts malformed calls, which could not run anyway.
 
-A window is what ran last without an edit that changed a file in between: three rounds of one call or of a
-cycle of up to four, the results equal from round to round. The call that would go on with it is refused, and
-from then on every call of the cycle is. Whatever is let through starts the count of refusals anew.
+The window holds the calls that ran last, without an edit that changed a file in between. A loop is three rounds
+in it of one call, or of a cycle of up to four, with equal results from round to round. The call that would
+continue it is refused, and from then on every call of the cycle is. Every call that may run resets the count of
+refusals.
 
-Results are equal when they are so after times, numbers of processes and counters are taken out, white space
-apart. A counter is an integer that rises by the same step from each round to the next ("attempt 4", 5, 6): it
-says how often was asked, not what has changed. What shows that something moves is no counter, and keeps a run
-going: percentages, sizes, `12/340`, `3 of 10`, decimals, a number in a word or path, one that falls or rises
-unevenly, a result that is only numbers, because there the number is what was asked for.
+Results are equal when they are equal without times, process numbers, counters and white space. A counter is an
+integer that rises by the same step from each round to the next ("attempt 4", 5, 6): it counts requests, not
+changes. Numbers that show progress are no counters, and keep a run going: percentages, sizes, `12/340`, `3 of
+10`, decimals, a number in a word or path, one that falls or rises unevenly. So do the numbers of a result that
+has nothing else: there the number is the answer.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ LONGEST_CYCLE = 4
 """Calls in a round."""
 
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
-"""Arguments without an effect: with other words for people it is the same call."""
+"""Arguments without an effect: a call with other words in them is the same call."""
 _MOST_COUNTERS = 256
-"""A text with more integers is data: it is compared as it stands, and no more numbers than these are kept."""
+"""The most integers in a text that are compared as counters: a text with more is data, and compared as it is."""
 _LONGEST_NAME = 80
-"""Characters of a name or path that a model is told."""
+"""The most characters of a name or path in a message for the model."""
 
 
 class Refusal(Struct, frozen=True):
@@ -63,21 +63,21 @@ class Refusal(Struct, frozen=True):
 
     @property
     def is_last(self) -> bool:
-        """The run ends."""
+        """Whether it ends the run."""
         return self.refusals >= MOST_REFUSALS
 
 
 class Guards:
-    """Ask `before` each call, tell what came of it `after`.
+    """The guards. Ask `before` each call, report its result `after`.
 
-    Calls of one answer that run at the same time are all asked about before any result is known. Until it is, the
-    result of a call counts as equal to the others, so that of eight equal calls at once three run.
+    Calls of one answer that run at the same time are all asked about before any result is known. Until it is, a
+    call's result counts as equal to the others: of eight equal calls at once three run.
     """
 
     def __init__(self) -> None:
         self._steps: deque[_Step] = deque(maxlen=LONGEST_CYCLE * MOST_EQUAL)
         self._refusals = 0
-        # A batch has at most eight; nothing more than a batch is between a refusal and its result.
+        # A batch has at most eight calls; between a refusal and its result there is at most a batch.
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
     def before(self, call: ToolCall) -> Refusal | None:
@@ -99,10 +99,10 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """Takes the result of a call. A call that `before` was not asked about counts too (an earlier process
-        ran it); a refused one does not.
+        """Take the result of a call. A call that `before` was not asked about counts too (an earlier process ran
+        it); a refused one does not.
 
-        `change`: what it was to do to its file. None with a success: unknown, taken for a change.
+        `change`: the planned change of its file. None with a success: unknown, taken for a change.
         """
         if (
             call.name in FILE_TOOLS
@@ -122,7 +122,7 @@ class Guards:
         step.result = _Result.of(output)
 
     def _tripped_by(self, step: _Step) -> tuple[str, str] | None:
-        """The guard, and what it says."""
+        """The guard that refuses the step, and its message."""
         last = list(self._steps)[-MOST_EQUAL:]
         is_full = len(last) == MOST_EQUAL
         if is_full and step.path is not None and all(old.path == step.path for old in last):
@@ -140,7 +140,7 @@ class Guards:
             window = steps[-length * MOST_EQUAL :]
             if len(window) < length * MOST_EQUAL:
                 break
-            # Once refused, a model that takes the cycle up at another place is still in it.
+            # After a refusal, a model that continues the cycle at another place is still in it.
             following = window[-length:] if self._refusals else window[-length : len(window) - length + 1]
             if any(step.key == old.key for old in following) and all(
                 _is_equal(window[place::length]) for place in range(length)
@@ -150,7 +150,7 @@ class Guards:
 
 
 class _Step:
-    """A call that was let through, reduced to what is compared."""
+    """A call that may run, reduced to the parts that are compared."""
 
     def __init__(self, key: int, name: str, path: str | None, waits_for: str | None) -> None:
         self.key = key
@@ -170,7 +170,9 @@ class _Step:
 
 
 class _Result(Struct, frozen=True):
-    """An output without its times: what stands, as one hash (of 64 bits; it never leaves the process), and what may count."""
+    """An output without its times: the fixed text as one hash (of 64 bits; it never leaves the process), and the
+    numbers that may be counters.
+    """
 
     standing: int
     counters: tuple[int, ...]
@@ -217,9 +219,10 @@ def _stands_or_counts(numbers: Sequence[int]) -> bool:
     return len(steps) <= 1 and min(steps, default=0) >= 0
 
 
-# The patterns begin with a digit and look back from there, so that the engine can skip to digits. All repetitions
-# are bounded, and none stands inside another over the same characters: 30 KB of the worst text take 3 ms. They are
-# texts, which `re` compiles once, with the first result: that costs 2 ms, and many a run calls nothing.
+# Each pattern begins with a digit and looks back from there, so that the engine can skip to digits. All
+# repetitions are bounded, and none stands inside another over the same characters: 30 KB of the worst text take 3
+# ms. They are strings, which `re` compiles once, with the first result: that costs 2 ms, and many runs call
+# nothing.
 _CLOCK = r"[0-9]?:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?|\.[0-9]{1,9})(?![\w:])"
 _ZONE = r"(?: ?(?:(?:Z|UTC|GMT)\b|[+-][0-9]{2}:?[0-9]{2}\b))?"
 _DATE = r"(?:[0-9]{3}-[0-9]{2}-[0-9]{2}|[0-9]{3}/[0-9]{2}/[0-9]{2}|[0-9]/[A-Z][a-z]{2}/[0-9]{4})(?![0-9])"
@@ -242,7 +245,7 @@ _LETTER = r"[^\W\d_]"
 
 
 def _template(text: str) -> tuple[str, list[int]]:
-    """The text without times, a mark in the place of each number that may count; and those numbers."""
+    """The text without times, with a mark in the place of each number that may be a counter; and those numbers."""
     text = re.sub(_TIME, "~", " ".join(text.split()))
     if "_ms" in text:
         text = re.sub(_TIME_AFTER_UNIT, "_ms~", text)
@@ -254,7 +257,7 @@ def _template(text: str) -> tuple[str, list[int]]:
 
 
 def _comparable(block: Block) -> str | int:
-    """Text, to be looked into, or a hash of what is no text, such as an image."""
+    """Text, for a closer comparison, or a hash of a block that is no text, such as an image."""
     if block["type"] == "text":
         return str(block["text"])
     data = block.get("source", {}).get("data")

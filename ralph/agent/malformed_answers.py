@@ -1,8 +1,8 @@
-"""Answers in which every tool call was malformed, in a row: nothing of them could run. Pure.
+"""Counts answers in a row whose tool calls were all malformed: nothing of them could run. Pure.
 
-A malformed call is cut, no JSON, of a tool that does not exist, or has arguments that do not fit. Each gets an error
-result; an answer of nothing else is no turn, whatever varies from one to the next. What a guard, a permission or the
-final turn refuses is not malformed.
+A malformed call is cut, no JSON, of a tool that does not exist, or has arguments that do not fit. Each gets an
+error result. An answer with nothing else is no turn, however the answers vary. A call that a guard, a permission
+or the final turn refuses is not malformed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ NAMES = ("malformed_call", "unknown_tool")
 
 
 class MalformedAnswers(Struct, frozen=True):
-    """How many there were since something could run."""
+    """The number of malformed answers since a call could run."""
 
     count: int = 0
     are_all_unknown: bool = True
-    """No call of them named a tool that exists."""
+    """No call in them named a tool that exists."""
 
     def plus(self, *, are_unknown: bool) -> MalformedAnswers:
         """One more. `are_unknown`: none of its calls named a tool that exists."""

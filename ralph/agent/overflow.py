@@ -1,5 +1,5 @@
-"""The window that a server names when it refuses a request as too large. Pure. Text is read here because
-servers give nothing else; a number that is not found is not guessed.
+"""Reads the window that a server names when it refuses a request as too large. Pure. It reads text because
+servers give nothing else; a number that is not there is not guessed.
 """
 
 from __future__ import annotations

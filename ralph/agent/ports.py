@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
     from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
 
@@ -37,6 +37,6 @@ class Toolbox(Protocol):
 
 
 class Journal(Protocol):
-    def append(self, *entries: Entry, sync: bool = True) -> None:
+    def append(self, *records: Record, sync: bool = True) -> None:
         """Write records, whole or not at all; with `sync` they survive a power cut. Raises JournalError."""
         ...

@@ -1,4 +1,4 @@
-"""The tool `final_report` as the model is offered it, a user's schema embedded. Pure."""
+"""The definition of the tool `final_report` for the model, with the user's schema embedded. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ralph.values.tool_calls import FINAL_REPORT, ToolDefinition
 
 
 def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:
-    """With a schema, `payload` is no required argument: a task that could not be done has nothing true to put there.
+    """The tool. With a schema, `payload` is still optional: a task that failed has nothing true to put there.
 
-    The schema's draft is kept as `$schema` of the whole where it is not the default: the tool as it was sent is all
-    that a resumed session needs for checking.
+    The schema's draft is kept as `$schema` of the whole where it is not the default: a resumed session needs
+    nothing but the tool as it was sent for checking.
     """
     once = "Call this exactly once, as your very last action, when the task is done or cannot be done."
     properties: dict[str, Any] = {
@@ -44,9 +44,9 @@ def has_payload(tool: ToolDefinition) -> bool:
 
 
 def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema as it stands under `properties.payload`, its references into itself still right."""
+    """The schema as it is under `properties.payload`, with its references into itself still right."""
     inside: dict[str, Any] = json.loads(json.dumps(schema))
-    # All of them first: a pointer is followed through the schema as it was.
+    # Find all references first: a pointer is followed through the original schema.
     for _, one in schemas_within(inside):
         fragment = own_fragment(schema, one.get("$ref"))
         if fragment is not None:

@@ -1,6 +1,6 @@
-"""The room that tool results may take in the context, and cutting them to it before they are added. Pure.
+"""Bounds the room of tool results in the context, and cuts results to it before they are added. Pure.
 
-Nothing that was added is ever cut: it is cut before, or stays. Bytes are those of the JSON that is sent.
+A result that was added is never cut. Bytes are those of the JSON that is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A context over its threshold is compacted before the next request; results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""The least that is kept of a text: a model that sees nothing of a result would only call again."""
+"""The least bytes of a text that are kept: a model that sees nothing of a result would only call again."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65
@@ -38,14 +38,14 @@ LEFT_OUT = "[{kind} left out: it would not fit into the context]"
 def room_for(estimate: int, window: int | None) -> int | None:
     """Tokens that the results of one answer may take together; None: no window is known.
 
-    `estimate`: of the context with that answer, without the results. With them the next request stays within 95 %
-    of the window, unless there is so little room that each is left its 2,000 bytes.
+    `estimate`: the context with that answer, without the results. With them the next request stays within 95 % of
+    the window, unless there is so little room that each result only gets its 2,000 bytes.
     """
     return None if window is None else max(0, window * MOST_FILLED_PERCENT // 100 - estimate)
 
 
 def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[ToolOutput, ...]:
-    """The results of one answer: small ones stay whole, and what they leave is shared by the large ones."""
+    """The results of one answer: small ones stay whole, and large ones share the room that is left."""
     if room_tokens is None:
         return tuple(outputs)
     shares = _shares([output_size(output) for output in outputs], room_tokens)
@@ -66,7 +66,7 @@ def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
 
 
 def output_size(output: ToolOutput) -> int:
-    """Estimated tokens of the result that it becomes."""
+    """Estimated tokens of the tool result."""
     content = output.content
     if isinstance(content, str):
         return _ENVELOPE_TOKENS + tokens_of_bytes(sent_bytes(content))
@@ -79,7 +79,8 @@ def sent_bytes(text: str) -> int:
 
 
 def cut_in_middle(text: str, most_bytes: int, note: str) -> str:
-    """The beginning and the end on line borders where lines are not too long, the note on a line between them.
+    """The beginning and the end on line borders where lines are not too long, with the note on a line between
+    them.
 
     `note`: may name {left_out} and {total}, bytes; where there is room for nothing else, it stands alone.
     """
@@ -99,7 +100,9 @@ def _cut_to(text: str, room_tokens: int) -> str:
 
 
 def _fitted_blocks(blocks: Sequence[Block], room_tokens: int) -> tuple[Block, ...]:
-    """Images where they leave the texts their least, else a text that says so; what is left is the texts'."""
+    """The blocks that fit: images where they leave the texts their minimum, else a text in their place; the texts
+    share the rest.
+    """
     has_text = any(map(_is_text, blocks))
     left = room_tokens - (_LEAST_TOKENS if has_text else 0)
     kept: list[Block] = []
@@ -133,9 +136,7 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Shares out the room: in the order of need, to each what it needs, but at most an equal part of the
-    rest.
-    """
+    """Share out the room by need, smallest first: to each its need, but at most an equal part of the rest."""
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[index] = min(sizes[index], max(0, room) // (len(sizes) - place))
@@ -157,7 +158,7 @@ def _tail(text: str, most_bytes: int) -> str:
 
 
 def _longest(text: str, most_bytes: int) -> int:
-    """Characters of the longest beginning that is sent in so many bytes."""
+    """The number of characters in the longest beginning that takes at most so many bytes when sent."""
     low, high = 0, min(len(text), max(0, most_bytes))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The end of a run, put together from what is known when it comes. Pure."""
+"""The end of a run, put together from the facts at that time. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OWES_AN_ANSWER = frozenset(
     {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
 )
-"""Ends of a run that was at work: whoever waits for its answer gets one, and be it that there is none."""
+"""Outcomes of a run that was at work: its caller gets an answer, even if only that there is none."""
 
 _BY_THE_API = frozenset({Outcome.API_REJECTED, Outcome.API_UNAVAILABLE, Outcome.AUTH})
 _FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
@@ -31,7 +31,7 @@ LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
 
 
 class Ending(Struct, frozen=True):
-    """Why the loop stopped, before it is written down."""
+    """The reason why the loop stopped, before it is recorded."""
 
     outcome: Outcome
     result: str | None = None
@@ -40,7 +40,7 @@ class Ending(Struct, frozen=True):
     cause: AgentError | None = None
     signal_number: int = 0
     limit: str | None = None
-    """Which limit of the user's ended it: "max_turns", "max_budget_usd", "context"."""
+    """The user's limit that ended it: "max_turns", "max_budget_usd", "context"."""
     report: Report | None = None
     dead_end: DeadEnd | None = None
 
@@ -52,11 +52,11 @@ class Ending(Struct, frozen=True):
 
     @property
     def is_forced(self) -> bool:
-        """A limit ended it; the work under way may have been all right."""
+        """Whether a limit ended it; the work under way may have been all right."""
         return self.outcome in _FORCED
 
     def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
-        """The synthetic report, after so many turns. `desk`: took the reports; None: none was required."""
+        """The synthetic report after that many turns. `desk`: took the reports; None: none was required."""
         from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
 
         error = self.error
@@ -72,12 +72,14 @@ class Ending(Struct, frozen=True):
 
     @property
     def _is_for_want_of_report(self) -> bool:
-        """It had its final turn: what was wrong with the last report is what to look at. Elsewhere something failed since."""
+        """Whether it ended for want of a report, after its final turn: the fault of the last report is then the
+        error. In other cases something has failed since.
+        """
         return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 
     @property
     def reason(self) -> str:
-        """Why there is no answer, for the report that takes its place."""
+        """The reason why there is no answer, for the report that takes its place."""
         return self.limit or _REASONS.get(self.outcome, self.outcome.value)
 
     @property
@@ -110,16 +112,16 @@ class Ending(Struct, frozen=True):
 
     @property
     def _api_failure(self) -> str | None:
-        """An error that was there when something else ended the run is none."""
+        """The API's failure that ended the run. An earlier error of the API, in a run that ended otherwise, is
+        none.
+        """
         if self.cause is None or (self.outcome not in _BY_THE_API and self.limit != "context"):
             return None
         return failure_kind(self.cause).value
 
     @property
     def _words(self) -> str | None:
-        """The text that stands for the answer. A report that ralph had to write is followed by the model's
-        own words.
-        """
+        """The text that stands for the answer. A synthetic report is followed by the model's own words."""
         if self.report is None:
             return self.result
         if self.report.source != "synthetic" or self.result is None:

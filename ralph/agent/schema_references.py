@@ -1,6 +1,6 @@
-"""Finds its way in a JSON Schema: the schemas within it, and where its references into itself lead. Pure.
+"""Finds the schemas within a JSON Schema, and the targets of its references into itself. Pure.
 
-It checks nothing and fetches nothing: what leads out of the schema leads nowhere here.
+It checks nothing and fetches nothing: a reference out of the schema has no target here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-# By what stands under them: schemas by name; a schema or a list of schemas. (All drafts since 4 together.)
+# Keywords by what stands under them: schemas by name; a schema or a list of schemas. (All drafts since 4
+# together.)
 _NAMED_SCHEMAS = {
     "$defs",
     "definitions",
@@ -31,7 +32,9 @@ _SCHEMAS = (
 
 
 def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Each object that serves as a schema, with its JSON pointer: by its keyword, or because a `$ref` leads there."""
+    """The objects that serve as a schema, each with its JSON pointer: by its keyword, or as the target of a
+    `$ref`.
+    """
     found: list[tuple[str, dict[str, Any]]] = []
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("#", schema)]

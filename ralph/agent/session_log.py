@@ -11,7 +11,7 @@ from ralph.conversation.session import Session, apply
 
 if TYPE_CHECKING:
     from ralph.agent.ports import Journal
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
 
 
 class SessionLog:
@@ -20,13 +20,13 @@ class SessionLog:
         self._journal = journal
         self.session = session
 
-    def record(self, *entries: Entry, sync: bool = True) -> None:
+    def record(self, *records: Record, sync: bool = True) -> None:
         """Write them, whole or not at all, and take them into the state. Raises JournalError.
 
         `sync`: they survive a power cut.
         """
-        if not entries:
+        if not records:
             return
-        self._journal.append(*entries, sync=sync)
-        for kind, fields in entries:
-            self.session = apply(self.session, kind, fields)
+        self._journal.append(*records, sync=sync)
+        for record in records:
+            self.session = apply(self.session, record)

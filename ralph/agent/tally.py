@@ -10,7 +10,7 @@ _WERE_ASKED = frozenset({None, "interrupted"})
 
 
 class Tally:
-    """Show it every event; read the sums."""
+    """The counts of a run. Show it every event; read the sums."""
 
     def __init__(self) -> None:
         self.usage = RunUsage()
@@ -19,13 +19,13 @@ class Tally:
         self.api_s = 0.0
         """Seconds inside `send_message()`."""
         self.turns = 0
-        """Completed: with an answer that was accepted, and the results of its tools."""
+        """Completed turns: those with an accepted answer and the results of its tools."""
         self._asked_turns = 0
 
     @property
     def counted_turns(self) -> int:
-        """The turns of a result. An answer that was no use, or was cut short, belongs to a turn too; a
-        request that only failed does not: a resumed session asks for that turn again.
+        """The turns of a result. A useless or cut answer belongs to a turn too; a request that only failed does
+        not: a resumed session asks for that turn again.
         """
         return max(self.turns, self._asked_turns)
 
@@ -34,11 +34,11 @@ class Tally:
             case AttemptEnded():
                 if event.kind in _WERE_ASKED:
                     self._asked_turns = event.turn
-                # A broken answer is billed too, as far as the server had counted it.
+                # A broken answer is billed too, for the tokens that the server had counted.
                 if event.tokens != TokenUsage():
                     self.usage = self.usage.plus(event.model, event.tokens, event.facts)
                 self.api_s += event.latency_s
             case RetryRecovered() | RetryExhausted():
-                # Every chain is closed by one of them, with what it really took.
+                # Each of these events closes a chain, with the time that it really took.
                 self.retries += event.retries
                 self.waited_s += event.total_wait_s

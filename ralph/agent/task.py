@@ -33,7 +33,7 @@ from ralph.conversation.next_step import (
     next_step,
 )
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
-from ralph.conversation.records import ended_entry
+from ralph.conversation.records import ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.target_log import TargetLog
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from ralph.agent.ports import Journal, Toolbox
     from ralph.conversation.messages import Conversation
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
     from ralph.retry.backoff import RetryPolicy
     from ralph.retry.ports import Client
     from ralph.retry.roster import Roster
@@ -100,7 +100,6 @@ class Run:
         self._limits = limits or LimitSettings()
         self._budget = Budget(self._limits.max_budget_usd)
         self._report_form = report_form
-        self._site = CallSite(roster, policy, self._controls, self._budget, client, waiter, clock, self)
         self._toolbox = toolbox
         self._clock = clock
         self._waiter = waiter
@@ -109,7 +108,9 @@ class Run:
         self.log = SessionLog(journal, state)
         """Everything that is recorded of the session while this run lives goes through it."""
         self._transcript = Transcript(self.log, self)
-        roster.meter = session.meter if session else roster.meter
+        self._site = CallSite(
+            roster, policy, self._controls, self._budget, client, waiter, clock, self, self.log
+        )
         self._turn_state = session.turn_state if session else TurnState()
         self._tool_turn: ToolTurn | None = None
         self._begin_task()
@@ -140,7 +141,7 @@ class Run:
 
     @property
     def _turn(self) -> int:
-        """The one at work, 1-based."""
+        """The turn at work, 1-based."""
         return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
@@ -153,8 +154,8 @@ class Run:
             self._record_target()  # whoever is killed from here on leaves it behind
         self._sink.emit(event)
 
-    def run(self, prompt: Prompt | None, *opening: Entry) -> RunEnded:
-        """Go on until an outcome; None: with what the session has pending. `opening`: the records that begin the run.
+    def run(self, prompt: Prompt | None, *opening: Record) -> RunEnded:
+        """Run until an outcome. `prompt` None: resume pending work. `opening`: the records that begin the run.
 
         Never raises: what the API, a tool, a signal or a bug does is an outcome.
         """
@@ -184,7 +185,7 @@ class Run:
         ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
         ended = replace(ended, denied=tuple(self._rules.denied))
         try:
-            self.log.record(*self._target_entries(), ended_entry(ended))
+            self.log.record(*self._target_records(), ended_record(ended))
         except JournalError as error:
             if ended.outcome is not Outcome.IO_ERROR:
                 outcome = Outcome.IO_ERROR
@@ -198,8 +199,8 @@ class Run:
 
     # --- Turns
 
-    def _turns(self, prompt: Prompt | None, opening: Sequence[Entry]) -> Ending:
-        self._begin(prompt, (*opening, *self._target_entries()))
+    def _turns(self, prompt: Prompt | None, opening: Sequence[Record]) -> Ending:
+        self._begin(prompt, (*opening, *self._target_records()))
         if (report := self._known_report(prompt)) is not None:
             return self._closing.accepted(report)
         follows_tools = prompt is None and self._ends_with_results()
@@ -209,7 +210,7 @@ class Run:
                 return ending
             follows_tools = True
 
-    def _begin(self, prompt: Prompt | None, opening: Sequence[Entry]) -> None:
+    def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
         """Add the prompt, in one write with the run's record. What an earlier run left pending is finished before."""
         transcript = self._transcript
         blocks = (*transcript.session.queued, *_blocks(prompt))
@@ -410,7 +411,7 @@ class Run:
 
     def _ask(self) -> Answer:
         """One whole answer. It is not part of the conversation yet."""
-        self.take_model_wish()
+        self.take_requested_model()
         if self._asking.is_crowded():
             self._make_room("threshold")
         while True:
@@ -438,19 +439,19 @@ class Run:
         self._record_target()
         return self._asking.accept(answer)
 
-    def take_model_wish(self) -> None:
-        """A driver's, from the next request on."""
-        wish = self._controls.take_model_wish()
-        if wish is not None:
-            target = self._roster.prefer(wish)
+    def take_requested_model(self) -> None:
+        """Switch to the model that a driver has requested, from the next request on."""
+        requested = self._controls.take_requested_model()
+        if requested is not None:
+            target = self._roster.prefer(requested)
             self.emit(Notice(f"from here on with {target.name}"))
 
     def _record_target(self) -> None:
-        self._transcript.write(*self._target_entries())
+        self._transcript.write(*self._target_records())
 
-    def _target_entries(self) -> list[Entry]:
-        """Entries about who is asked and who cools down, so that a resumed session keeps to both."""
-        return self._target_log.entries(self._roster, self._clock.now_s(), self._clock.utc_now())
+    def _target_records(self) -> list[Record]:
+        """Records of who is asked and who cools down, so that a resumed session keeps to both."""
+        return self._target_log.records(self._roster, self._clock.now_s(), self._clock.utc_now())
 
     def _hints(self, ending: Ending) -> Iterator[str]:
         target = self._roster.target

@@ -1,6 +1,6 @@
 """Checks the arguments of a tool call against the tool's schema, in sentences a model can act on.
 
-Knows the part of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
+It knows the part of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
 and `items`. Anything else in a schema is not checked, and nothing is ever converted.
 """
 
@@ -37,7 +37,7 @@ class ArgumentCheck(Struct, frozen=True):
 
 
 def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> ArgumentCheck:
-    """`arguments` is whatever JSON the model sent, of any type."""
+    """Check the arguments: any JSON that the model sent."""
     if not isinstance(arguments, dict):
         return ArgumentCheck(f"{tool_name}: the arguments must be an object, got {_shown(arguments)}")
     faults = list(_faults(schema, arguments, path=""))
@@ -87,11 +87,13 @@ def _is_of_type(value: Any, expected: str | list[str]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Python's parser lets NaN and Infinity through; JSON has neither. A boolean is no number."""
+    """Whether a value is a number. Python's parser lets NaN and Infinity through; JSON has neither. A boolean is
+    no number.
+    """
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-# In this order a value is named by the first that fits.
+# The first type in this order that fits names a value.
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
@@ -104,7 +106,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def _is_same(value: Any, allowed: Any) -> bool:
-    """Equal as JSON: 1 is not true."""
+    """Whether two values are equal as JSON: 1 is not true."""
     return bool(type(value) is type(allowed) and value == allowed)
 
 

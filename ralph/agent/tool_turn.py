@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ralph.agent.call_rules import as_written
 from ralph.agent.result_room import all_fitted, output_size
-from ralph.conversation.records import intent_entry, result_entry
+from ralph.conversation.records import intent_record, result_record
 from ralph.values.events import ToolFinished, ToolStarted
 from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
 from ralph.values.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
     from ralph.values.tool_calls import FileChange
 
-# More at once than cores gain nothing but memory.
+# More calls at once than cores gain nothing but memory.
 MOST_PARALLEL_CALLS = 8
 
 INTERRUPTED = (
@@ -54,8 +54,9 @@ class ToolTurn:
         self.room_tokens = room_tokens
         """Tokens of context that the results may take together; None: no bound."""
         self.finished: dict[str, ToolResult] = {}
-        """Results so far, by call. What a tool did is known here even when `Interrupted` ends the turn in the middle;
-        the calls under way then have an error result that says their effects are unknown."""
+        """Results so far, by call. Even when `Interrupted` ends the turn in the middle, they hold what a tool
+        did; the calls under way then have an error result that calls their effects unknown.
+        """
         self.changes: dict[str, FileChange | None] = {}
         """The planned file change of each call of this process."""
 
@@ -68,10 +69,10 @@ class ToolTurn:
         for call in self.calls:
             if call.id in results or call.id in intents:
                 result = results.get(call.id)
-                self.rules.go_on_from(call, result.output if result is not None else None)
+                self.rules.resume_from(call, result.output if result is not None else None)
 
     def run(self) -> tuple[ToolResult, ...]:
-        """The results in the order of the calls. Per intent in the journal a call has at most one effect."""
+        """The results in the order of the calls. Each intent in the journal has at most one effect."""
         try:
             for batch in _batches(
                 [call for call in self.calls if call.id not in self.finished], self.toolbox
@@ -114,14 +115,14 @@ class ToolTurn:
         self._finish(done)
 
     def _announce(self, calls: Sequence[ToolCall]) -> None:
-        """Records the calls before they run. Those with effects are synced; those that only read need not
-        last.
+        """Record the calls before they run. Those with effects are synced; those that only read need not survive
+        a power cut.
         """
         read_only = _read_only_names(self.toolbox)
         has_effects = any(call.name not in read_only for call in calls)
         for call in calls:
             self.changes[call.id] = None if call.name in read_only else self.toolbox.plan(call)
-        entries = [intent_entry(call, self.changes[call.id]) for call in calls]
+        entries = [intent_record(call, self.changes[call.id]) for call in calls]
         self.log.record(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
@@ -131,7 +132,7 @@ class ToolTurn:
             return None
         change = intents[call.id]
         if call.name in FILE_TOOLS:
-            # Without a change there was nothing that it could do.
+            # Without a change it could do nothing.
             return None if change is None else self._settle(call, change)
         return ToolOutput(INTERRUPTED, is_error=True)
 
@@ -153,7 +154,7 @@ class ToolTurn:
         outputs = self._fitted([output for _, output, _ in done])
         results = [ToolResult(call.id, output) for (call, _, _), output in zip(done, outputs, strict=True)]
         self.finished.update((result.tool_use_id, result) for result in results)
-        self.log.record(*map(result_entry, results))
+        self.log.record(*map(result_record, results))
         for (call, _, took_s), result in zip(done, results, strict=True):
             self.events.emit(ToolFinished(call, result, took_s))
 
@@ -165,7 +166,7 @@ def _read_only_names(toolbox: Toolbox) -> set[str]:
 def _batches(
     calls: Sequence[ToolCall | MalformedCall], toolbox: Toolbox
 ) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-    """Neighbouring read-only calls together, every other call alone: order of effects is the model's order."""
+    """Neighbouring read-only calls together, every other call alone: effects come in the model's order."""
     read_only = _read_only_names(toolbox)
     for is_parallel, group in groupby(calls, key=lambda call: call.name in read_only):
         members = list(group)

@@ -8,32 +8,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.conversation.messages import (
+    not_run,
     recover_conversation,
     text_blocks,
     user_message,
 )
 from ralph.conversation.records import (
-    assistant_entry,
-    compacted_entry,
-    queued_entry,
-    result_entry,
-    user_entry,
+    QueuedRecord,
+    assistant_record,
+    compacted_record,
+    result_record,
+    user_record,
 )
 from ralph.values.answer import with_sendable_calls
 from ralph.values.events import AnswerAccepted, ContextCompacted, Notice, UserMessageCommitted
 from ralph.values.outcome import Outcome
-from ralph.values.tool_calls import ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.agent.session_log import SessionLog
     from ralph.conversation.messages import Conversation, Message
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
     from ralph.conversation.session import Session
     from ralph.values.answer import Answer
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block
+    from ralph.values.tool_calls import Block, ToolResult
 
 
 class Transcript:
@@ -41,9 +41,9 @@ class Transcript:
         self._log = log
         self._events = events
         self.pending = log.session.answer
-        """The answer that an earlier process left open: nothing has followed it. Taken once."""
+        """The answer that an earlier process left open: nothing has followed it. It is taken once."""
         self.was_refused = log.session.has_ended_as(Outcome.API_REJECTED)
-        """The last request was: perhaps for an image that it held."""
+        """Whether the last request was refused: perhaps for an image in it."""
 
     @property
     def session(self) -> Session:
@@ -57,23 +57,23 @@ class Transcript:
         pending, self.pending = self.pending, None
         return pending
 
-    def write(self, *entries: Entry) -> None:
-        self._log.record(*entries)
+    def write(self, *records: Record) -> None:
+        self._log.record(*records)
 
-    def queue(self, blocks: Sequence[Block], *opening: Entry) -> None:
-        """Nothing that was said may be lost while calls still run."""
-        self._log.record(*opening, queued_entry(blocks))
+    def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
+        """Record a prompt while calls still run, so that none is lost."""
+        self._log.record(*opening, QueuedRecord(content=tuple(blocks)))
 
-    def take_task(self, blocks: Sequence[Block], *opening: Entry) -> None:
-        """A prompt of the user's. A message that nothing has answered yet grows by it: roles alternate."""
+    def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
+        """Add a prompt of the user. A message that nothing has answered yet grows by it: roles alternate."""
         message = user_message([*self._still_wanted(), *blocks])
-        self._log.record(*opening, user_entry(message, amends=self._is_unanswered, task=len(blocks)))
+        self._log.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
 
     def say(self, *words: str) -> None:
-        """A user message of ralph's own."""
+        """Add a user message of ralph's own."""
         blocks = _texts(words)
-        self._log.record(self._grown_entry(blocks))
+        self._log.record(self._grown_record(blocks))
         self._events.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
@@ -81,11 +81,11 @@ class Transcript:
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:
-        """An accepted answer, with the notices that led to it. Returns it as it stands in the conversation."""
+        """Commit an accepted answer, with the notices that led to it. Returns it as it stands in the conversation."""
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
-        entries = [self._grown_entry(told)] if told else []
-        self._log.record(*entries, assistant_entry(answer))
+        grown = [self._grown_record(told)] if told else []
+        self._log.record(*grown, assistant_record(answer))
         if told:
             self._events.emit(UserMessageCommitted(tuple(told)))
         self._events.emit(AnswerAccepted(answer.message, answer.request_id))
@@ -94,19 +94,20 @@ class Transcript:
         return answer
 
     def tell_results(self) -> None:
-        """All calls of the last answer have a result: their message is part of the conversation, and readers are told."""
+        """Emit the message with the results of all calls of the last answer: it is part of the conversation now."""
         self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def recover(self, finished: Mapping[str, ToolResult]) -> None:
-        """Leave a conversation that can be resumed, and tell readers of the results that this adds.
+        """Leave a conversation that can be resumed, and emit the results that this adds.
 
         `finished`: results that are known, with a record or without.
         """
         session = self.session
         recovered = recover_conversation(session.conversation, {**session.results, **finished})
         for message in recovered.messages[len(session.conversation.messages) :]:
-            missing = [block for block in message.content if block["tool_use_id"] not in session.results]
-            self._log.record(*(result_entry(ToolResult.of_block(block)) for block in missing))
+            missing = [call_id for call_id in message.tool_result_ids if call_id not in session.results]
+            results = (finished.get(call_id) or not_run(call_id) for call_id in missing)
+            self._log.record(*map(result_record, results))
             self._events.emit(UserMessageCommitted(message.content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
@@ -114,8 +115,8 @@ class Transcript:
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:
-        """A fresh context takes the place of the old one; the journal keeps both."""
-        self._log.record(compacted_entry(user_message(content), summary, event))
+        """Put a fresh context in the place of the old one; the journal keeps both."""
+        self._log.record(compacted_record(user_message(content), summary, event))
         self._events.emit(event)
 
     @property
@@ -129,14 +130,16 @@ class Transcript:
     def _grown(self, blocks: Sequence[Block]) -> Message:
         return user_message([*self._unanswered(), *blocks])
 
-    def _grown_entry(self, blocks: Sequence[Block]) -> Entry:
-        return user_entry(self._grown(blocks), amends=self._is_unanswered)
+    def _grown_record(self, blocks: Sequence[Block]) -> Record:
+        return user_record(self._grown(blocks), amends=self._is_unanswered)
 
     def _with(self, message: Message) -> Conversation:
         return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def _still_wanted(self) -> tuple[Block, ...]:
-        """The unanswered message. A refused request may have been so for an image in it: every further one would be."""
+        """The unanswered message. An image in it may be why a request was refused: every further request would be
+        too.
+        """
         unanswered = self._unanswered()
         if not self.was_refused:
             return unanswered

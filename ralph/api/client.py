@@ -1,7 +1,9 @@
-"""The Messages API over HTTP: send one request, once, and give back a whole answer or one of the five errors.
+"""The Messages API over HTTP: sends one request, once, and returns a whole answer or raises one of the five
+errors.
 
 It never retries, never follows a redirect and knows no policy. An `Exchange` carries the bytes, a `Reception`
-makes an answer of them. Beside it, what the server says of a model: a description or nothing, never an error.
+makes an answer of them. It also asks the server for a description of its model, and gets one or nothing, never an
+error.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
 API_VERSION = "2026-10-21"
 
-# A connect that our clock has given up goes on in its thread for so long: the clock must be the first.
+# An attempt to connect that our clock has given up continues in its thread for this long: the clock must be
+# first.
 _CONNECT_GRACE_S = 1.0
 
 
@@ -51,7 +54,7 @@ class Endpoint(Struct, frozen=True):
 class MessagesApi:
     """A `Client` for one endpoint. `redact` cleans every text that leaves this module inside an error.
 
-    `answered` names hosts that are known to be there, because they have answered before; clients share it.
+    `answered`: hosts that are known to exist, because they have answered before; clients share it.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class MessagesApi:
         self._redact = redact
 
     def send_message(self, body: RequestBody, events: Events) -> Answer:
-        """Send `body` once; what is seen of the answer goes to `events`. Raises only `AgentError`, and `Interrupted` when a signal ends the wait."""
+        """Send `body` once; the events of the answer go to `events`. Raises only `AgentError`, and `Interrupted`
+        when a signal ends the wait.
+        """
         own = {
             "accept": "text/event-stream, application/json",
             "content-type": "application/json",
@@ -105,7 +110,7 @@ class MessagesApi:
         return answer
 
     def describe_model(self, model: str, *, within_s: float = DESCRIPTION_S) -> ModelDescription | None:
-        """Ask once what the server says of `model`. None: it does not say. Raises only `Interrupted`."""
+        """Ask the server once for its description of `model`; None: it gives none. Raises only `Interrupted`."""
         until_s = self._clock.now_s() + within_s
         try:
             path = f"/v1/models/{quote(model, safe='')}"
@@ -149,7 +154,7 @@ class MessagesApi:
             "accept-encoding": "identity",
             "anthropic-version": API_VERSION,
         }
-        # A header that the user names is the user's last word; none of them frames the request (`values/endpoint.py`).
+        # A header that the user names wins; none of those can frame the request (`values/endpoint.py`).
         named = {name.lower(): value for name, value in self._endpoint.headers.plain}
         # httpx would encode text as ASCII.
         return [

@@ -1,25 +1,38 @@
-"""Which clock fires next while one answer is awaited. Pure: moments in, the nearest deadline out.
+"""The clocks of one answer: which of them fires next. Pure: moments in, the nearest deadline out.
 
 An HTTP library's read timeout cannot do this: it never fires on a stream of pings or on a slow drip.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: the rows of settings are read from the annotations.
+
+from typing import Annotated
 
 from msgspec import Struct
+
+from ralph.values.setting import SECONDS, SMALLER, Key
 
 
 class ClockLimits(Struct, frozen=True):
     """Seconds each; 0 switches a clock off."""
 
-    connect_s: float = 10.0
+    connect_s: Annotated[
+        float,
+        Key(SECONDS, "name lookup, TCP and TLS; here and in the next five 0 is off", in_repository=SMALLER),
+    ] = 10.0
     """Name lookup, TCP and TLS together."""
-    first_byte_s: float = 180.0
+    first_byte_s: Annotated[
+        float, Key(SECONDS, "from the open connection to the answer's first byte", in_repository=SMALLER)
+    ] = 180.0
     """Seconds from the open connection, sending included, to the first byte of the answer's body."""
-    bytes_idle_s: float = 90.0
+    bytes_idle_s: Annotated[float, Key(SECONDS, "without a byte; pings count", in_repository=SMALLER)] = 90.0
     """Between two reads of the body. Pings count as bytes."""
-    progress_idle_s: float = 300.0
-    """Between two stream events that say something. Pings do not."""
-    response_s: float = 1800.0
+    progress_idle_s: Annotated[
+        float, Key(SECONDS, "without an event that says something; pings do not count", in_repository=SMALLER)
+    ] = 300.0
+    """Between two stream events other than pings."""
+    response_s: Annotated[float, Key(SECONDS, "one answer from beginning to end", in_repository=SMALLER)] = (
+        1800.0
+    )
     """One answer from beginning to end."""
 
 
@@ -30,11 +43,11 @@ class Deadline(Struct, frozen=True):
     clock: str
     at_s: float
     after_s: float
-    """Seconds of the limit that will have been reached."""
+    """Seconds of the limit at the deadline."""
 
 
 class ResponseClocks:
-    """Told what happened and when, on one monotonic clock, it names the next deadline."""
+    """Takes the moments of what happened, on one monotonic clock, and names the next deadline."""
 
     def __init__(self, limits: ClockLimits, now_s: float) -> None:
         self._limits = limits
@@ -55,14 +68,16 @@ class ResponseClocks:
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """An error's status is what counts: its body is waited for a moment, within the response's own time."""
+        """The deadline for an error's body. The status is known already: its body gets a moment, within the
+        response's own time.
+        """
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
             ends_s = min(ends_s, self._started_s + self._limits.response_s)
         return Deadline("error body", ends_s, ERROR_BODY_S)
 
     def next_deadline(self) -> Deadline | None:
-        """The clock that fires first; None when all that could are off."""
+        """The clock that fires first; None when all of them are off."""
         limits = self._limits
         running = [("response", self._started_s, limits.response_s)]
         if self._byte_s is not None and self._progress_s is not None:
@@ -83,11 +98,11 @@ _WOKE_LATE_S = 0.2
 
 
 class CatchUp:
-    """Lets what is already there win over a deadline that has passed, but only for a moment.
+    """Lets an item that is already there win over a deadline that has passed, but only for a moment.
 
-    A stopped process or a laptop that slept wakes long after its deadline, and whatever came meanwhile still has
-    to be read by a thread that slept too. A server that never stops sending, on the other hand, must not put a
-    deadline off for ever.
+    A stopped process or a laptop that slept wakes long after its deadline, and everything that came meanwhile
+    still has to be read by a thread that slept too. But a server that never stops sending must not put a deadline
+    off for ever.
     """
 
     def __init__(self) -> None:
@@ -104,5 +119,5 @@ class CatchUp:
 
     @staticmethod
     def woke_late(deadline: Deadline, now_s: float) -> bool:
-        """A wait that was to end at the deadline has ended so much later that something may have come."""
+        """Whether a wait ended so much later than its deadline that something may have come."""
         return now_s - deadline.at_s >= _WOKE_LATE_S

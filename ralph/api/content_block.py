@@ -1,6 +1,6 @@
-"""One content block while its deltas come. Fragments are joined once, at its end, and tool input is parsed then.
+"""One content block while its deltas come. At its end fragments are joined once, and tool input is parsed.
 
-What cannot be run is marked as malformed, never guessed at.
+A call that cannot run is marked as malformed, never guessed at.
 """
 
 from __future__ import annotations
@@ -121,15 +121,13 @@ class OpenBlock:
 
 
 def _check_strict(value: Any) -> None:
-    """Refuses values that JSON does not have: NaN, Infinity (also as 1e999), half characters. Raises
-    ValueError.
-    """
-    # Two halves of a character in different escapes join here; a half alone could not reach a command.
+    """Refuse values that JSON does not have: NaN, Infinity (also as 1e999), half characters. Raises ValueError."""
+    # Two halves of a character in different escapes join here; a single half could not reach a command.
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _joined_surrogates(text: str) -> str:
-    """Halves of a character that came in different deltas become one; a half alone becomes U+FFFD."""
+    """The text with halves of a character from different deltas joined; a single half becomes U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,4 +1,5 @@
-"""Bodies that come compressed although nobody asked for it: one layer, a piece at a time, however small the input is.
+"""Decodes bodies that come compressed although nobody asked for it: one layer, a piece at a time, however small
+the input is.
 
 Refuses more layers and other encodings: a few bytes of them can stand for gigabytes.
 """
@@ -18,7 +19,7 @@ _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 def decoded_body(response: httpx.Response) -> Iterator[bytes]:
-    """The body in pieces of at most 64 KiB. Raises httpx.DecodingError, and what reading raises."""
+    """The body in pieces of at most 64 KiB. Raises httpx.DecodingError, and the errors of reading."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding in {"", "identity"}:
         return response.iter_raw()

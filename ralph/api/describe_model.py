@@ -1,13 +1,13 @@
-"""Receive what a server says of a model: one small JSON document, within one span of time, or nothing.
+"""Receives a server's description of its model: one small JSON document, within one span of time, or nothing.
 
-Never fails: whatever else comes, or does not come, means that the server has not said. It never retries.
+Never fails and never retries: any other answer, or none, counts as no description.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.api.exchange import End, Exchange, Failed, Head
+from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead
 from ralph.conversation.model_description import ModelDescription, description_of
 from ralph.values.ports import TIMED_OUT
 from ralph.values.strict_json import strict_json
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock
 
 DESCRIPTION_S = 5.0
-"""For all of it, from name lookup to last byte: a run can do without."""
+"""Seconds for all of it, from name lookup to last byte: a run can do without."""
 DESCRIPTION_BYTES = 256 * 1024
 
 
 def receive_description(
     exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str
 ) -> ModelDescription | None:
-    """Raises only `Interrupted`. The exchange is over in any case; read to its end, it leaves its connection."""
+    """The description; None: the server gives none. Raises only `Interrupted`. The exchange is over in any case;
+    a body that was read to its end leaves its connection usable.
+    """
     try:
         body = _body_of_success(exchange, clock, until_s, waiting_for)
     finally:
@@ -35,17 +37,18 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """The body of a success; None: the answer is none, or is not whole within the bounds."""
+    """The body of a success; None: the answer is an error, or not whole within the bounds."""
     is_success = False
     body = bytearray()
-    # A wait prefers what is there to its deadline: a server that never stops sending would put it off for ever.
+    # A wait prefers an item that is there to its deadline: a server that never stops sending would put it off for
+    # ever.
     while clock.now_s() < until_s:
         item = exchange.next_item(until_s, waiting_for)
         if item is TIMED_OUT or isinstance(item, Failed):
             return None
-        if isinstance(item, End):
+        if isinstance(item, BodyEnd):
             return bytes(body) if is_success else None
-        if isinstance(item, Head):
+        if isinstance(item, ResponseHead):
             is_success = 200 <= item.status < 300
         if isinstance(item, bytes):
             body += item

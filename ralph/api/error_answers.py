@@ -1,7 +1,7 @@
 """Reads answers that are not a message: an HTTP error, or a 2xx that is no event stream.
 
-It reads bodies whichever server wrote them: Anthropic's error object, OpenAI's, a proxy's page. Everything
-that leaves it is redacted.
+It reads the bodies of any server: Anthropic's error object, OpenAI's, a proxy's page. All texts in its errors are
+redacted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ralph.api.error_body import ErrorFields, error_fields
 from ralph.values.errors import HttpError, StreamParse
-from ralph.values.retry_after import server_wish_s
+from ralph.values.retry_after import requested_wait_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ def http_error(
         message = f"redirect to {redact(location)}, not followed: it would take the key elsewhere"
     return HttpError(
         status,
-        server_wish_s(headers, now, status),
+        requested_wait_s(headers, now, status),
         text,
         error_type=fields.type,
         error_code=fields.code,
@@ -49,7 +49,9 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
-    """A 2xx of some other kind, a captive portal's page for one: what it is, and how it begins."""
+    """The error for a 2xx of another kind, a captive portal's page for example: its type, its title and its
+    beginning.
+    """
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"
     title = re.search(_TITLE, text)

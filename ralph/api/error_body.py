@@ -1,6 +1,7 @@
-"""Error objects as servers write them, Anthropic's and others': what they say, and the error of a 2xx answer.
+"""Reads error objects of all servers, and makes the error of a 2xx answer.
 
-Pure: decoded JSON in, fields out. It never raises, whatever stands in the object.
+Pure: decoded JSON in, fields out. It never raises: a field of another type counts as absent, where a typed decoder
+would refuse the whole object.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def stream_error(event: dict[str, Any]) -> AgentError:
     """The error of an `error` event or of an error object in a 2xx body, in the API's shape or another's.
 
-    It goes by its `error.type`; where the API has no such type, by the status that stands in its `code`.
+    Its `error.type` decides; where the API has no such type, the status in its `code`.
     """
     fields = error_fields(event)
     status = status_meant(fields.type, fields.status)
@@ -31,21 +32,22 @@ def stream_error(event: dict[str, Any]) -> AgentError:
 
 
 class ErrorFields(Struct, frozen=True):
-    """The fields of an error object, whichever server wrote it; None: not in it."""
+    """The fields of an error object of any server; None: not in it."""
 
     type: str | None = None
     code: str | None = None
     """The API's `details.error_code`, or another server's `code` where it is one that decides."""
     status: int | None = None
-    """The HTTP status, of servers that repeat it in `code`."""
+    """The HTTP status, from servers that repeat it in `code`."""
     message: str | None = None
     request_id: str | None = None
 
 
 def error_fields(value: object) -> ErrorFields:
-    """Read `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object": "error", ...}` and `{"detail": ...}`.
+    """Read `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object": "error", ...}` and
+    `{"detail": ...}`.
 
-    `value` is a decoded body; one that is no object says nothing.
+    `value` is a decoded body; one that is no object has no fields.
     """
     if not isinstance(value, dict):
         return ErrorFields()
@@ -65,7 +67,7 @@ def error_fields(value: object) -> ErrorFields:
 
 
 def _sentence(value: object, depth: int = 3) -> str | None:
-    """The words for people inside an error object, wherever the server put them."""
+    """The sentence for people inside an error object, wherever the server put it."""
     if isinstance(value, str):
         return value.strip() or None
     if depth == 0:

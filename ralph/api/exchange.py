@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from ralph.values.ports import Mailbox, Waiter
 
-# Chunks read ahead of the main thread, of at most 64 KiB each: bounds memory when a server is faster than we.
+# The most chunks read ahead of the main thread, of at most 64 KiB each: bounds memory when a server is faster
+# than ralph.
 READ_AHEAD_CHUNKS = 64
 # After 60 s of silence the kernel asks whether the other side is still there, three times, 10 s apart.
 _SOCKET_OPTIONS = (
@@ -35,7 +36,7 @@ _SOCKET_OPTIONS = (
     ("TCP_NODELAY", socket.IPPROTO_TCP, 1),
 )
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-# After a complete answer: enough for its last chunk and some pings, too little to read for nothing.
+# The most bytes behind a complete answer: enough for its last chunk and some pings, too few to read in vain.
 MOST_REST_BYTES = 64 * 1024
 
 
@@ -43,7 +44,7 @@ class Connected(Struct, frozen=True):
     """The connection stands, or an old one is reused; the request is about to be sent."""
 
 
-class Head(Struct, frozen=True):
+class ResponseHead(Struct, frozen=True):
     status: int
     headers: httpx.Headers
 
@@ -52,15 +53,15 @@ class Failed(Struct, frozen=True):
     error: Exception
 
 
-class End(Struct, frozen=True):
+class BodyEnd(Struct, frozen=True):
     """The body was read to its end."""
 
 
-Item = Connected | Head | bytes | Failed | End
+Item = Connected | ResponseHead | bytes | Failed | BodyEnd
 
 
 class Wire:
-    """An HTTP client that has one exchange under way at a time, and the socket it is on."""
+    """An HTTP client with at most one exchange under way, and the socket it is on."""
 
     def __init__(self, http: httpx.Client, waiter: Waiter) -> None:
         self.http = http
@@ -80,7 +81,8 @@ class Wire:
 
 
 class Exchange:
-    """Starts at once. `next_item` gives Connected, Head, body chunks (decoded) and End, or Failed at any point.
+    """One request under way; it starts at once. `next_item` gives Connected, ResponseHead, body chunks (decoded)
+    and BodyEnd, or Failed at any point.
 
     Raises ShortageError where the machine has no thread left.
     """
@@ -105,9 +107,9 @@ class Exchange:
         return item
 
     def leave(self) -> None:
-        """The answer is complete: the thread reads on to the body's end, so that the connection can be reused.
+        """Leave a complete answer: the thread reads on to the body's end, so that the connection can be reused.
 
-        Whatever still comes, errors included, is dropped. The next exchange ends a thread that is not done.
+        All that still comes, errors included, is dropped. The next exchange ends a thread that is not done.
         """
         self._unwanted.set()
         self._mailbox.close()
@@ -116,7 +118,7 @@ class Exchange:
     def abort(self) -> None:
         """End the thread wherever it is.
 
-        A name lookup and an unfinished connect cannot be ended: their threads are left behind, harmless. The
+        A name lookup and an unfinished connect cannot be ended: their threads stay behind, harmless. The
         request's own connect timeout ends the latter.
         """
         self._aborted.set()
@@ -129,7 +131,7 @@ class Exchange:
         try:
             response = self._wire.http.send(self._request, stream=True)
             try:
-                self._mailbox.put(Head(response.status_code, response.headers))
+                self._mailbox.put(ResponseHead(response.status_code, response.headers))
                 self._read_body(response)
             finally:
                 response.close()
@@ -137,12 +139,12 @@ class Exchange:
             self._mailbox.put(Failed(error))
 
     def _read_body(self, response: httpx.Response) -> None:
-        """Reads to the end, unless the exchange is aborted or too much follows a complete answer."""
+        """Read to the end, unless the exchange is aborted or too much follows a complete answer."""
         rest_bytes = 0
         for chunk in decoded_body(response):
             if self._unwanted.is_set():
                 rest_bytes += len(chunk)
-                # A socket that was shut down still gives what a server goes on to send.
+                # A socket that was shut down still gives what a server continues to send.
                 if self._aborted.is_set() or rest_bytes > MOST_REST_BYTES:
                     return
             else:
@@ -151,7 +153,7 @@ class Exchange:
         if _holds_more_than_its_answer(response) and self._wire.open_socket is not None:
             _shut_down(self._wire.open_socket)
         self._has_ended.set()
-        self._mailbox.put(End())
+        self._mailbox.put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
         """The trace hook of httpcore, called in the thread: the only way to the socket before there is an answer."""
@@ -164,14 +166,14 @@ class Exchange:
             if self._aborted.is_set():  # before, or between the two lines above
                 _shut_down(own)
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
-            # A tunnel asked of a proxy is no connection yet: TLS with the server comes after it.
+            # A tunnel through a proxy is no connection yet: TLS with the server follows.
             self._mailbox.put(Connected())
 
 
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:
     """Whether bytes came behind the answer's end: on this connection they would pass for the next answer.
 
-    Only the HTTP library's own state knows. Where that cannot be looked at, the connection is not used again.
+    Only the HTTP library's own state knows. Where that cannot be read, the connection is not used again.
     """
     stream: Any = response.stream
     try:
@@ -184,7 +186,7 @@ def _holds_more_than_its_answer(response: httpx.Response) -> bool:
 
 
 def _keep_honest(sock: socket.socket) -> None:
-    """Set here, because the HTTP library sets no options on a connection to a proxy."""
+    """Make the kernel notice a dead connection. The HTTP library sets no options on a connection to a proxy."""
     for name, level, value in _SOCKET_OPTIONS:
         if hasattr(socket, name):
             sock.setsockopt(level, getattr(socket, name), value)
@@ -192,8 +194,8 @@ def _keep_honest(sock: socket.socket) -> None:
 
 def _shut_down(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):  # the other side has closed it already
-        # Its close then resets the connection: a server in the middle of sending hears of it at once, where
-        # after an ordinary close it could wait a minute for room that never comes.
+        # Its close then resets the connection: a server in the middle of sending notices at once, where after an
+        # ordinary close it could wait a minute for room that never comes.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         # The plain socket's method: an SSLSocket's own would pull TLS from under the reading thread.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,4 +1,6 @@
-"""How an endpoint is reached, TLS and proxies, and the HTTP client that does it. It is built once per endpoint."""
+"""The route to an endpoint, with TLS and proxies, and the HTTP client that takes it. It is built once per
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import httpx
 from msgspec import Struct
 
 
-class Route(Struct, frozen=True):
+class EndpointRoute(Struct, frozen=True):
     """The way to an endpoint."""
 
     url: httpx.URL
@@ -18,24 +20,25 @@ class Route(Struct, frozen=True):
     tls: ssl.SSLContext
 
 
-def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> Route:
-    """A loopback address never goes through a proxy. `ca_file` replaces the built-in certificates.
+def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> EndpointRoute:
+    """The route to a base URL. A loopback address never goes through a proxy. `ca_file` replaces the built-in
+    certificates.
 
-    Raises OSError (`ssl.SSLError` included) for a CA file that cannot be used, and ValueError for a base URL or a
-    proxy that cannot.
+    Raises OSError (`ssl.SSLError` included) for an unusable CA file, and ValueError for an unusable base URL or
+    proxy.
     """
     try:
         url = httpx.URL(base_url)
     except httpx.InvalidURL as error:
         raise ValueError(f"{base_url} is no usable URL: {error}") from error
     proxy = None if is_loopback else _proxy_for(url)
-    return Route(url, _checked_proxy(proxy) if proxy else None, _tls_context(url, proxy, ca_file))
+    return EndpointRoute(url, _checked_proxy(proxy) if proxy else None, _tls_context(url, proxy, ca_file))
 
 
 def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) -> httpx.Client:
     """A client without timeouts (ralph's own clocks end a wait) that follows no redirect.
 
-    There is no way to switch verification off. Raises what `route_to` raises.
+    There is no way to switch verification off. Raises like `route_to`.
     """
     route = route_to(base_url, ca_file, is_loopback=is_loopback)
     transport = _Transport(
@@ -54,7 +57,9 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
 
 
 class _Transport(httpx.HTTPTransport):
-    """httpx parses `Location` even where it does not follow it, and takes one it cannot read for garbage."""
+    """Drops a `Location` that cannot be parsed: httpx parses it even without following it, and would report
+    garbage.
+    """
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         response = super().handle_request(request)
@@ -67,7 +72,7 @@ class _Transport(httpx.HTTPTransport):
 
 
 def _checked_proxy(url: str) -> httpx.Proxy:
-    """Raises ValueError, without the URL: it may hold a password."""
+    """The proxy of a URL. Raises ValueError, without the URL: it may hold a password."""
     try:
         proxy = httpx.Proxy(url)
     except (ValueError, httpx.InvalidURL):
@@ -78,7 +83,7 @@ def _checked_proxy(url: str) -> httpx.Proxy:
 
 
 def _proxy_for(url: httpx.URL) -> str | None:
-    """HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, read as everybody reads them."""
+    """The proxy by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, read as everybody reads them."""
     if urllib.request.proxy_bypass(url.host):
         return None
     proxies = urllib.request.getproxies()
@@ -88,7 +93,7 @@ def _proxy_for(url: httpx.URL) -> str | None:
 
 def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.SSLContext:
     if url.scheme != "https" and not (proxy or "").startswith("https:"):
-        # Plain http needs no certificates. This context trusts nobody, should it be asked after all.
+        # Plain http needs no certificates. This context trusts nobody, should it be used after all.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return trusting(ca_file)
 

@@ -1,6 +1,6 @@
-"""Translate what httpx raises into the five errors. The only place that knows both vocabularies.
+"""Translates httpx's exceptions into the five errors. The only place that knows both vocabularies.
 
-`httpx.ConnectError` covers refusal, DNS and TLS alike, so the chain of causes is what decides.
+`httpx.ConnectError` covers refusal, DNS and TLS alike, so the chain of causes decides.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def error_before_answer(
 
 
 def shortage_error(error: BaseException) -> Api:
-    """The machine is short of something: no host has to do with it."""
+    """The error for a machine that is short of something: no host is involved."""
     return Api(NetworkCause.SHORTAGE, str(shortage_of(error) or ShortageError("memory")))
 
 
@@ -62,7 +62,7 @@ def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> Agent
 
 
 def network_cause(error: BaseException) -> NetworkCause:
-    """Pure: the cause by the classes and codes in the error's chain, never by its text."""
+    """The cause by the classes and codes in the error's chain, never by its text. Pure."""
     if isinstance(error, httpx.TimeoutException):
         return NetworkCause.TIMEOUT
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):

@@ -1,6 +1,6 @@
-"""Receive one answer: wait for its parts with a clock on each wait, and parse them into a message.
+"""Receives one answer: waits for its parts with a clock on each wait, and parses them into a message.
 
-Everything that can come instead of a whole answer leaves as one of the five errors. It never retries.
+Anything but a whole answer becomes one of the five errors. It never retries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
 from ralph.api.error_answers import http_error, not_a_stream, request_id_of
 from ralph.api.error_body import stream_error
-from ralph.api.exchange import Connected, End, Exchange, Failed, Head
+from ralph.api.exchange import BodyEnd, Connected, Exchange, Failed, ResponseHead
 from ralph.api.network_causes import error_before_answer, error_inside_answer
 from ralph.api.stream import StreamAssembler, answer_from_message
 from ralph.api.stream_bytes import StreamBytes
@@ -36,7 +36,7 @@ ERROR_BODY_BYTES = 64 * 1024
 JSON_BODY_BYTES = 8 * 1024 * 1024
 # A single event larger than this is no event: it would be held in memory whole.
 EVENT_BYTES = 8 * 1024 * 1024
-# All of an answer: the longest that models give is a third of it, in deltas of a word each.
+# The most bytes of an answer: the longest that models give is a third of it, in deltas of a word each.
 ANSWER_BYTES = 64 * 1024 * 1024
 
 _E = TypeVar("_E", bound=BaseException)
@@ -80,16 +80,16 @@ class Reception:
             return self._stream_answer(request_id)
         return self._answer_of_other_type(content_type, request_id)
 
-    def _http_error(self, head: Head) -> HttpError:
-        """The status is known: whoever is stopped while the body comes still hears of it."""
+    def _http_error(self, head: ResponseHead) -> HttpError:
+        """The error of an HTTP status. Whoever is stopped while its body comes still learns the status."""
         try:
             body = self._error_body()
         except Interrupted as stop:
             raise stop from http_error(head.status, head.headers, b"", self._clock.utc_now(), self._redact)
         return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
 
-    def _head(self) -> Head:
-        """Wait for the status line. What fails up to there is `Api`: there was no answer at all."""
+    def _head(self) -> ResponseHead:
+        """Wait for the status line. A failure before it is `Api`: there was no answer at all."""
         while True:
             deadline = self._clocks.next_deadline()
             item = self._next(deadline, f"an answer from {self._host}")
@@ -104,7 +104,7 @@ class Reception:
                 has_answered = self._host in self._answered
                 error = error_before_answer(item.error, self._host, self._redact, has_answered=has_answered)
                 raise error from item.error
-            if isinstance(item, Head):
+            if isinstance(item, ResponseHead):
                 self._answered.add(self._host)
                 return item
             if isinstance(item, Connected):
@@ -161,14 +161,16 @@ class Reception:
             raise StreamTransient(f"the answer stalled: {deadline.clock} for {deadline.after_s:g}s")
         if isinstance(item, Failed):
             raise error_inside_answer(item.error, self._redact) from item.error
-        if isinstance(item, End):
+        if isinstance(item, BodyEnd):
             return None
         self._clocks.got_bytes(self._clock.now_s())
         chunk: bytes = item
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """The next `Item`, or `TIMED_OUT` once the deadline has passed and what was there by then was read."""
+        """The next `Item`, or `TIMED_OUT` once the deadline has passed and everything that was there by then was
+        read.
+        """
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
         while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
@@ -190,11 +192,11 @@ class Reception:
         return event
 
     def _excerpt(self, data: str) -> str:
-        """Its beginning, redacted before it is cut: half a key would not be recognised."""
+        """The beginning of the data, redacted before it is cut: half a key would not be recognised."""
         return self._redact(data[:4096])[:200]
 
     def _error_body(self) -> bytes:
-        """The first bytes of an error's body. The status has been seen: what fails here changes nothing."""
+        """The first bytes of an error's body. The status is known: a failure here changes nothing."""
         limit = self._clocks.error_body(self._clock.now_s())
         body = b""
         while len(body) < ERROR_BODY_BYTES:
@@ -205,7 +207,9 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
-        """A 2xx that is no event stream: an error object, a whole message, nothing, or something else."""
+        """The answer of a 2xx that is no event stream: an error object, a whole message, nothing, or something
+        else.
+        """
         body = bytearray()
         while chunk := self._next_of_body("the body of the answer"):
             body += chunk

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 """Stop reasons after which no tool call of the answer may run."""
 
-# What a `message_delta` has no business to change.
+# Fields that a `message_delta` may not change.
 _NOT_IN_A_DELTA = frozenset({"type", "role", "content", "usage"})
 
-# What the API always sends and other servers may leave out.
+# Fields that the API always sends and other servers may leave out.
 _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None}
 
 
@@ -145,16 +145,16 @@ class StreamAssembler:
         assert self._message is not None  # noqa: S101 - feed() has looked
         self._has_message_delta = True
         if "stop_reason" in event.delta:
-            # What a delta before this one said of the stop belongs to another reason.
+            # The stop details of a delta before this one belong to another reason.
             self._message.pop("stop_details", None)
             self._message |= {"stop_reason": event.delta["stop_reason"], "stop_sequence": None}
         news = {name: value for name, value in event.delta.items() if name not in _NOT_IN_A_DELTA}
         news["context_management"] = event.context_management
         news["input_transformations"] = event.input_transformations
-        # Null is no news: what message_start said of the container holds.
+        # Null changes nothing: the container of message_start stays.
         self._message |= {name: value for name, value in news.items() if value is not None}
         if isinstance(event.usage, dict):
-            # Counts are cumulative: overwrite; an absent or null one keeps what message_start said.
+            # Counts are cumulative: overwrite them; an absent or null one keeps the count of message_start.
             self._message["usage"].update({k: v for k, v in event.usage.items() if v is not None})
 
     def _stop_message(self) -> None:

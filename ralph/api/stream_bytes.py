@@ -1,4 +1,4 @@
-"""The bytes of an event stream, made fit for the parser. Pure: chunks in, chunks out, wherever they were cut."""
+"""Makes the bytes of an event stream fit for the parser. Pure: chunks in, chunks out, wherever they were cut."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import codecs
 
 
 class StreamBytes:
-    """Takes the byte order mark away, makes every line end LF, and notices what is no UTF-8.
+    """Removes the byte order mark, makes every line end LF, and notices bytes that are no UTF-8.
 
-    The parser (httpx-sse) keeps a mark and would lose the first field to it; and it holds a closing CR back until
-    more comes, in case an LF follows, which after the last line nothing may.
+    The parser (httpx-sse) keeps a mark and would lose the first field to it. It also holds a closing CR back
+    until more comes, in case an LF follows; after the last line nothing may.
     """
 
     def __init__(self) -> None:

@@ -43,14 +43,15 @@ class TargetClients:
         self._connecting = connecting
         self._clients: dict[Endpoint, MessagesApi] = {}
         self._answered = {_host_of(DEFAULT_BASE_URL)}
-        """Hosts that exist, whatever a resolver says for a while."""
+        """Hosts that exist, whatever a resolver reports for a while."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
-        """Notes hosts that answered an earlier process of this session."""
+        """Note hosts that answered an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
-        """Raises OSError for a CA file, ValueError for an endpoint or a proxy that cannot be used.
+        """The client of a target. Raises OSError for a CA file, ValueError for an endpoint or a proxy that cannot
+        be used.
 
         The certificates that everybody trusts are a file too: an OSError may be a shortage of descriptors.
         """

@@ -1,1 +1,1 @@
-"""The command line in typer's terms. The only place that knows typer."""
+"""The command line. The only room that imports typer."""

@@ -1,12 +1,15 @@
-"""Whether a first word was meant as a command: one of ralph's, mistyped, or one that other programs have.
+"""Finds first words that were meant as a command: one of ralph's, mistyped, or one that other programs have.
 
-Pure. It refuses to guess about prompts: a sentence, and a word that no program has for a command, is one.
+Pure. A sentence, and a word that is no program's command, is a prompt: it refuses to guess more.
 """
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
+
+from ralph.cli.commands import COMMANDS
+from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +31,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("agents", "mcp", "plugin", "plugins"), _NO_OTHER),
     **dict.fromkeys(("completion", "exec", "fleet", "install", "report", "update", "upgrade"), _NO_OTHER),
 }
-"""Commands of programs like ralph (`claude` above all), and what there is here instead."""
+"""Commands of programs like ralph (`claude` above all), and the ones to use here instead."""
 
 _IN_LOOP = {
     "init": "`ralph loop init`",
@@ -39,7 +42,7 @@ _IN_LOOP = {
     "resume": "`ralph loop --continue`",
     "stop": "`touch .ralph/stop`",
 }
-"""What a lone word may mean behind `ralph loop`."""
+"""Lone words behind `ralph loop` that are meant as commands, and the ones to use instead."""
 
 _SAYS_PROMPT = ("-p", "--print")
 _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
@@ -49,8 +52,15 @@ _LETTER_MATTERS_BELOW = 5
 _TWO_SLIPS_FROM = 8
 
 
+def refuse_command_word(arguments: Sequence[str]) -> None:
+    """Raises UsageError where the first argument was meant as a command."""
+    instead = None if " " in arguments[0] else instead_of(arguments, COMMANDS)
+    if instead is not None:
+        raise UsageError(instead)
+
+
 def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
-    """What to say where the first argument is meant as a command and is none of `commands`; None: it is a prompt."""
+    """The refusal of a first argument that is meant as a command and is none of `commands`; None: it is a prompt."""
     word, *others = arguments
     if not re.fullmatch(r"[A-Za-z][A-Za-z_-]*", word) or any(one.startswith(_SAYS_PROMPT) for one in others):
         return None
@@ -70,7 +80,7 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
 
 
 def instead_of_in_loop(word: str) -> str | None:
-    """As `instead_of`, for a prompt behind `ralph loop`."""
+    """The refusal of a word behind `ralph loop` that is meant as a command; None: it is a prompt."""
     lower = word.lower()
     meant = next((_IN_LOOP[known] for known in _IN_LOOP if lower == known or _is_slip(lower, known)), None)
     if meant is None:
@@ -87,7 +97,7 @@ def _is_slip(word: str, command: str) -> bool:
 
 
 def _slips(word: str, meant: str, other_letter: int) -> int:
-    """Letters left out, added or swapped with their neighbour count one each (the optimal string alignment)."""
+    """The distance by optimal string alignment: letters left out, added or swapped with a neighbour count one each."""
     rows = [list(range(len(meant) + 1))]
     for i, letter in enumerate(word, start=1):
         row = [i]

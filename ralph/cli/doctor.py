@@ -1,6 +1,6 @@
 """`ralph doctor`: the merged settings and where each came from, then what works and what to do about the rest.
 
-It decides nothing for a run and shows no secret. One thing that is wrong does not keep it from the others.
+It decides nothing for a run and shows no secret. After a check that fails it goes on with the others.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ralph import __version__
+from ralph.cli.checks.finding import Finding, Level, fail, ok, warn
 from ralph.cli.checks.machine import look_at_machine, look_at_room
 from ralph.cli.checks.places import look_at_sessions, look_at_working_directory
+from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.options import DoctorLine
+from ralph.cli.values import absolute
 from ralph.machine.clock import SystemClock
+from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.starting import PATIENCE_S
-from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter
+from ralph.machine.waiter import InboxWaiter
 from ralph.settings.claude_files import rules_not_honoured
 from ralph.settings.listing import setting_lines, target_lines
-from ralph.settings.merge import ClockSettings, Settings, SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.tables import ClockSettings, Settings
 from ralph.values.credentials import known_secrets
-from ralph.values.finding import Finding, Level, fail, ok, warn
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
@@ -37,42 +42,35 @@ _COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
 _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
-class DoctorOptions(Struct, frozen=True):
-    """What the command line said. None: not given."""
+def doctor(line: DoctorLine, _typed: Typed) -> int:
+    """Show the merged settings, each with where it comes from, then what works and what to do about the rest.
 
-    directory: str | None = None
-    config_file: str | None = None
-    session_directory: Path | None = None
-    is_offline: bool = False
-    settings: Mapping[str, object] = field(default_factory=dict)
-    """Flags under their settings' names (`model.name`)."""
+    The options that `ralph run` would be given count here too.
 
-
-def doctor_command(options: DoctorOptions) -> int:
-    """The exit code: 0 unless something fails, 75 where the machine lacks something for now.
-
-    Raises UsageError for a directory that cannot be entered.
+    No key is shown, and nothing is sent: an endpoint is only connected to. Exit 78 when a check says FAIL.
     """
+    # Files are named from where ralph was called.
+    line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))
     _end_at_once_when_asked()
     environment = dict(os.environ)
-    cwd = _entered(options.directory)
-    settings, problem = _settings(options, environment, cwd)
+    cwd = _entered(line.directory)
+    settings, problem = _settings(line, environment, cwd)
     page = _Page(Redactor(known_secrets(environment, settings.secrets if settings else ())))
     if settings is not None:
         _show_settings(page, settings)
     page.write("Checks")
     failed = []
-    for finding in _findings(options, environment, cwd, settings, problem):
+    for finding in _findings(line, environment, cwd, settings, problem):
         if finding.level is Level.FAIL:
             failed.append(finding)
         page.show(finding)
-    if any(finding.is_for_later for finding in failed):  # the others may be so for want of the same
+    if any(finding.is_for_later for finding in failed):  # the same shortage may be behind the others
         return Outcome.API_UNAVAILABLE.exit_code()
     return Outcome.CONFIG.exit_code() if failed else 0
 
 
 class _Page:
-    """Standard output, line by line as it is known: a check may take its time."""
+    """Standard output, a line at once when it is known: a check may take long."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -88,7 +86,7 @@ class _Page:
         self._put(self._clean(line))
 
     def _put(self, line: str) -> None:
-        """A reader that left misses the lines, and the exit code stays true. Raises OSError for a full disk."""
+        """Writes the line; where the reader has left, it is dropped. Raises OSError for a full disk."""
         with suppress(BrokenPipeError):
             sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
             sys.stdout.buffer.flush()
@@ -98,7 +96,7 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Nothing here has to be put away, so no wait, not even for a reader that does not read, holds up the end.
+    """Makes a signal end the process at once: there is nothing to clean up, and no reader to wait for.
 
     A signal that the parent ignores (`nohup`) stays ignored.
     """
@@ -125,14 +123,14 @@ def _entered(directory: str | None) -> Path | None:
 
 
 def _settings(
-    options: DoctorOptions, environment: Mapping[str, str], cwd: Path | None
+    line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """As far as they can be used, and what is wrong with them."""
+    """The settings as far as they can be used (None: not at all), and the first problem."""
     if cwd is None:
         return None, None
-    config_file = Path(options.config_file) if options.config_file is not None else None
+    config_file = Path(line.config) if line.config is not None else None
     try:
-        return load_settings(options.settings, environment, cwd, config_file), None
+        return load_settings(line.settings, environment, cwd, config_file), None
     except SettingsError as error:
         if error.from_flag:
             raise UsageError(str(error)) from error
@@ -152,20 +150,20 @@ def _show_settings(page: _Page, settings: Settings) -> None:
 
 
 def _findings(
-    options: DoctorOptions,
+    line: DoctorLine,
     environment: Mapping[str, str],
     cwd: Path | None,
     settings: Settings | None,
     problem: Finding | None,
 ) -> Iterator[Finding]:
-    """The quick ones first."""
+    """All findings, those of quick checks first."""
     clock = SystemClock()
     waiter = InboxWaiter(clock)
     lacking = [*look_at_room(waiter, clock)]
     yield from lacking
     yield from look_at_machine(environment, __version__, cwd)
     yield look_at_working_directory(cwd)
-    yield look_at_sessions(environment, options.session_directory)
+    yield look_at_sessions(environment, Path(line.session_dir) if line.session_dir else None)
     not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None
     if not_honoured is not None:
         yield warn(
@@ -179,7 +177,7 @@ def _findings(
         yield _look_at_values(settings)
     for remark in settings.remarks if settings else ():
         yield warn("settings", remark.text, remark.advice)
-    if options.is_offline:
+    if line.offline:
         return
     if settings is None:
         yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
@@ -189,7 +187,7 @@ def _findings(
 
 
 def _look_at_values(settings: Settings) -> Finding:
-    """What a run would find out when it first uses them."""
+    """The finding that a run would make when it first uses the settings."""
     from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
 
     ca_file = settings.model.ca_file
@@ -216,3 +214,6 @@ def _endpoint_findings(
         clock,
         patience_s=patience_s,
     )
+
+
+COMMAND = LineCommand("doctor", doctor, DoctorLine)

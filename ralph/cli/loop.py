@@ -1,27 +1,30 @@
-"""`ralph loop` in typer's terms: its own options, the help that teaches them, and what cannot be meant together.
+"""`ralph loop`: its own options beside those of `ralph run`, their help, and the combinations that are refused.
 
 Refuses options of `ralph run` that choose a session or a result: both are the loop's.
 """
 
-# No `from __future__ import annotations` here: typer would evaluate each annotation's text again, twice.
+# No `from __future__ import annotations` here: the options are read from the annotations.
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
+from typer.exceptions import TyperException
 
-from ralph.cli import options as opt
-from ralph.cli.lists import prompt_not_in_list
-from ralph.cli.loop_command import REFUSED, ForRun, LoopCommand, for_run
-from ralph.cli.setting_options import names, setting_flags
+from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.line_parser import TypedOption
+from ralph.cli.options import Directory, RunLine
+from ralph.cli.setting_options import check_settings
+from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     CannotError,
     absolute,
     check_partial_messages,
-    check_settings,
     directories,
     duration,
     permission_mode,
-    report_wish,
+    requested_report,
     text_or_file,
     whole,
     working_directory,
@@ -31,14 +34,11 @@ from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.values.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from typer._click import Context, HelpFormatter
 
-    from ralph.loop.values import LoopLimits
+    from ralph.loop.values import LoopLimits, LoopPlan
 
-INIT = "loop init"
-"""One command to typer: `loop` takes a prompt where a group would take the name of a command."""
-
-LOOP_EPILOG = """\b
+_EPILOG = """\b
 Examples:
   ralph loop init
   ralph loop -f PROMPT_plan.md --max-iterations 3
@@ -58,23 +58,31 @@ Next: say in specs/ what you want and in AGENTS.md how to build and test it. The
 _STATUS_TAKES = ("status", "json_", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time")
 
+REFUSED = {
+    "resume": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
+    "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
+    "session_id": "each iteration has a session and an id of its own",
+    "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
+    "settings_fd": "the loop hands its settings on itself",
+    "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
+}
+"""Why a loop does not take some options of `ralph run`, by the names of their parameters."""
 
-def loop(
-    context: typer.Context,
+
+class LoopLine(Struct, frozen=True, kw_only=True):
     prompt: Annotated[
         str | None,
         typer.Argument(
             help="The task of each iteration. `-`, or nothing: read it from standard input, once.",
             show_default=False,
         ),
-    ] = None,
-    *,
+    ] = None
     prompt_file: Annotated[
         str | None,
         typer.Option(
             "--prompt-file", "-f", metavar="PATH", help="The task, from a file: read anew for each iteration."
         ),
-    ] = None,
+    ] = None
     until: Annotated[
         str | None,
         typer.Option(
@@ -83,33 +91,33 @@ def loop(
             help="Done when this shell command exits 0. It runs before the first iteration and after each; "
             "what it says when it fails opens the next prompt.",
         ),
-    ] = None,
+    ] = None
     until_timeout: Annotated[
         str | None,
         typer.Option(
             "--until-timeout", metavar="TIME", help="A check that takes longer failed. Default: 30m."
         ),
-    ] = None,
+    ] = None
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Iterate although the check passes already.")
-    ] = False,
+    ] = False
     max_iterations: Annotated[
         int | None, typer.Option("--max-iterations", metavar="N", help="End after N iterations.")
-    ] = None,
+    ] = None
     max_budget_usd: Annotated[
         float | None,
         typer.Option("--max-budget-usd", metavar="USD", help="Never spend more, over all iterations."),
-    ] = None,
+    ] = None
     max_time: Annotated[
         str | None,
         typer.Option("--max-time", metavar="TIME", help="End the loop after 90s, 30m, 8h, waits included."),
-    ] = None,
-    commit: Annotated[
-        bool, typer.Option("--commit", help="Commit what an iteration left uncommitted.")
-    ] = False,
+    ] = None
+    commit: Annotated[bool, typer.Option("--commit", help="Commit what an iteration left uncommitted.")] = (
+        False
+    )
     push: Annotated[
         bool, typer.Option("--push", help="Push after each iteration; a failure is told and tried again.")
-    ] = False,
+    ] = False
     plan_file: Annotated[
         str | None,
         typer.Option(
@@ -117,8 +125,8 @@ def loop(
             metavar="PATH",
             help=f"A change of this file is progress too. Default: {DEFAULT_PLAN_FILE}.",
         ),
-    ] = None,
-    directory: opt.Directory = None,
+    ] = None
+    directory: Directory = None
     continue_: Annotated[
         bool,
         typer.Option(
@@ -127,14 +135,46 @@ def loop(
             help="Go on with this directory's loop after a crash, a kill or a limit, as it was asked for; the "
             "--max options may be given anew.",
         ),
-    ] = False,
+    ] = False
     status: Annotated[
         bool, typer.Option("--status", help="Show how this directory's loop is doing, and exit.")
-    ] = False,
+    ] = False
     json_: Annotated[
         bool, typer.Option("--json", help="With --status: the whole record, as one JSON object.")
-    ] = False,
-) -> int:
+    ] = False
+
+
+_OWN = frozenset(LoopLine.__struct_fields__)
+
+
+class LoopWithRunCommand(LineCommand):
+    """The command; its help shows the options of `ralph run` apart."""
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            near = getattr(error, "possibilities", None)
+            if not near:
+                raise
+            # typer would sort them by name; among so many options the likeliest should come first.
+            raise TyperException(f"{error} (Possible options: {', '.join(near)})") from None
+
+    def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        own, of_run = ([slot.parameter for slot in slots] for slots in self.slots())
+        options = [one for one in own if one.param_type_name == "option"]
+        help_option = self.get_help_option(ctx)
+        panels = {
+            "Arguments": [one for one in own if one.param_type_name == "argument"],
+            "Options": [*options, *([help_option] if help_option else [])],
+            "Options of `ralph run`, for each iteration": [one for one in of_run if one.name not in REFUSED],
+        }
+        for title, parameters in panels.items():
+            with formatter.section(title):
+                formatter.write_dl([row for one in parameters if (row := one.get_help_record(ctx))])
+
+
+def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     """Do one task again and again, each time by a fresh `ralph run`, until a check says that it is done.
 
     What an iteration leaves in the directory (code, commits, a plan file) is what the next one begins with. Done is
@@ -142,92 +182,114 @@ def loop(
 
     The options of `ralph run` go to each iteration. `ralph loop init` writes prompts to begin with.
     """
-    from ralph.loop.command import loop_command  # noqa: PLC0415 - the same
-    from ralph.loop.options import LoopOptions, PromptWish  # noqa: PLC0415 - the same
-    from ralph.loop.values import LoopPlan  # noqa: PLC0415 - not needed for --help
+    from ralph.loop.command import loop_command  # noqa: PLC0415 - not needed for --help
+    from ralph.loop.options import LoopOptions, RequestedPrompt  # noqa: PLC0415 - the same
+    from ralph.loop.values import LoopPlan  # noqa: PLC0415 - the same
 
-    to_run = for_run(context)
-    if status:
-        _refuse_all_but(_STATUS_TAKES, context, to_run, "--status shows the loop of a directory (--cd)")
+    if line.status:
+        _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")
         from ralph.loop.status import loop_status  # noqa: PLC0415 - not needed for a loop
 
-        return loop_status(working_directory(directory), is_json=json_)
-    if json_:
+        return loop_status(working_directory(line.directory), is_json=line.json_)
+    if line.json_:
         raise UsageError("--json goes with --status; `ralph run` has --output-format json")
-    limits = _limits(max_iterations, max_budget_usd, max_time)
-    launch_directory, work_directory = working_directory(None), working_directory(directory)
-    if continue_:
-        _refuse_all_but(
-            _CONTINUE_TAKES, context, to_run, "--continue takes all but limits from the loop's record"
-        )
+    limits = _limits(line)
+    launch_directory, work_directory = working_directory(None), working_directory(line.directory)
+    if line.continue_:
+        _refuse_all_but(_CONTINUE_TAKES, typed, "--continue takes all but limits from the loop's record")
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
-        return loop_command(LoopOptions(unsaid, goes_on=True, limits_given=limits))
-    _refuse_what_is_the_loops(to_run)
-    with prompt_not_in_list(context, has_prompt=prompt is not None or prompt_file is not None):
-        added_directories = _check_values(setting_flags(context), to_run.values, directory)
-    check_timeout_s = _check_timeout_s(until, until_timeout, at_least_once=at_least_once)
-    if plan_file is not None and not plan_file.strip():
-        raise typer.BadParameter("is empty", param_hint="--plan-file")
-    if prompt == "init":
-        raise UsageError("`ralph loop init` takes its options after `init`")
-    if prompt is not None and " " not in prompt:
-        _refuse_command_word(prompt)
-    plan = LoopPlan(
-        directory=str(work_directory),
-        launch_directory=str(launch_directory),
-        run_arguments=to_run.arguments,
-        config_file=absolute(to_run.values["config"]),
-        metrics_file=absolute(to_run.values["metrics_file"]),
-        added_directories=added_directories,
-        pass_env=names(to_run.values["pass_env"] or []),
-        is_quiet=to_run.values["quiet"],
-        session_directory=absolute(to_run.values["session_dir"]),
-        until=until,
-        check_timeout_s=check_timeout_s,
-        at_least_once=at_least_once,
-        commits=commit,
-        pushes=push,
-        plan_file=plan_file or DEFAULT_PLAN_FILE,
-        limits=limits,
+        return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits))
+    plan = _plan(line, to_run, typed, LoopPlan(str(work_directory), str(launch_directory), limits=limits))
+    return loop_command(
+        LoopOptions(plan, requested_prompt=RequestedPrompt(line.prompt, absolute(line.prompt_file)))
     )
-    return loop_command(LoopOptions(plan, prompt_wish=PromptWish(prompt, absolute(prompt_file))))
 
 
-def _refuse_all_but(allowed: tuple[str, ...], context: typer.Context, to_run: ForRun, says: str) -> None:
-    assert isinstance(context.command, LoopCommand)  # noqa: S101 - `cli/app.py` says so
-    own = context.command.given(context)
-    spellings = [spelling for name, spelling in own.items() if name not in allowed]
-    spellings += to_run.given.values()
+def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":
+    """The plan of a new loop: `bare` with the values of the command line."""
+    _refuse_what_is_the_loops(to_run, typed)
+    names_prompt = line.prompt is not None or line.prompt_file is not None
+    with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
+        added_directories = _check_values(to_run, line.directory)
+    check_timeout_s = _check_timeout_s(line)
+    if line.plan_file is not None and not line.plan_file.strip():
+        raise typer.BadParameter("is empty", param_hint="--plan-file")
+    _refuse_command_word(line.prompt)
+    return replace(
+        bare,
+        run_arguments=arguments_for_run(typed),
+        config_file=absolute(to_run.config),
+        metrics_file=absolute(to_run.metrics_file),
+        added_directories=added_directories,
+        pass_env=to_run.tools["tools.pass_env"] or (),
+        is_quiet=to_run.quiet,
+        session_directory=absolute(to_run.session_dir),
+        until=line.until,
+        check_timeout_s=check_timeout_s,
+        at_least_once=line.at_least_once,
+        commits=line.commit,
+        pushes=line.push,
+        plan_file=line.plan_file or DEFAULT_PLAN_FILE,
+    )
+
+
+def arguments_for_run(typed: Typed) -> tuple[str, ...]:
+    """The options that each iteration gets, as they were typed."""
+    return tuple(word for option in typed.options for word in part_for_run(option))
+
+
+def part_for_run(option: TypedOption) -> tuple[str, ...]:
+    """The option without what is the loop's own: all of it, nothing, or some letters of a cluster."""
+    words = option.words
+    is_runs = [one.name not in _OWN for one in option.parameters]
+    word, *value = words
+    if all(is_runs):
+        return words
+    if word.startswith("--"):
+        return ()
+    letters, rest = word[1 : len(is_runs) + 1], word[len(is_runs) + 1 :]
+    of_run = "".join(letter for letter, its in zip(letters, is_runs, strict=True) if its)
+    if not of_run:
+        return ()
+    return (f"-{of_run}{rest}", *value) if is_runs[-1] else (f"-{of_run}",)
+
+
+def _refuse_all_but(allowed: tuple[str, ...], typed: Typed, says: str) -> None:
+    spellings = [spelling for name, spelling in typed.given.items() if name not in allowed]
     if spellings:
         raise UsageError(f"{says}: leave out {', '.join(spellings)}")
 
 
-def _limits(max_iterations: int | None, max_budget_usd: float | None, max_time: str | None) -> "LoopLimits":
+def _limits(line: LoopLine) -> "LoopLimits":
     from ralph.loop.values import LoopLimits  # noqa: PLC0415 - not needed for --help
 
-    check_settings({"limits.max_budget_usd": max_budget_usd})  # by the rule for a run
+    check_settings({"limits.max_budget_usd": line.max_budget_usd})  # by the rule for a run
     return LoopLimits(
-        whole("--max-iterations", max_iterations),
-        max_budget_usd,
-        duration("--max-time", max_time),
+        whole("--max-iterations", line.max_iterations),
+        line.max_budget_usd,
+        duration("--max-time", line.max_time),
     )
 
 
-def _check_timeout_s(until: str | None, timeout: str | None, *, at_least_once: bool) -> float:
-    if until is not None and not until.strip():
+def _check_timeout_s(line: LoopLine) -> float:
+    if line.until is not None and not line.until.strip():
         raise typer.BadParameter(
             "is empty: give a command that exits 0 when all is done", param_hint="--until"
         )
-    if until is None and timeout is not None:
+    if line.until is None and line.until_timeout is not None:
         raise typer.BadParameter("needs --until", param_hint="--until-timeout")
-    if until is None and at_least_once:
+    if line.until is None and line.at_least_once:
         raise typer.BadParameter(
             "needs --until, whose first check it overrules", param_hint="--at-least-once"
         )
-    return duration("--until-timeout", timeout) or DEFAULT_CHECK_TIMEOUT_S
+    return duration("--until-timeout", line.until_timeout) or DEFAULT_CHECK_TIMEOUT_S
 
 
-def _refuse_command_word(prompt: str) -> None:
+def _refuse_command_word(prompt: str | None) -> None:
+    if prompt == "init":
+        raise UsageError("`ralph loop init` takes its options after `init`")
+    if prompt is None or " " in prompt:
+        return
     from ralph.cli.command_words import instead_of_in_loop  # noqa: PLC0415 - few prompts are one word
 
     instead = instead_of_in_loop(prompt)
@@ -235,42 +297,46 @@ def _refuse_command_word(prompt: str) -> None:
         raise UsageError(instead)
 
 
-def _refuse_what_is_the_loops(to_run: ForRun) -> None:
-    for name, spelling in to_run.given.items():
+def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:
+    for name, spelling in typed.given.items():
         if name in REFUSED:
             raise UsageError(f"{spelling} is not for a loop: {REFUSED[name]}")
-    if to_run.values["input_format"] == opt.InputFormat.STREAM_JSON:
+    if to_run.input_format == "stream-json":
         raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
 
 
-def _check_values(
-    flags: "Mapping[str, object]", values: "Mapping[str, Any]", directory: str | None
-) -> tuple[str, ...]:
-    """As `ralph run` will, in an iteration: what it would refuse there is refused before anything is spent.
+def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
+    """Refuses, before anything is spent, what `ralph run` would refuse in an iteration.
 
-    `flags`: of settings. `directory`: that of `--cd`. Each iteration reads its files again, and a pipe can be read once.
-    Gives the directories that an iteration may write to besides the working directory.
+    `directory`: that of `--cd`. Each iteration reads its files again, and a pipe can be read once.
+    Returns the directories that an iteration may write to besides the working directory.
     """
-    check_settings(flags)
-    check_partial_messages(is_asked=values["include_partial_messages"], output_format=values["output_format"])
-    for name in ("system", "append_system"):
-        text, file = values[f"{name}_prompt"], values[f"{name}_prompt_file"]
-        text_or_file(f"{name.replace('_', '-')}-prompt", text, file, directory, takes_pipe=False)
-    permission_mode(values["permission_mode"])
-    writable = directories("--add-dir", values["add_dir"])
-    writable_file("--metrics-file", values["metrics_file"], directory)
-    report_wish(values["json_schema"], directory, is_required=False, takes_pipe=False)
+    check_settings(to_run.flags)
+    check_partial_messages(is_asked=to_run.include_partial_messages, output_format=to_run.output_format)
+    for option, text, file in (
+        ("system-prompt", to_run.system_prompt, to_run.system_prompt_file),
+        ("append-system-prompt", to_run.append_system_prompt, to_run.append_system_prompt_file),
+    ):
+        text_or_file(option, text, file, directory, takes_pipe=False)
+    permission_mode(to_run.permission_mode)
+    writable = directories("--add-dir", to_run.add_dir)
+    writable_file("--metrics-file", to_run.metrics_file, directory)
+    requested_report(to_run.json_schema, directory, is_required=False, takes_pipe=False)
     return writable
 
 
-def init(*, directory: opt.Directory = None) -> int:
+class InitLine(Struct, frozen=True):
+    directory: Directory = None
+
+
+def init(line: InitLine, _typed: Typed) -> int:
     """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md, specs/README.md and loop.sh.
 
     What is there already is left as it is.
     """
     from ralph.loop.starter_files import write_starters  # noqa: PLC0415 - not needed for --help
 
-    where = working_directory(directory)
+    where = working_directory(line.directory)
     try:
         for starter in write_starters(where):
             kept = starter.kept_because
@@ -283,3 +349,7 @@ def init(*, directory: opt.Directory = None) -> int:
         ) from None
     typer.echo(_WHAT_NEXT)
     return 0
+
+
+COMMAND = LoopWithRunCommand("loop", loop, LoopLine, RunLine, epilog=_EPILOG)
+INIT_COMMAND = LineCommand("loop init", init, InitLine)

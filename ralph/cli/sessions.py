@@ -1,10 +1,12 @@
-"""`ralph sessions` in typer's terms: its commands, their options and the help that teaches them."""
+"""`ralph sessions`: its commands, their options and their help."""
 
 import enum
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.main import get_command
 
 from ralph.cli.values import absolute
 
@@ -37,18 +39,21 @@ SessionDir = Annotated[
 ]
 
 sessions = typer.Typer(
+    name="sessions",
     help=(
         "Look at what earlier runs did.\n\n"
         "Every run keeps a journal: what the model said, each call and its result, each retry, how it ended. "
         "All three commands also work while a run is at it, and on a journal that is damaged.\n\n"
         "ralph -c goes on with the last session of this directory, ralph --resume ID with any."
     ),
+    add_completion=False,
     rich_markup_mode=None,
 )
 
 
 @sessions.callback(invoke_without_command=True)
 def _help_alone(context: typer.Context) -> None:
+    gc.enable()  # off since the process began, see `ralph/__main__.py`
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -109,3 +114,6 @@ def _place(session_dir: str | None) -> "Place":
 
     directory = absolute(session_dir)
     return Place(Path(directory) if directory else None)
+
+
+COMMAND = get_command(sessions)

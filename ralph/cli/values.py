@@ -1,4 +1,4 @@
-"""What the command line's words mean as values. Each refuses what cannot be meant, naming the option (exit 2)."""
+"""Makes values of words on the command line. A refusal names the option (exit 2)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ralph.cli.options import OutputFormat
 from ralph.values.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ralph.run.options import ReportWish
     from ralph.run.session import SessionOptions
     from ralph.values.permission_mode import PermissionMode
 
 
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
-"""Larger than any context window."""
+"""More than any context window holds."""
 
 
 class CannotError(Exception):
-    """One line about what is no misuse: the world does not let it be done."""
+    """A command that was used correctly cannot be carried out. The text is one line."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -43,7 +40,10 @@ def uuid_text(text: str | None) -> str | None:
 def text_or_file(
     option: str, text: str | None, path: str | None, directory: str | None, *, takes_pipe: bool = True
 ) -> str | None:
-    """`directory`: that of `--cd`. `takes_pipe`: False where the file will be read again."""
+    """The text of `--OPTION` or of the file that `--OPTION-file` names; None: neither is given.
+
+    `directory`: that of `--cd`. `takes_pipe`: False where the file will be read again.
+    """
     if text is not None and path is not None:
         raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
     if text is None and path is None:
@@ -68,7 +68,7 @@ def text_or_file(
 
 
 def absolute(path: str | None) -> str | None:
-    """Files are named from where ralph was called, not from --cd. `-` stays standard input."""
+    """The absolute path, from where ralph was called and not from --cd. `-` stays standard input."""
     if path is None or path == "-":
         return path
     try:
@@ -78,7 +78,7 @@ def absolute(path: str | None) -> str | None:
 
 
 def working_directory(directory: str | None) -> Path:
-    """Absolute and without links, so that it has one name. None: where ralph was called."""
+    """The directory, absolute and without links, so that it has one name. `directory`: None where ralph was called."""
     try:
         here = Path.cwd()
     except FileNotFoundError:
@@ -86,29 +86,29 @@ def working_directory(directory: str | None) -> Path:
             Outcome.IO_ERROR, "the working directory is gone; change to one that exists"
         ) from None
     if directory is not None:
-        (directory,) = directories("--cd", [directory])
+        (directory,) = directories("--cd", (directory,))
     return (here / (directory or "")).resolve()
 
 
 def whole(option: str, number: int | None) -> int | None:
-    """At least 1."""
+    """The number, which must be at least 1."""
     if number is not None and number < 1:
         raise UsageError(f"{option} must be a whole number of at least 1, not {number}")
     return number
 
 
 def duration(option: str, text: str | None) -> float | None:
-    """Seconds, more than 0."""
-    from ralph.settings import checks as setting_checks  # noqa: PLC0415 - not needed for --help
+    """The seconds that a text such as `90s` means, more than 0."""
+    from ralph.values.setting import DURATION  # noqa: PLC0415 - not needed for --help
 
     try:
-        return None if text is None else setting_checks.duration(text)
+        return None if text is None else DURATION.decoded(text)
     except ValueError as error:
         raise UsageError(f"{option} {error}") from None
 
 
 def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
-    if is_asked and output_format != OutputFormat.STREAM_JSON:
+    if is_asked and output_format != "stream-json":
         raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
 
 
@@ -121,9 +121,9 @@ def permission_mode(text: str | None) -> PermissionMode | None:
         raise UsageError(f"--permission-mode {error}") from None
 
 
-def directories(option: str, words: list[str] | None) -> tuple[str, ...]:
-    """Absolute; each has to be there. A word that is none may hold several, as names of tools do."""
-    paths = [path for word in words or () for path in _directories_in(word)]
+def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The directories that the words name, absolute; each must exist. A word may hold several, as with names of tools."""
+    paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
         if not path:  # which `Path` takes for the current directory
             raise typer.BadParameter("is empty", param_hint=option)
@@ -134,7 +134,7 @@ def directories(option: str, words: list[str] | None) -> tuple[str, ...]:
 
 
 def _directories_in(word: str) -> list[str]:
-    """A comma or a space may as well be part of a name: what is there as a whole is one."""
+    """The word itself where such a directory exists: commas and spaces may be part of a name. Else its parts."""
     if Path(word).is_dir():
         return [word]
     for parts in (word.split(","), word.split()):
@@ -144,7 +144,7 @@ def _directories_in(word: str) -> list[str]:
 
 
 def run_directories(directory: str | None) -> tuple[str, ...]:
-    """Where ralph was called and where it works (`--cd`): a link there could have come with a repository. Absolute."""
+    """Where ralph was called and where it works (`--cd`), absolute. A link there could have come with a repository."""
     here = str(absolute(""))
     return (here, str(absolute(directory or "")))
 
@@ -161,10 +161,10 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
     return where
 
 
-def report_wish(
+def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> ReportWish | None:
-    """None: no final report is required. `directory`, `takes_pipe`: as for `text_or_file`."""
+    """The final report to require; None: none. `directory`, `takes_pipe`: as for `text_or_file`."""
     from ralph.run.options import ReportWish  # noqa: PLC0415 - not needed for --help
 
     if schema is None:
@@ -183,18 +183,18 @@ def report_wish(
 
 def session_options(
     *,
-    goes_on: bool,
+    continues: bool,
     resume: str | None,
     forks: bool,
     session_id: str | None,
     directory: str | None,
     is_kept: bool,
 ) -> SessionOptions:
-    """What belongs together, and only that."""
+    """The options about sessions. Refuses combinations that contradict each other."""
     from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
 
-    is_old = goes_on or resume is not None
-    if goes_on and resume is not None:
+    is_old = continues or resume is not None
+    if continues and resume is not None:
         raise typer.BadParameter("give one of them", param_hint="--continue, --resume")
     if resume is not None and not resume.strip():
         raise typer.BadParameter("needs the beginning of a session's id", param_hint="--resume")
@@ -206,17 +206,6 @@ def session_options(
         )
     if is_old and not is_kept:
         raise typer.BadParameter("a session that goes on is kept", param_hint="--no-session-persistence")
-    return SessionOptions(session_id, goes_on, resume, forks, Path(directory) if directory else None, is_kept)
-
-
-def check_settings(flags: Mapping[str, object]) -> None:
-    """What the run says of them when it reads its settings, said now. `flags`: by the settings' names; None: not given."""
-    from ralph.settings.keys import BY_NAME  # noqa: PLC0415 - not needed for --help
-
-    for name, value in flags.items():
-        if value is None:
-            continue
-        try:
-            BY_NAME[name].check(value)
-        except ValueError as error:
-            raise UsageError(f"{BY_NAME[name].spelling} {error}") from None
+    return SessionOptions(
+        session_id, continues, resume, forks, Path(directory) if directory else None, is_kept
+    )

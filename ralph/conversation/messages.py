@@ -7,7 +7,6 @@ the exact bytes. Source of the invariants: section 4 of the Messages API referen
 from __future__ import annotations
 
 import json
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -30,8 +29,6 @@ Role = Literal["user", "assistant"]
 _OPENS_MESSAGES = b',"messages":['
 THINKING = frozenset({"thinking", "redacted_thinking"})
 _CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
-# A quotation mark inside a string is escaped: the first one of this form is the field.
-_MAX_TOKENS = re.compile(rb'"max_tokens":(\d+)')
 # Every message's bytes end with its last block, its content list and itself.
 _MESSAGE_TAIL = b"}]}"
 
@@ -78,6 +75,53 @@ class Message(Struct, frozen=True, dict=True, weakref=True):
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
 
+class RequestHead:
+    """The JSON of a request up to its messages, without the closing brace: its bytes, and what they say.
+
+    The bytes of a recorded one are sent again as they are. Immutable; no Struct, as a journal holds it as one text.
+    """
+
+    def __init__(self, body: bytes, fields: Mapping[str, Any]) -> None:
+        self.body = body
+        self.fields = fields
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RequestHead) and other.body == self.body
+
+    def __hash__(self) -> int:
+        return hash(self.body)
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> RequestHead:
+        return cls(to_json(fields)[:-1], fields)
+
+    @classmethod
+    def of_body(cls, body: bytes) -> RequestHead:
+        """Raises ValueError for what is no JSON object."""
+        fields = json.loads(body + b"}")
+        if not isinstance(fields, dict):
+            raise ValueError("Expected a JSON object")  # noqa: TRY004 - as the decoder's own errors
+        return cls(body, fields)
+
+    @property
+    def json(self) -> str:
+        return self.body.decode() + "}"
+
+    @property
+    def max_tokens(self) -> int:
+        asked = self.fields.get("max_tokens")
+        return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
+
+    def with_max_tokens(self, max_tokens: int | None) -> RequestHead:
+        """None: as it says itself, which stays where it says nothing."""
+        if max_tokens is None or self.fields.get("max_tokens", max_tokens) == max_tokens:
+            return self
+        return RequestHead.of_fields({**self.fields, "max_tokens": max_tokens})
+
+
+_NO_HEAD = RequestHead(b"", {})
+
+
 class RequestShape(Struct, frozen=True):
     """The part of every request that stays the same, byte for byte, within a context and a model."""
 
@@ -91,7 +135,7 @@ class RequestShape(Struct, frozen=True):
     """The type of thinking to ask for; "none": do not speak of it; None: what the model is known to need."""
     endpoint: str | None = None
     """The base URL it is sent to: thinking without a signature means nothing elsewhere. None: not known."""
-    recorded_head: bytes | None = None
+    recorded_head: RequestHead | None = None
     """A resumed session's own head: it is sent again to the byte, whatever the other fields would make of it."""
 
     @property
@@ -102,8 +146,7 @@ class RequestShape(Struct, frozen=True):
     @property
     def longest_answer(self) -> int:
         """The `max_tokens` that its head asks for."""
-        found = _MAX_TOKENS.search(self.head())
-        return int(found[1]) if found else DEFAULT_MAX_TOKENS
+        return self.head().max_tokens
 
     def with_wishes(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
@@ -111,8 +154,8 @@ class RequestShape(Struct, frozen=True):
         """A recorded head with the settings that are requested now. Settings left to defaults stay as
         recorded, to the byte.
         """
-        recorded = json.loads(self.head() + b"}")
-        wished = dict(recorded)
+        recorded = self.head()
+        wished = dict(recorded.fields)
         facts = facts_of(self.model)
         if max_tokens not in {None, DEFAULT_MAX_TOKENS}:
             wished["max_tokens"] = max_tokens_for(self.model, max_tokens)
@@ -122,11 +165,10 @@ class RequestShape(Struct, frozen=True):
             del wished["thinking"]
         if effort is not None and (facts is None or facts.takes_effort):
             wished["output_config"] = {"effort": effort}
-        head = self.head() if wished == recorded else to_json(wished)[:-1]
+        head = recorded if wished == recorded.fields else RequestHead.of_fields(wished)
         return replace(self, endpoint=endpoint, recorded_head=head)
 
-    def head(self) -> bytes:
-        """Everything up to the messages, without the closing brace."""
+    def head(self) -> RequestHead:
         if self.recorded_head is not None:
             return self.recorded_head
         fields: dict[str, Any] = {
@@ -151,7 +193,7 @@ class RequestShape(Struct, frozen=True):
             if is_claude(self.model):
                 system["cache_control"] = {"type": "ephemeral"}
             fields["system"] = [system]
-        return to_json(fields)[:-1]
+        return RequestHead.of_fields(fields)
 
 
 RequestBody = tuple[bytes, ...]
@@ -165,8 +207,8 @@ class Conversation(Struct, frozen=True):
     however long the conversation has become.
     """
 
-    head: bytes
-    marks_cache: bool
+    head: RequestHead = _NO_HEAD
+    marks_cache: bool = False
     messages: tuple[Message, ...] = ()
     thinkers: frozenset[Author] = frozenset()
     """The models whose thinking is in it."""
@@ -179,12 +221,12 @@ class Conversation(Struct, frozen=True):
 
     @classmethod
     def start(cls, shape: RequestShape) -> Conversation:
-        return cls(shape.head() + _OPENS_MESSAGES, is_claude(shape.model))
+        return cls(shape.head(), is_claude(shape.model))
 
     @property
     def size(self) -> int:
         """Estimated tokens of the next request, at least as many as it has. Costs nothing to ask."""
-        around = len(self.head) + len(self.messages) + len(b"]}")
+        around = len(self.head.body) + len(_OPENS_MESSAGES) + len(self.messages) + len(b"]}")
         if self.marks_cache:
             around += 2 * len(_CACHE_MARKER)
         return tokens_of_bytes(around) + self._messages_size
@@ -212,14 +254,14 @@ class Conversation(Struct, frozen=True):
 
     def under(self, shape: RequestShape) -> Conversation:
         """A conversation with these messages and another head."""
-        return replace(self, head=shape.head() + _OPENS_MESSAGES, marks_cache=is_claude(shape.model))
+        return replace(self, head=shape.head(), marks_cache=is_claude(shape.model))
 
     def emptied(self) -> Conversation:
         """A conversation with this head and no messages."""
         return Conversation(self.head, self.marks_cache)
 
     def is_under(self, shape: RequestShape) -> bool:
-        return self.head == shape.head() + _OPENS_MESSAGES
+        return self.head == shape.head()
 
     def amended(self, message: Message) -> Conversation:
         """The conversation with `message` instead of the last one, which nothing has answered yet."""
@@ -241,9 +283,7 @@ class Conversation(Struct, frozen=True):
             users = [index for index, message in enumerate(loose) if message.role == "user"]
             for index in users[-2:]:
                 bodies[index] = bodies[index].removesuffix(_MESSAGE_TAIL) + _CACHE_MARKER + _MESSAGE_TAIL
-        head = self.head
-        if max_tokens is not None:
-            head = _MAX_TOKENS.sub(b'"max_tokens":%d' % max_tokens, head, count=1)
+        head = self.head.with_max_tokens(max_tokens).body + _OPENS_MESSAGES
         return (head, *self._packed, b",".join(bodies) + b"]}")
 
 
@@ -320,8 +360,12 @@ def _results_message(call_ids: Iterable[str], done: Mapping[str, Block]) -> Mess
     return make_message("user", [_result_for(call_id, done) for call_id in call_ids])
 
 
+def not_run(call_id: str) -> ToolResult:
+    return ToolResult(call_id, ToolOutput(NOT_RUN, is_error=True))
+
+
 def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
-    return done.get(call_id) or ToolResult(call_id, ToolOutput(NOT_RUN, is_error=True)).as_block()
+    return done.get(call_id) or not_run(call_id).as_block()
 
 
 def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:

@@ -1,51 +1,252 @@
-"""The records that a run writes into its session's journal, one function for each kind. Pure.
+"""The records of a session's journal, one type for each kind, and how a run makes them. Pure.
 
-`conversation/session.py` leads them back to a state.
+Field names and their order are those of the JSON; a field with a default is left out where it has it.
+`conversation/session.py` says what a record means, `conversation/journal_lines.py` reads and writes lines.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from ralph.conversation.journal_lines import FORMAT
-from ralph.conversation.notices import LIMIT_LIFTED
-from ralph.values.answer import MalformedCall
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.conversation.messages import RequestHead  # noqa: TC001 - records are read by their hints
+from ralph.values.answer import Answer, MalformedCall
 from ralph.values.outcome import Delivery
+from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from ralph.conversation.journal_lines import Record
     from ralph.conversation.messages import Message, RequestShape
-    from ralph.values.answer import Answer
     from ralph.values.events import ContextCompacted, RunEnded
-    from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolResult
 
-Entry = tuple[str, dict[str, Any]]
-"""A record's kind and fields, before it has a number."""
-
-
-def session_entry(
-    session_id: str, cwd: str, created_at: str, version: str, forked_from: str | None = None
-) -> Entry:
-    fields: dict[str, Any] = {
-        "format": FORMAT,
-        "ralph": version,
-        "id": session_id,
-        "cwd": cwd,
-        "created_at": created_at,
-    }
-    return "session", fields if forked_from is None else {**fields, "forked_from": forked_from}
+FORMAT = 3
+"""Raised when an older ralph could not read what a newer one writes."""
 
 
-def fork_entries(records: Iterable[Record], session_id: str, created_at: str, version: str) -> list[Entry]:
-    """A new session that begins with everything of an old one."""
-    opening, *rest = records
-    first = session_entry(session_id, opening.fields["cwd"], created_at, version, opening.fields["id"])
-    return [first, *((record.kind, dict(record.fields)) for record in rest)]
+class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+    """A record of a kind that this ralph knows."""
+
+    @property
+    def kind(self) -> str:
+        return str(self.__struct_config__.tag)
 
 
-def run_entry(
+class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
+    """The first one: whose session it is, and in which directory it works."""
+
+    format: int
+    ralph: str
+    id: str
+    cwd: str
+    created_at: str
+    forked_from: str | None = None
+    cwd_bytes: str | None = None
+    """The directory's name, percent-encoded, where it is no UTF-8."""
+    copied: int | None = None
+    """How many of a fork's further records are the old session's. Older forks do not tell."""
+
+    @property
+    def directory(self) -> str:
+        return _named(self.cwd, self.cwd_bytes)
+
+
+class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
+    """In which directory the session works from here on."""
+
+    cwd: str
+    cwd_bytes: str | None = None
+
+    @property
+    def directory(self) -> str:
+        return _named(self.cwd, self.cwd_bytes)
+
+
+class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
+    """A task begins."""
+
+    started_at: str
+    pid: int
+    target: str
+    """The name of the first target."""
+    model: str
+    endpoint: str | None
+    head: RequestHead
+    """The beginning of every request, kept whole: what a model is sent must not change under it."""
+    writable: tuple[str, ...] = ()
+    """What file tools may change besides the working directory."""
+    again: dict[str, str] = {}
+    """Options of the command line that the next run needs too."""
+
+
+class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
+    """Who is asked from here on. Model, endpoint and head are left out where the run has named them already."""
+
+    target: str
+    model: str | None = None
+    endpoint: str | None = None
+    head: RequestHead | None = None
+    cooling: dict[str, str]
+    """When the cooldown of each target ends, RFC 3339."""
+    first: str | None
+    """Who is preferred. None: an older ralph did not say."""
+
+
+class QueuedRecord(Recorded, frozen=True, kw_only=True, tag="queued"):
+    """A message that the user sent while calls were pending: it follows their results."""
+
+    content: tuple[Block, ...]
+
+
+class UserRecord(Recorded, frozen=True, kw_only=True, tag="user"):
+    content: tuple[Block, ...]
+    task: int | None
+    """How many of the last blocks are the user's prompt; 0: ralph itself speaks. None: formats before 3 do not say."""
+    amends: bool = False
+    """It replaces the last user message, which nothing has answered yet."""
+
+
+class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
+    """A whole answer."""
+
+    message: dict[str, Any]
+    """The API's message object."""
+    request_id: str | None
+    calls: tuple[str, ...]
+    """The ids of the calls that the stop reason lets run."""
+    malformed: dict[str, tuple[str, str]]
+    """Of the calls among them that must not run: the input as the model wrote it, and why."""
+
+    @property
+    def blocks(self) -> list[Block]:
+        blocks: list[Block] = self.message["content"]
+        return blocks
+
+    @property
+    def answer(self) -> Answer:
+        named = {block["id"]: block for block in self.blocks if block["type"] == "tool_use"}
+        calls = tuple(self._call(named[call_id]) for call_id in self.calls)
+        return Answer(self.message, calls, request_id=self.request_id)
+
+    def _call(self, block: Block) -> ToolCall | MalformedCall:
+        if block["id"] in self.malformed:
+            return MalformedCall(block["id"], block["name"], *self.malformed[block["id"]])
+        return ToolCall(block["id"], block["name"], block["input"])
+
+
+class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
+    """A call is about to run."""
+
+    id: str
+    name: str
+    change: FileChange | None = None
+
+
+class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
+    """A call's result: the block as the API gets it, and what files were seen to hold."""
+
+    type: str
+    tool_use_id: str
+    content: str | tuple[Block, ...]
+    is_error: bool = False
+    seen: dict[str, str] = {}
+
+    @property
+    def result(self) -> ToolResult:
+        return ToolResult(self.tool_use_id, ToolOutput(self.content, self.is_error, self.seen))
+
+
+class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
+    """A fresh context begins with this message."""
+
+    content: tuple[Block, ...]
+    summary: str
+    trigger: str
+    source: str
+    pre_tokens: int
+    post_tokens: int
+
+
+class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
+    """One of `stream-json`'s, in a room of its own: its `kind` is not the record's."""
+
+    event: dict[str, Any]
+
+    @property
+    def is_attempt(self) -> bool:
+        return self.event.get("subtype") == "attempt"
+
+
+class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
+    """How the work ended. It is written before anybody is told: that the result was delivered, another record says."""
+
+    outcome: str
+    exit_code: int
+    result: str | None
+    errors: tuple[str, ...]
+    num_turns: int
+    duration_s: int | float
+    cost_usd: int | float | None
+    delivered: bool
+    """True: an older ralph, which recorded no deliveries."""
+
+
+class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
+    """What became of the result."""
+
+    state: Delivery
+    exit_code: int | None = None
+    """How the process ended, where the delivery has failed."""
+    errors: tuple[str, ...] = ()
+
+
+class UnknownRecord(Struct, frozen=True):
+    """A record of a kind that a newer ralph may have written. It changes nothing."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+Record = (
+    SessionRecord
+    | MovedRecord
+    | RunRecord
+    | TargetRecord
+    | QueuedRecord
+    | UserRecord
+    | AssistantRecord
+    | IntentRecord
+    | ResultRecord
+    | CompactedRecord
+    | EventRecord
+    | EndedRecord
+    | DeliveryRecord
+    | UnknownRecord
+)
+
+
+# --- How a run makes them
+
+
+def session_record(session_id: str, cwd: str, created_at: str, version: str) -> SessionRecord:
+    return SessionRecord(
+        format=FORMAT, ralph=version, id=session_id, created_at=created_at, **_directory_fields(cwd)
+    )
+
+
+def forked_record(opening: SessionRecord, old_id: str, copied: int) -> SessionRecord:
+    """The first record of a fork. `copied`: how many records of the old session follow it."""
+    return replace(opening, forked_from=old_id, copied=copied)
+
+
+def moved_record(cwd: str) -> MovedRecord:
+    return MovedRecord(**_directory_fields(cwd))
+
+
+def run_record(
     shape: RequestShape,
     started_at: str,
     process_id: int,
@@ -53,122 +254,105 @@ def run_entry(
     target: str | None = None,
     writable: Iterable[str] = (),
     again: Mapping[str, str] | None = None,
-) -> Entry:
-    """`head` is every request's beginning, kept whole: what a model is sent must not change under it.
-
-    `target`: the name of the first one; None: the model's. `writable`: what file tools may change besides.
-    `again`: options of the command line that the next run needs too.
-    """
-    fields = {"started_at": started_at, "pid": process_id, **_asked(target or shape.model, shape)}
-    more = {"writable": list(writable), "again": dict(again or {})}
-    return "run", {**fields, **{name: value for name, value in more.items() if value}}
-
-
-def target_entry(target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str) -> Entry:
-    """Who is asked from here on. `shape`: None where the run has named it already.
-
-    `cooling`: whose cooldown ends when, RFC 3339. `first`: who is preferred.
-    """
-    asked = {"target": target} if shape is None else _asked(target, shape)
-    return "target", {**asked, "cooling": dict(cooling), "first": first}
+) -> RunRecord:
+    """`target`: the name of the first one; None: the model's."""
+    return RunRecord(
+        started_at=started_at,
+        pid=process_id,
+        target=target or shape.model,
+        model=shape.model,
+        endpoint=shape.endpoint,
+        head=shape.head(),
+        writable=tuple(writable),
+        again=dict(again or {}),
+    )
 
 
-def queued_entry(content: Iterable[Block]) -> Entry:
-    """The entry of a message that the user sent while calls were pending: it follows their results."""
-    return "queued", {"content": list(content)}
+def target_record(
+    target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str
+) -> TargetRecord:
+    """`shape`: None where the run has named it already."""
+    if shape is None:
+        return TargetRecord(target=target, cooling=dict(cooling), first=first)
+    return TargetRecord(
+        target=target,
+        model=shape.model,
+        endpoint=shape.endpoint,
+        head=shape.head(),
+        cooling=dict(cooling),
+        first=first,
+    )
 
 
-def _asked(target: str, shape: RequestShape) -> dict[str, Any]:
-    return {
-        "target": target,
-        "model": shape.model,
-        "endpoint": shape.endpoint,
-        "head": shape.head().decode() + "}",
-    }
+def user_record(message: Message, *, amends: bool = False, task: int = 0) -> UserRecord:
+    return UserRecord(content=message.content, task=task, amends=amends)
 
 
-def user_entry(message: Message, *, amends: bool = False, task: int = 0) -> Entry:
-    """The entry of a user message. `amends`: it replaces the last user message, which nothing has answered
-    yet. `task`: how many of its last blocks are the user's prompt; 0: ralph itself speaks.
-    """
-    fields: dict[str, Any] = {"content": list(message.content), "task": task}
-    return "user", {**fields, "amends": True} if amends else fields
+def compacted_record(message: Message, summary: str, event: ContextCompacted) -> CompactedRecord:
+    return CompactedRecord(
+        content=message.content,
+        summary=summary,
+        trigger=event.trigger,
+        source=event.source,
+        pre_tokens=event.pre_tokens,
+        post_tokens=event.post_tokens,
+    )
 
 
-def users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """The user's own words in a task's opening message, without ralph's notices."""
-    return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
+def assistant_record(answer: Answer) -> AssistantRecord:
+    return AssistantRecord(
+        message=answer.message,
+        request_id=answer.request_id,
+        calls=tuple(call.id for call in answer.calls),
+        malformed={
+            call.id: (call.raw, call.reason) for call in answer.calls if isinstance(call, MalformedCall)
+        },
+    )
 
 
-def tasks_after(
-    tasks: Iterable[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
-) -> list[tuple[Block, ...]]:
-    """The tasks, where a message takes another's place: an image that it leaves out must not come back with them."""
-    gone = [block for block in old if block.get("type") == "image" and block not in new]
-    kept = (tuple(block for block in task if block not in gone) for task in tasks)
-    return [task for task in kept if task]
+def intent_record(call: ToolCall, change: FileChange | None) -> IntentRecord:
+    return IntentRecord(id=call.id, name=call.name, change=change)
 
 
-def compacted_entry(message: Message, summary: str, event: ContextCompacted) -> Entry:
-    """A fresh context begins with this message."""
-    return "compacted", {
-        "content": list(message.content),
-        "summary": summary,
-        "trigger": event.trigger,
-        "source": event.source,
-        "pre_tokens": event.pre_tokens,
-        "post_tokens": event.post_tokens,
-    }
+def result_record(result: ToolResult) -> ResultRecord:
+    output = result.output
+    return ResultRecord(
+        type="tool_result",
+        tool_use_id=result.tool_use_id,
+        content=output.content,
+        is_error=output.is_error,
+        seen=dict(output.seen),
+    )
 
 
-def assistant_entry(answer: Answer) -> Entry:
-    malformed = {call.id: [call.raw, call.reason] for call in answer.calls if isinstance(call, MalformedCall)}
-    runnable = [call.id for call in answer.calls]
-    return "assistant", {
-        "message": answer.message,
-        "request_id": answer.request_id,
-        "calls": runnable,
-        "malformed": malformed,
-    }
+def ended_record(ended: RunEnded) -> EndedRecord:
+    return EndedRecord(
+        outcome=ended.outcome.value,
+        exit_code=ended.exit_code,
+        result=ended.result,
+        errors=ended.errors,
+        num_turns=ended.num_turns,
+        duration_s=round(ended.duration_s, 3),
+        cost_usd=ended.usage.cost_usd,
+        delivered=False,
+    )
 
 
-def intent_entry(call: ToolCall, change: FileChange | None) -> Entry:
-    fields: dict[str, Any] = {"id": call.id, "name": call.name}
-    if change is not None:
-        fields["change"] = {"path": change.path, "before": change.before, "after": change.after}
-    return "tool_intent", fields
+def delivery_record(delivery: Delivery, ended: RunEnded) -> DeliveryRecord:
+    """`ended`: how the process ended, which the delivery itself may have decided."""
+    if delivery is not Delivery.FAILED:
+        return DeliveryRecord(state=delivery)
+    return DeliveryRecord(state=delivery, exit_code=ended.exit_code, errors=ended.errors)
 
 
-def result_entry(result: ToolResult) -> Entry:
-    """The block as the API gets it, and beside it what files were seen to hold."""
-    seen = result.output.seen
-    return "tool_result", {**result.as_block(), **({"seen": dict(seen)} if seen else {})}
+def _directory_fields(cwd: str) -> dict[str, Any]:
+    try:
+        cwd.encode()
+    except UnicodeEncodeError:
+        return {"cwd": cwd, "cwd_bytes": quote_from_bytes(cwd.encode("utf-8", "surrogateescape"))}
+    return {"cwd": cwd}
 
 
-def event_entry(fields: Mapping[str, Any]) -> Entry:
-    """One of `stream-json`'s, in a room of its own: its `kind` is not the record's."""
-    return "event", {"event": dict(fields)}
-
-
-def ended_entry(ended: RunEnded) -> Entry:
-    """How the work ended. It is written before anybody is told: that the result was delivered, another record says."""
-    return "ended", {
-        "outcome": ended.outcome.value,
-        "exit_code": ended.exit_code,
-        "result": ended.result,
-        "errors": list(ended.errors),
-        "num_turns": ended.num_turns,
-        "duration_s": round(ended.duration_s, 3),
-        "cost_usd": ended.usage.cost_usd,
-        "delivered": False,
-    }
-
-
-def delivery_entry(delivery: Delivery, ended: RunEnded) -> Entry:
-    """The entry of a result's delivery. `ended`: how the process ended, which the delivery itself may have
-    decided.
-    """
-    fields: dict[str, Any] = {"state": delivery.value}
-    if delivery is Delivery.FAILED:
-        fields |= {"exit_code": ended.exit_code, "errors": list(ended.errors)}
-    return "delivery", fields
+def _named(cwd: str, cwd_bytes: str | None) -> str:
+    """A directory as the system names it."""
+    return cwd if cwd_bytes is None else unquote_to_bytes(cwd_bytes).decode("utf-8", "surrogateescape")

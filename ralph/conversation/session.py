@@ -7,51 +7,41 @@ every call has its result, the results are the next user message; no record repe
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ralph.conversation import records as kinds
 from ralph.conversation.context_size import ContextMeter
-from ralph.conversation.journal_lines import FORMAT
-from ralph.conversation.messages import Conversation, RequestShape, assistant_message, user_message
+from ralph.conversation.decoding import SessionError
+from ralph.conversation.messages import (
+    Conversation,
+    RequestHead,
+    RequestShape,
+    assistant_message,
+    to_json,
+    user_message,
+)
 from ralph.conversation.next_step import TurnState, next_step
-from ralph.conversation.notices import CONTINUE
+from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
+from ralph.conversation.open_answer import NonsenseError, OpenAnswer, open_answer
 from ralph.conversation.reading import Reading
-from ralph.conversation.records import tasks_after, users_own
-from ralph.values.answer import Answer, MalformedCall
-from ralph.values.errors import AgentError
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_calls import FINAL_REPORT, FileChange, ToolCall, ToolDefinition, ToolResult
 from ralph.values.usage import tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ralph.conversation.journal_lines import Record
+    from ralph.conversation.records import Record
+    from ralph.values.answer import Answer
     from ralph.values.tool_calls import Block
     from ralph.values.usage import TokenUsage
 
 
-class SessionError(Exception):
-    """A journal that is readable and still cannot be resumed: one line."""
-
-
-class NewerFormatError(SessionError):
-    """Written by a ralph that knows more than this one."""
-
-
 class NoMessageError(SessionError):
     """Its run was killed before there was anything to resume."""
-
-
-def refuse_newer(opening: Mapping[str, Any]) -> None:
-    """Raises NewerFormatError, by the fields of the `session` record."""
-    if opening["format"] > FORMAT:
-        raise NewerFormatError(
-            f"it was made by ralph {opening['ralph']} in format {opening['format']}; this one reads up to {FORMAT}"
-        )
 
 
 NO_SHAPE = RequestShape("", "", ())
@@ -65,19 +55,15 @@ class Session(Struct, frozen=True):
     created_at: str = ""
     shape: RequestShape = NO_SHAPE
     """The model and the head of requests of the target that answered last."""
-    conversation: Conversation = Conversation(b"", marks_cache=False)
+    conversation: Conversation = Conversation()
     """All committed messages, under that head; `reading` tells what of them that model is sent."""
     reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
     """The part of the conversation that this target is sent."""
-    answer: Answer | None = None
-    """The last message, where the model has it and nothing has followed it yet."""
-    results: Mapping[str, ToolResult] = field(default_factory=dict)
-    """The results that calls of that answer already have."""
-    intents: Mapping[str, FileChange | None] = field(default_factory=dict)
-    """The calls of that answer that were about to run."""
+    pending: OpenAnswer | None = None
+    """The last message, where it is an answer and nothing has followed it yet."""
     turn_state: TurnState = field(default_factory=TurnState)
     """The state left by answers before that one, or before the next one."""
-    ended: Mapping[str, Any] | None = None
+    ended: kinds.EndedRecord | None = None
     """How the last run ended, and nothing has followed; None: it was killed, or is still running."""
     is_delivered: bool = True
     """False: that run's result has not reached anybody, as far as is known."""
@@ -123,7 +109,21 @@ class Session(Struct, frozen=True):
         return self.has_ended_as(Outcome.COMPLETED) and not self.is_delivered and not self.queued
 
     def has_ended_as(self, outcome: Outcome) -> bool:
-        return self.ended is not None and self.ended.get("outcome") == outcome.value
+        return self.ended is not None and self.ended.outcome == outcome.value
+
+    @property
+    def answer(self) -> Answer | None:
+        return None if self.pending is None else self.pending.answer
+
+    @property
+    def results(self) -> Mapping[str, ToolResult]:
+        """The results that calls of that answer already have."""
+        return {} if self.pending is None else self.pending.results
+
+    @property
+    def intents(self) -> Mapping[str, FileChange | None]:
+        """The calls of that answer that were about to run."""
+        return {} if self.pending is None else self.pending.intents
 
     @property
     def offered_tools(self) -> frozenset[str]:
@@ -135,24 +135,35 @@ class Session(Struct, frozen=True):
         return next((ToolDefinition(name, tool["description"], tool["input_schema"]) for tool in found), None)
 
     def _offered(self) -> Sequence[Mapping[str, Any]]:
-        head = (self.shapes[self.first].recorded_head or b"{") + b"}"
-        tools: Sequence[Mapping[str, Any]] = json.loads(head).get("tools", ())
+        tools: Sequence[Mapping[str, Any]] = self.shapes[self.first].head().fields.get("tools", ())
         return tools
 
 
-def replay(records: Iterable[Record]) -> Session:
-    """Raises SessionError for records that no run writes in this order, NewerFormatError for a newer format."""
+def replay(records: Sequence[Record]) -> Session:
+    """Raises SessionError for records that no run writes in this order."""
+    if not isinstance(records[0] if records else None, kinds.SessionRecord | None):
+        raise SessionError("it does not begin as a session's journal does")
     session = Session()
-    try:
-        for record in records:
-            if not session.created_at and record.kind != "session":
-                raise SessionError("it does not begin as a session's journal does")
-            session = apply(session, record.kind, record.fields)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, AgentError) as error:
-        raise SessionError(f"a record of it makes no sense ({type(error).__name__}: {error})") from error
+    for number, record in counted(records):
+        try:
+            session = apply(session, record)
+        except NonsenseError as error:
+            raise SessionError(f"line {number} makes no sense: {error}") from error
     if session.shape is NO_SHAPE or not session.conversation.messages:
         raise NoMessageError("it ends before its first message")
     return session
+
+
+def counted(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
+    """The records that count, each with the number of its line. A fork has a directory of its own: moves that it
+    has copied are the old session's.
+    """
+    copied = 0
+    for seq, record in enumerate(records):
+        if isinstance(record, kinds.SessionRecord):
+            copied = record.copied or 0
+        if not isinstance(record, kinds.MovedRecord) or seq > copied:
+            yield seq + 1, record
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
@@ -160,45 +171,75 @@ def asking(session: Session, target: str, shape: RequestShape) -> Session:
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
 
 
-_CONTINUES = frozenset({"queued", "user", "assistant", "tool_intent", "tool_result", "compacted"})
+def in_directory(session: Session, cwd: str) -> Session:
+    """The session with heads of requests that name its present directory."""
+
+    def moved(shape: RequestShape) -> RequestShape:
+        said, says = (to_json(f"Working directory: {where}\n")[1:-1] for where in (session.cwd, cwd))
+        head = RequestHead.of_body(shape.head().body.replace(said, says, 1))
+        return replace(shape, recorded_head=head)
+
+    shape = moved(session.shape)
+    return replace(
+        session,
+        cwd=cwd,
+        shape=shape,
+        shapes={name: moved(each) for name, each in session.shapes.items()},
+        conversation=session.conversation.under(shape),
+    )
+
+
+_CONTINUES = frozenset(
+    {
+        kinds.QueuedRecord,
+        kinds.UserRecord,
+        kinds.AssistantRecord,
+        kinds.IntentRecord,
+        kinds.ResultRecord,
+        kinds.CompactedRecord,
+    }
+)
 """Records after which the end before them is no longer where the session is."""
 
 
-def apply(session: Session, kind: str, fields: Mapping[str, Any]) -> Session:
+def apply(session: Session, record: Record) -> Session:
     """The session after one more record. Records of unknown kinds change nothing: a newer ralph may have written them.
 
-    Raises LookupError, TypeError, ValueError, AttributeError and AgentError for fields that no run writes.
+    Raises NonsenseError for a record that no run writes here.
     """
-    if kind in _CONTINUES:
-        report = session.report if kind == "tool_result" else None
-        session = replace(session, ended=None, report=report)
-    change = _CHANGES.get(kind)
-    return session if change is None else change(session, fields)
+    if type(record) in _CONTINUES:
+        report = session.report if isinstance(record, kinds.ResultRecord) else None
+        if session.ended is not None or report is not session.report:
+            session = replace(session, ended=None, report=report)
+    change = _CHANGES.get(type(record))
+    return session if change is None else change(session, record)
 
 
-def _open(session: Session, fields: Mapping[str, Any]) -> Session:
-    refuse_newer(fields)
-    return replace(session, id=fields["id"], cwd=fields["cwd"], created_at=fields["created_at"])
+def _open(session: Session, record: kinds.SessionRecord) -> Session:
+    return replace(session, id=record.id, cwd=record.directory, created_at=record.created_at)
 
 
-def _begin_run(session: Session, fields: Mapping[str, Any]) -> Session:
-    session = _ask(session, fields)
-    return replace(session, cooling={}, first=session.target, writable=tuple(fields.get("writable", ())))
+def _move(session: Session, record: kinds.MovedRecord) -> Session:
+    return replace(session, cwd=record.directory)
 
 
-def _turn_to(session: Session, fields: Mapping[str, Any]) -> Session:
-    session = replace(session, cooling=fields["cooling"], first=fields.get("first", session.first))
-    if "head" in fields:
-        return _ask(session, fields)
-    target = fields["target"]
-    return replace(_ask_in(session, session.shapes[target]), target=target)
+def _begin_run(session: Session, record: kinds.RunRecord) -> Session:
+    session = _ask(session, record.target, record.model, record.endpoint, record.head)
+    return replace(session, cooling={}, first=session.target, writable=record.writable)
 
 
-def _ask(session: Session, fields: Mapping[str, Any]) -> Session:
-    """Another target, or the same one with another head. Format 1 names neither target nor endpoint."""
-    head = fields["head"].encode()[:-1]
-    shape = RequestShape(fields["model"], "", (), endpoint=fields.get("endpoint"), recorded_head=head)
-    target = fields.get("target") or shape.model
+def _turn_to(session: Session, record: kinds.TargetRecord) -> Session:
+    session = replace(session, cooling=record.cooling, first=record.first or session.first)
+    if record.head is not None and record.model is not None:
+        return _ask(session, record.target, record.model, record.endpoint, record.head)
+    if record.target not in session.shapes:
+        raise NonsenseError(f"nobody has named the target {record.target!r}")
+    return replace(_ask_in(session, session.shapes[record.target]), target=record.target)
+
+
+def _ask(session: Session, target: str, model: str, endpoint: str | None, head: RequestHead) -> Session:
+    """Another target, or the same one with another head."""
+    shape = RequestShape(model, "", (), endpoint=endpoint, recorded_head=head)
     return replace(asking(session, target, shape), target=target)
 
 
@@ -207,42 +248,73 @@ def _ask_in(session: Session, shape: RequestShape) -> Session:
     return replace(session, shape=shape, reading=Reading(shape), conversation=conversation)
 
 
-def _take_queued(session: Session, fields: Mapping[str, Any]) -> Session:
-    return replace(session, queued=tuple(fields["content"]))
+def _take_queued(session: Session, record: kinds.QueuedRecord) -> Session:
+    return replace(session, queued=record.content)
 
 
-def _take_user(session: Session, fields: Mapping[str, Any]) -> Session:
-    message = user_message(fields["content"])
-    if not message.content:
-        raise ValueError("a message without content")
+def _take_user(session: Session, record: kinds.UserRecord) -> Session:
+    message = user_message(record.content)
+    messages = session.conversation.messages
+    if not message.content or (record.amends and not messages):
+        raise NonsenseError("a message without content, or in the place of none")
     old: tuple[Block, ...] = ()
     tasks = session.tasks
-    if fields.get("amends"):
-        old = session.conversation.messages[-1].content
+    if record.amends:
+        old = messages[-1].content
         conversation = session.conversation.amended(message)
-        tasks = tuple(tasks_after(tasks, old, message.content))
+        tasks = tuple(_tasks_after(tasks, old, message.content))
     else:
         conversation = session.conversation.plus(message)
     session = replace(_without_answer(session), conversation=conversation)
-    opening = _opening_of(fields, old)
-    if task := users_own(opening):
+    opening = _opening_of(record, old)
+    if task := _users_own(opening):
         tasks = (*tasks, task)
     if opening:  # it begins a turn of its own
         session = replace(session, queued=(), turn_state=TurnState())
     return replace(session, tasks=tasks)
 
 
-def _take_intent(session: Session, fields: Mapping[str, Any]) -> Session:
-    change = fields.get("change")
-    intent = FileChange(**change) if change else None
-    return replace(session, intents={**session.intents, fields["id"]: intent})
+def _users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """The user's own words in a task's opening message, without ralph's notices."""
+    return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
 
 
-def _take_event(session: Session, fields: Mapping[str, Any]) -> Session:
-    event = fields["event"]
-    if event.get("subtype") == "attempt" and not _is_unanswered(event):
-        return _answered_by(session, session.shapes.get(event["target"]))
+def _tasks_after(
+    tasks: Iterable[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
+) -> list[tuple[Block, ...]]:
+    """The tasks, where a message takes another's place: an image that it leaves out must not come back with them."""
+    gone = [block for block in old if block.get("type") == "image" and block not in new]
+    kept = (tuple(block for block in task if block not in gone) for task in tasks)
+    return [task for task in kept if task]
+
+
+def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
+    """The part of the message that begins a task. `old`: the message that it replaces. Formats before 3
+    do not mark it: there it is new content that is no result and not in the middle of an answer.
+    """
+    content = record.content
+    if record.task is not None:
+        return content[len(content) - record.task :]
+    return tuple(
+        block
+        for block in content[sum(block in content for block in old) :]
+        if block.get("type") != "tool_result" and block.get("text") != CONTINUE
+    )
+
+
+def _take_intent(session: Session, record: kinds.IntentRecord) -> Session:
+    return replace(session, pending=open_answer(session.pending, record))
+
+
+def _take_event(session: Session, record: kinds.EventRecord) -> Session:
+    if record.is_attempt and not _is_unanswered(record.event):
+        return _answered_by(session, session.shapes.get(record.event["target"]))
     return session
+
+
+def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
+    """Not even a status came. A clock that fires may have done so before or after one: then nothing is known."""
+    return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
 
 
 def _answered_by(session: Session, shape: RequestShape | None) -> Session:
@@ -251,43 +323,31 @@ def _answered_by(session: Session, shape: RequestShape | None) -> Session:
     return replace(session, answered=session.answered | {shape.endpoint})
 
 
-def _end(session: Session, fields: Mapping[str, Any]) -> Session:
-    return replace(session, ended=fields, is_delivered=fields.get("delivered", True))
-
-
-def _deliver(session: Session, fields: Mapping[str, Any]) -> Session:
-    return replace(session, is_delivered=fields["state"] != Delivery.FAILED.value)
-
-
-def _take_answer(session: Session, fields: Mapping[str, Any]) -> Session:
-    message = fields["message"]
+def _take_answer(session: Session, record: kinds.AssistantRecord) -> Session:
     author = None if session.shape is NO_SHAPE else session.shape.author
-    committed = assistant_message(message["content"], author)
+    committed = assistant_message(record.blocks, author)
     size = committed.size if committed is not None else 0
-    meter = _counted(session, tokens_of(message["usage"]), size)
-    session = _answered_by(replace(session, meter=meter), session.shape)
+    conversation, call_ids = session.conversation, session.call_ids
     if committed is not None:
-        call_ids = session.call_ids.union(committed.tool_use_ids)
-        session = replace(session, conversation=session.conversation.plus(committed), call_ids=call_ids)
-    blocks = {block["id"]: block for block in message["content"] if block.get("type") == "tool_use"}
-    malformed = {
-        name: MalformedCall(name, blocks[name]["name"], raw, why)
-        for name, (raw, why) in fields["malformed"].items()
-    }
-    calls = tuple(
-        malformed.get(name) or ToolCall(name, blocks[name]["name"], blocks[name]["input"])
-        for name in fields["calls"]
+        conversation = conversation.plus(committed)
+        call_ids = call_ids.union(committed.tool_use_ids)
+    return replace(
+        _answered_by(session, session.shape),
+        meter=_counted(session, tokens_of(record.message["usage"]), size),
+        conversation=conversation,
+        call_ids=call_ids,
+        turn_state=_state_behind(session.turn_state, session.answer),
+        pending=open_answer(None, record),
     )
-    return replace(_without_answer(session), answer=Answer(message, calls, request_id=fields["request_id"]))
 
 
-def _start_afresh(session: Session, fields: Mapping[str, Any]) -> Session:
+def _start_afresh(session: Session, record: kinds.CompactedRecord) -> Session:
     session = _without_answer(session)
     return replace(
         session,
-        conversation=session.conversation.emptied().plus(user_message(fields["content"])),
+        conversation=session.conversation.emptied().plus(user_message(record.content)),
         is_afresh=True,
-        summary=fields["summary"],
+        summary=record.summary,
         meter=session.meter.afresh(),
         turn_state=replace(session.turn_state, said=""),  # the model does not know what it had begun to say
     )
@@ -301,33 +361,42 @@ def _counted(session: Session, tokens: TokenUsage, answer_size: int) -> ContextM
     return session.meter.counted(model, tokens.prompt, sent).answered(model, tokens.output, answer_size)
 
 
-def _take_result(session: Session, fields: Mapping[str, Any]) -> Session:
-    result = ToolResult.of_block(dict(fields))
-    session = replace(
-        session,
-        results={**session.results, result.tool_use_id: result},
-        report=_report_in(session, result),
-        changed_files=_changed_by(session, result),
-        seen={**session.seen, **fields["seen"]} if "seen" in fields else session.seen,
+def _take_result(session: Session, record: kinds.ResultRecord) -> Session:
+    pending, conversation, turn_state = (
+        open_answer(session.pending, record),
+        session.conversation,
+        session.turn_state,
     )
-    asked = session.conversation.messages[-1].tool_use_ids
-    if not all(name in session.results for name in asked):
-        return session
-    blocks = [session.results[name].as_block() for name in asked]
-    conversation = session.conversation.plus(user_message(blocks))
-    return replace(_without_answer(session), conversation=conversation)
+    if pending is not None and pending.is_over:
+        results = [pending.results[call_id].as_block() for call_id in pending.answer.call_ids]
+        conversation = conversation.plus(user_message(results))
+        turn_state = _state_behind(turn_state, pending.answer)
+        pending = None
+    return replace(
+        session,
+        report=_report_in(session, record),
+        changed_files=_changed_by(session, record),
+        seen={**session.seen, **record.seen} if record.seen else session.seen,
+        conversation=conversation,
+        turn_state=turn_state,
+        pending=pending,
+    )
 
 
-def _report_in(session: Session, result: ToolResult) -> Mapping[str, Any] | None:
-    calls = {call.id: call for call in (session.answer.calls if session.answer is not None else ())}
-    call = calls.get(result.tool_use_id)
-    is_report = isinstance(call, ToolCall) and call.name == FINAL_REPORT and not result.output.is_error
-    return call.arguments if is_report and isinstance(call, ToolCall) else session.report
+def _report_in(session: Session, record: kinds.ResultRecord) -> Mapping[str, Any] | None:
+    if session.answer is None or record.is_error:
+        return session.report
+    reports = (
+        call.arguments
+        for call in session.answer.calls
+        if call.id == record.tool_use_id and isinstance(call, ToolCall) and call.name == FINAL_REPORT
+    )
+    return next(reports, session.report)
 
 
-def _changed_by(session: Session, result: ToolResult) -> tuple[str, ...]:
-    change = session.intents.get(result.tool_use_id)
-    is_real = change is not None and change.is_real and not result.output.is_error
+def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]:
+    change = session.intents.get(record.tool_use_id)
+    is_real = change is not None and change.is_real and not record.is_error
     if change is None or not is_real or change.path in session.changed_files:
         return session.changed_files
     return (*session.changed_files, change.path)
@@ -335,43 +404,34 @@ def _changed_by(session: Session, result: ToolResult) -> tuple[str, ...]:
 
 def _without_answer(session: Session) -> Session:
     """Something follows it: what it means for the turn is the past now."""
-    state = session.turn_state
-    if session.answer is not None:
-        state, _ = next_step(state, session.answer)
-    return replace(session, turn_state=state, answer=None, results={}, intents={})
+    return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
 
 
-_CHANGES: Mapping[str, Callable[[Session, Mapping[str, Any]], Session]] = {
-    "session": _open,
-    "run": _begin_run,
-    "target": _turn_to,
-    "queued": _take_queued,
-    "user": _take_user,
-    "assistant": _take_answer,
-    "tool_intent": _take_intent,
-    "tool_result": _take_result,
-    "compacted": _start_afresh,
-    "event": _take_event,
-    "ended": _end,
-    "delivery": _deliver,
+def _state_behind(state: TurnState, answer: Answer | None) -> TurnState:
+    return state if answer is None else next_step(state, answer)[0]
+
+
+def _end(session: Session, record: kinds.EndedRecord) -> Session:
+    return replace(session, ended=record, is_delivered=record.delivered)
+
+
+def _deliver(session: Session, record: kinds.DeliveryRecord) -> Session:
+    return replace(session, is_delivered=record.state is not Delivery.FAILED)
+
+
+_CHANGES: Mapping[type[Record], Callable[[Session, Any], Session]] = {
+    kinds.SessionRecord: _open,
+    kinds.MovedRecord: _move,
+    kinds.RunRecord: _begin_run,
+    kinds.TargetRecord: _turn_to,
+    kinds.QueuedRecord: _take_queued,
+    kinds.UserRecord: _take_user,
+    kinds.AssistantRecord: _take_answer,
+    kinds.IntentRecord: _take_intent,
+    kinds.ResultRecord: _take_result,
+    kinds.CompactedRecord: _start_afresh,
+    kinds.EventRecord: _take_event,
+    kinds.EndedRecord: _end,
+    kinds.DeliveryRecord: _deliver,
 }
-"""By a record's kind."""
-
-
-def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
-    """Not even a status came. A clock that fires may have done so before or after one: then nothing is known."""
-    return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
-
-
-def _opening_of(fields: Mapping[str, Any], old: Sequence[Block]) -> tuple[Block, ...]:
-    """The part of a `user` record that begins a task. `old`: the message that it replaces. Formats before 3
-    do not mark it: there it is new content that is no result and not in the middle of an answer.
-    """
-    content: list[Block] = fields["content"]
-    if "task" in fields:
-        return tuple(content[len(content) - fields["task"] :]) if fields["task"] else ()
-    return tuple(
-        block
-        for block in content[sum(block in content for block in old) :]
-        if block.get("type") != "tool_result" and block.get("text") != CONTINUE
-    )
+"""By a record's type."""

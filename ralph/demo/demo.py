@@ -1,7 +1,7 @@
 """`ralph demo`: a broken project, a loopback server that misbehaves, and the ordinary command against it.
 
-Nothing here is a special path of ralph: it prepares a directory and a server, calls the same command that
-users call, looks whether the tests pass now, and adds up what happened.
+Ralph has no special path for it: the demo prepares a directory and a server, runs the same command that users
+run, checks whether the tests pass now, and adds up the events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ralph.demo.loop_play import play_loop
 from ralph.demo.stages import STAGES
 from ralph.demo.summary import Summary
 from ralph.demo.workplace import has_git, make_environment, make_project, tests_pass
-from ralph.run.command import RunCommand
+from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 from ralph.run.session import SessionOptions
 from ralph.values.outcome import Outcome
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ralph.demo.stages import Stage
-    from ralph.values.events import Event
 
 PROJECT = "invoice"
 LOOP = "loop"
@@ -46,12 +45,12 @@ Task: {task}
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# It takes 10 s at most; a machine on which it hangs should hear of it.
+# The demo takes 10 s at most; on a machine where it hangs this limit ends it.
 LONGEST_S = 300
 
 
 class _Stopped(BaseException):
-    """Stopped by a signal that came while no command of ralph's was there to receive it."""
+    """A signal came while no command of ralph's was there to receive it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class _Stopped(BaseException):
 def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[str], None]) -> int:
     """Play the demo; the command's exit code, or 1 when the tests do not pass afterwards. Takes 4 to 10 s.
 
-    `scenario`: one of `SCENARIOS`. `say` shows a text on standard output.
+    `scenario`: one of `SCENARIOS`. `say` prints a text on standard output.
     """
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
@@ -75,9 +74,9 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
 
 @contextmanager
 def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
-    """A directory that is gone afterwards, whatever signal comes: until then one raises `_Stopped`.
+    """A directory that is removed afterwards, even after a signal: until then a signal raises `_Stopped`.
 
-    `keeps`: what of it is named to people, and all of it left.
+    `keeps`: the name for people of a directory in it that stays, with everything else; None: nothing stays.
     """
 
     def stop(signal_number: int, _frame: FrameType | None) -> None:
@@ -109,16 +108,10 @@ def _play(scenario: str, room: Path, speed: float, say: Callable[[str], None]) -
     summary = Summary()
     with STAGES[scenario](room, speed, has_git()) as stage:
         say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
-        command = RunCommand(_options(stage, room, project), {**environment, **stage.environment})
-
-        def show(event: Event) -> None:
-            summary.emit(event)
-            stage.on_event(event)
-
-        command.on_event = show
-        code = command.execute()
-    ended = command.ended
-    if ended is None or ended.outcome is not Outcome.COMPLETED:
+        options = _options(stage, room, project)
+        code = run_command(options, {**environment, **stage.environment}, summary, *stage.watchers)
+    ended = summary.ended
+    if code or ended is None:
         return code
     passes = tests_pass(project, environment)
     unsped_wait_s = ended.waited_s * stage.speed if stage.stands_for_a_night else None

@@ -1,6 +1,6 @@
-"""The API of `--scenario loop`: away for a while, by what the loop's own record says of its outages.
+"""The API of `--scenario loop`: it is away for a while, timed by the outages in the loop's own record.
 
-Nothing tells a server that somebody knocks at a port nobody listens at; the loop's record tells how often it has.
+No server learns of a client that knocks at a closed port; the loop's record counts how often it has.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _GONE_AFTER = 1
 """The server is gone after so many processes have ended with 75."""
 _BACK_AFTER = 2
 
-# An iteration takes ten times as long to start: it is never asked in between.
+# An iteration takes ten times as long to start: no request comes in between.
 _LOOKS_EVERY_S = 0.02
 
 
 class LoopOutage:
-    """Listens from entry to exit, except in the outage. What it counts is read after the exit."""
+    """The server, up from entry to exit, except in the outage. Its counts are read after the exit."""
 
     def __init__(self, store: LoopStore, *, has_git: bool) -> None:
         self.ended_runs = 0
@@ -81,6 +81,6 @@ class LoopOutage:
             return None
 
     def _come_back(self) -> None:
-        """Tried again at the next look where somebody else took the port."""
+        """Listen again. If somebody else took the port, the next look tries again."""
         with suppress(OSError):
             self._servers.append(MockApi(script=LoopScript(self._has_git), port=self.port).start())

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PROJECT = "duration"
 _PROMPT = "PROMPT_build.md"
 _MOST_ITERATIONS = 5
-# An iteration takes 1 s; on a machine on which one hangs the loop should come to its end.
+# An iteration takes 1 s; where one hangs, the loop should still come to its end.
 _LONGEST_S = 60.0
 
 _OUTAGE_WAITS_S = (1.0, 2.0)
@@ -85,7 +85,7 @@ _NEXT = """
 Now your own loop: `ralph loop init` writes prompts to begin with. Set ANTHROPIC_API_KEY, then
   ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
 
-# How `ralph loop --commit` begins its messages.
+# The beginning of commit messages of `ralph loop --commit`.
 _COMMIT_SUBJECT = "ralph loop: iteration"
 
 _IS_GONE = "The demo's directory is removed, so there is no loop to go on with (--keep leaves it)."
@@ -106,7 +106,7 @@ class _Play(Struct, frozen=True):
 
 
 def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], None]) -> int:
-    """The loop's exit code, or 1 where the tests do not pass afterwards. Takes 7 s."""
+    """Play the loop; its exit code, or 1 where the tests do not pass afterwards. Takes 7 s."""
     play = _Play(room, speed, has_git())
     environment = make_environment(room)
     make_project("loop_project", play.project, environment)
@@ -132,7 +132,9 @@ def _tell_facts(
     environment: dict[str, str],
     say: Callable[[str], None],
 ) -> bool:
-    """Whether the tests pass. A loop that did not begin has said why, and who stopped it waits for nothing more."""
+    """Whether the tests pass. A loop that did not begin has reported why, and a user who stopped it waits for
+    nothing more.
+    """
     try:
         state = store.newest().load()
     except RecordError:
@@ -179,7 +181,7 @@ def _settings(play: _Play, base_url: str) -> str:
 
 
 def _listed(waits_s: Iterable[float]) -> str:
-    """The waits as a TOML list: no exponents, and no 0, which would not be a wait."""
+    """The waits as a TOML list: no exponents, and no 0, which would be no wait."""
     shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
     return f"[{', '.join(shown)}]"
 

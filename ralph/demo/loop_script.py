@@ -1,7 +1,8 @@
-"""The scripted model of `--scenario loop`: in each iteration it repairs what the check's output in its prompt names.
+"""The scripted model of `--scenario loop`: in each iteration it repairs the test named by the check's output in
+its prompt.
 
-It knows nothing but the request: a fresh context is a fresh conversation. Where a tool fails or no test is named that
-it knows, it says so instead of pretending.
+It knows nothing but the request: a fresh context is a fresh conversation. Where a tool fails, or the prompt names
+no test that it knows, it says so instead of pretending.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.demo.script import OVERLOADED, last_result, said_that_tests_pass, usage
+from ralph.demo.script import OVERLOADED, last_result, reports_that_tests_pass, usage
 from ralph.demo.workplace import RUN_TESTS
 from ralph.mock_api import Step, Text, Thinking, ToolUse, Turn
 
@@ -30,7 +31,7 @@ class Repair(Struct, frozen=True):
     old: str
     new: str
     commit: str | None
-    """The message of its commit; None: it leaves the change uncommitted."""
+    """The message of its commit; None: the change stays uncommitted."""
 
 
 REPAIRS = {
@@ -58,11 +59,11 @@ REPAIRS = {
 
 
 class LoopScript(Struct, frozen=True):
-    """Called for each request. Which iteration and which turn it is stands in the request itself."""
+    """The script, called for each request. The request itself shows its iteration and turn."""
 
     has_git: bool
     outage: tuple[int, int] | None = None
-    """The API is overloaded in this iteration after so many answers, whenever it is asked. None: never."""
+    """After so many answers in this iteration the API is overloaded for every request. None: never."""
 
     def __call__(self, request: RecordedRequest, _index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])
@@ -111,7 +112,7 @@ class LoopScript(Struct, frozen=True):
         ]
 
     def _last_word(self, test: str, repair: Repair, result: dict[str, Any]) -> str:
-        if not said_that_tests_pass(result):
+        if not reports_that_tests_pass(result):
             return f"{test} does not pass, or its commit failed: the output above says which. I stop here."
         if not self.has_git:
             return f"{test} passes."

@@ -1,6 +1,6 @@
-"""The demo's scripted model: what it says at each turn, and what the API does to it on the way.
+"""The demo's scripted model: its words at each turn, and the API's behaviour on the way.
 
-It reads what the tools really answered: where the tests do not pass, it says so instead of pretending.
+It reads the real answers of the tools: where the tests do not pass, it says so instead of pretending.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ralph.mock_api import Playable, RecordedRequest
 
-# What Python's unittest prints last when everything passed.
+# The last line of Python's unittest when everything passed.
 _PASSED = "OK"
 
 _FIX = {
@@ -34,11 +34,11 @@ CUT_INSIDE_THE_CALL = Fault(cut_after_events=9, framing="close")
 
 
 class DemoScript(Struct, frozen=True):
-    """Called for each request with its number at this server. Which turn it is stands in the request itself."""
+    """The script, called for each request with its number at this server. The request itself shows its turn."""
 
     has_git: bool
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """The fault of a request, or of its answer, by the request's number from 0."""
+    """The faults of requests, or of their answers, by the request's number from 0."""
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])
@@ -96,7 +96,7 @@ class DemoScript(Struct, frozen=True):
         words = (
             "The failing test is fixed: `discounted` in invoice.py now rounds half up. All three tests pass"
             + (", and the change is committed." if self.has_git else ".")
-            if said_that_tests_pass(result)
+            if reports_that_tests_pass(result)
             else "The tests still do not pass. I stop here; their output above says why."
         )
         return Turn(content=words, usage=usage(2300, 70))
@@ -112,8 +112,8 @@ def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return results[-1] if results else {}
 
 
-def said_that_tests_pass(result: dict[str, Any]) -> bool:
-    """True if the result of running the tests says that they pass."""
+def reports_that_tests_pass(result: dict[str, Any]) -> bool:
+    """True if the result of running the tests reports that they pass."""
     return not result.get("is_error") and _PASSED in str(result.get("content"))
 
 

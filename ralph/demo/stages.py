@@ -1,6 +1,6 @@
-"""The demo's scenarios: for each the servers it plays on, how the run is set up, and what is told beforehand.
+"""The demo's scenarios: each one's servers, the run's settings, and the introduction.
 
-A stage breaks what stands around the run and nothing in it; the run is told of its servers by settings alone.
+A stage breaks the run's surroundings and nothing in the run; the run knows its servers from settings alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from ralph.values.ports import Events
+
 MODEL = "claude-sonnet-5-5"
 
 
@@ -30,17 +32,18 @@ class Stage(Struct, frozen=True):
     about: str
     """A text that says which parts are scripted and which are real."""
     servers: list[MockApi]
-    """All of them, those that are down again too."""
+    """All servers, including those that are down again."""
     speed: float
-    """The retry policy's waits are divided by it."""
+    """The divisor of the retry policy's waits."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Settings by name, given to ralph as flags."""
     config_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to the run's."""
+    """Variables added to the run's environment."""
     stands_for_a_night: bool = False
-    """The summary says what the waits would have been without `speed`."""
-    on_event: Callable[[Event], None] = lambda _event: None
+    """The summary shows how long the waits would be without `speed`."""
+    watchers: tuple[Events, ...] = ()
+    """They see every event of the run."""
 
     @property
     def request_count(self) -> int:
@@ -144,7 +147,7 @@ _BACK_AT_RETRY = 5
 
 
 class _Outage:
-    """A server at one port, up and down by the retries of the run that looks for it."""
+    """A server at one port, up and down by the retries of the run that asks for it."""
 
     def __init__(self, has_git: bool, stack: ExitStack) -> None:
         self._has_git = has_git
@@ -153,7 +156,9 @@ class _Outage:
         self.servers = [stack.enter_context(first)]
 
     def emit(self, event: Event) -> None:
-        """Called between an error and the wait after it. Raises OSError where somebody else took the port."""
+        """React to an event. Called between an error and the wait after it. Raises OSError where somebody else
+        took the port.
+        """
         if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
             return
         if event.attempt == _GONE_FROM_RETRY:
@@ -186,7 +191,7 @@ def _outage(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
                 "clocks.bytes_idle_s": _SILENCE_S,
             },
             stands_for_a_night=True,
-            on_event=outage.emit,
+            watchers=(outage,),
         )
 
 

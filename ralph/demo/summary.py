@@ -1,5 +1,5 @@
-"""The totals of the demo's run, counted from its events. It does not judge: whether the tests pass is told to
-it.
+"""The totals of the demo's run, counted from its events. It does not check the tests: the caller tells it whether
+they pass.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from ralph.values.events import (
     ModelFallback,
     ModelFallbackRecovered,
     RetryScheduled,
+    RunEnded,
     RunStarted,
     ToolFinished,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ralph.values.events import RunEnded
 
 
 class Summary:
@@ -33,6 +32,7 @@ class Summary:
         self._changes: list[str] = []
         self._key_changes: Counter[str] = Counter()
         self._failed: AttemptEnded | None = None
+        self.ended: RunEnded | None = None
 
     def emit(self, event: Event) -> None:
         match event:
@@ -49,10 +49,12 @@ class Summary:
                 self._changes.append(f"{event.from_target} -> {event.to_target} ({event.reason})")
             case ModelFallbackRecovered():
                 self._changes.append(f"back on {event.target}")
+            case RunEnded():
+                self.ended = event
 
     def _attempt(self, event: AttemptEnded) -> None:
         before, self._failed = self._failed, event if event.kind else None
-        # Whoever is asked again without a retry is asked with another key.
+        # A request that is made again without a retry is made with another key.
         if before is not None and before.target == event.target:
             self._key_changes[event.target] += 1
         if event.kind is None:
@@ -63,7 +65,7 @@ class Summary:
     def text(
         self, ended: RunEnded, requests: int, *, tests_pass: bool, unsped_wait_s: float | None = None
     ) -> str:
-        """`unsped_wait_s`: what the waits stand for, where they stand for longer ones."""
+        """The summary. `unsped_wait_s`: the seconds of waiting without `speed`; None: they are not shown."""
         tokens = ended.usage.tokens
         longer = f"  ({unsped_wait_s:.0f} in a night)" if unsped_wait_s is not None else ""
         return "\n".join(

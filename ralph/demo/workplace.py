@@ -1,7 +1,7 @@
-"""Where a demo works: a project that is made anew, and an environment in which nothing of the user's is.
+"""The place of a demo: a project that is made anew, and an environment without anything of the user's.
 
-It refuses to take a variable over that it does not know to be harmless: iterations of a loop are processes, and
-inherit what they are given.
+Only variables that are known to be harmless are taken over: iterations of a loop are processes, and inherit their
+environment.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ralph.machine.own_programs import own_program
 
 RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
 
-# What programs need to be found and to start, and how a terminal is written to. No key, no endpoint, no proxy, no
-# settings, no file of a CI job; home and temporary directory are the demo's own.
+# Variables that programs need to be found and to start, and to write to a terminal. No key, no endpoint, no
+# proxy, no settings, no file of a CI job; home and temporary directory are the demo's own.
 _KEPT = frozenset(
     {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "VIRTUAL_ENV"}
 )
 _KEPT_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON")
 
 _PACKAGES = Path(__file__).parents[2]
-"""Iterations are of the ralph that runs the demo, also where another one, or none, is installed."""
+"""Iterations run the ralph that runs the demo, even where another one, or none, is installed."""
 
 
 def has_git() -> bool:
@@ -63,7 +63,7 @@ def _is_kept(name: str) -> bool:
 
 
 def make_project(template: str, project: Path, environment: dict[str, str]) -> None:
-    """Makes the project, as a git repository if git is there. `template`: a directory of this package."""
+    """Make the project, as a git repository if git is there. `template`: a directory of this package."""
     with as_file(files("ralph.demo") / template) as source:
         shutil.copytree(source, project, ignore=shutil.ignore_patterns("__pycache__"))
     (project / ".gitignore").write_text("__pycache__/\n")
@@ -83,7 +83,7 @@ def make_project(template: str, project: Path, environment: dict[str, str]) -> N
 
 
 def tests_pass(project: Path, environment: dict[str, str]) -> bool:
-    """Runs the project's tests."""
+    """Run the project's tests; whether they pass."""
     ran = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"],
         cwd=project,
@@ -95,7 +95,7 @@ def tests_pass(project: Path, environment: dict[str, str]) -> bool:
 
 
 def commits_since_the_first(project: Path, environment: dict[str, str]) -> list[str]:
-    """`id subject`, the oldest first. Only where there is git."""
+    """The commits after the first as `id subject`, the oldest first. Only where there is git."""
     git = _git()
     assert git is not None  # noqa: S101 - the caller looked
     log = [git, "log", "--reverse", "--format=%h %s"]

@@ -7,54 +7,53 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.loop.patience import Patience
 from ralph.values.events import Notice
 
 if TYPE_CHECKING:
-    from ralph.loop.ports import LoopRecord
+    from ralph.loop.ports import LoopWorld
     from ralph.loop.state import CurrentIteration, LoopState
-    from ralph.values.ports import Clock, Events
 
 
 class LoopBook:
-    def __init__(self, state: LoopState, record: LoopRecord, events: Events, clock: Clock) -> None:
+    def __init__(self, state: LoopState, world: LoopWorld) -> None:
         self.state = state
+        self.patience = Patience(self, world)
         self.taken_over_at = state.updated_at
         """The time at which the previous process recorded something last."""
-        self._record = record
-        self._events = events
-        self._clock = clock
+        self._world = world
         self._before_s = state.elapsed_s
-        self._started_s = clock.now_s()
+        self._started_s = world.clock.now_s()
 
     @property
     def current(self) -> CurrentIteration:
-        """Asked within an iteration only."""
+        """The iteration under way; to be asked within an iteration only."""
         assert self.state.current is not None  # noqa: S101 - as said
         return self.state.current
 
     def save(self, **changes: object) -> None:
-        """Raises OSError."""
+        """A moment's shortage is waited for. Raises OSError."""
         stamp = {"updated_at": self.now(), "elapsed_s": self.elapsed_s()}
         self.state = replace(self.state, **stamp, **changes)
-        self._record.save(self.state)
+        self.patience.keep_trying(lambda: self._world.record.save(self.state), is_recorded=False)
 
     def save_current(self, **changes: object) -> None:
         """Saves the record of the iteration under way. Raises OSError."""
         self.save(current=replace(self.current, **changes))
 
     def note(self, text: str) -> None:
-        """People are told now, and once more in the end."""
-        self._events.emit(Notice(text, is_vital=True))
+        """Tells people now, and keeps the text to be repeated at the end."""
+        self._world.events.emit(Notice(text, is_vital=True))
         self.state = replace(self.state, notes=(*self.state.notes, text))
 
     def count_unrecorded(self, worked_until: datetime) -> None:
-        """An earlier process was killed some time after its last record: until then its time counts too."""
+        """Counts the time that an earlier process worked after its last record, until it was killed."""
         unrecorded_s = (worked_until - datetime.fromisoformat(self.taken_over_at)).total_seconds()
         self._before_s += max(unrecorded_s, 0.0)
 
     def elapsed_s(self) -> float:
-        """Over all processes of this loop."""
-        return self._before_s + self._clock.now_s() - self._started_s
+        """Seconds that all processes of this loop have taken."""
+        return self._before_s + self._world.clock.now_s() - self._started_s
 
     def now(self) -> str:
-        return self._clock.utc_now().isoformat()
+        return self._world.clock.utc_now().isoformat()

@@ -1,6 +1,6 @@
-"""`ralph loop` from its options to its exit code: it is opened, it iterates, it ends with one line.
+"""Runs `ralph loop` from its options to its exit code.
 
-What a loop does is `iterate.py`'s; what it works with is made in `context.py` and `opening.py`.
+`iterate.py` does the iterations; `context.py` and `opening.py` make what it works with.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ralph.loop.record import RecordError
 from ralph.loop.values import LoopEnd
 from ralph.loop.words import resume_hint
 from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import ONE_SIGNAL_S, InboxWaiter, catch_stop_signals
+from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.values.credentials import known_secrets
 from ralph.values.error_text import describe_bug
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor
-from ralph.values.shortage import shortage_of, told_with_advice
+from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,14 +48,13 @@ def loop_command(options: LoopOptions) -> int:
 
 
 def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
-    """`loop_command` in this environment."""
+    """Runs a loop in this environment; returns the exit code. Raises UsageError, and nothing else."""
     clock = SystemClock()
-    waiter = InboxWaiter(clock)
-    waiter.one_signal_for_s = ONE_SIGNAL_S
-    restore_signals = catch_stop_signals(waiter)
+    inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
+    restore_signals = catch_stop_signals(inbox)
     try:
         events = event_stream(options, environment, Redactor(known_secrets(environment)))
-        opened = _ended_by(lambda: open_context(options, environment, waiter, clock, events))
+        opened = _ended_by(lambda: open_context(options, environment, inbox, clock, events))
         if isinstance(opened, LoopEnded):
             ended = opened
         else:
@@ -85,16 +84,16 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
     except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
         shortage = shortage_of(error)
         outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
-        reason = describe_bug(error) if shortage is None else told_with_advice(shortage)
+        reason = describe_bug(error) if shortage is None else line_with_advice(shortage)
         return LoopEnded(LoopEnd(outcome, outcome.exit_code(), reason))
 
 
 def _work(context: LoopContext, state: LoopState) -> LoopEnded:
-    """The loop, to its end. What is left to say before the last event has been said."""
+    """Opens the loop and runs it. Everything but its last event has been emitted on return."""
     state, silent_input = with_prompt(context, state)
     state = without_credentials(context, state)
     with locked_checkout(context, state.plan) as (checkout, lock):
-        if context.options.goes_on:
+        if context.options.continues:
             state, record = resumed(context, state.plan, checkout)
         else:
             record = new_record(context, state.plan, checkout)

@@ -1,6 +1,6 @@
-"""What one invocation of `ralph loop` works with, made once and complete: settings, secrets, sinks of its events.
+"""Everything that one invocation of `ralph loop` works with, made once: settings, secrets, event sinks.
 
-It starts nothing and spends nothing. Whatever cannot be had ends the invocation with one line.
+It starts nothing and spends nothing. What cannot be had ends the invocation with one line.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ralph.loop.step_summary import StepSummary
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopLimits
 from ralph.machine.processes import protect_this_process
-from ralph.machine.waiter import Heartbeats
+from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.event_stream import EventStream
 from ralph.sessions.store import SessionStore
 from ralph.settings.files import SettingsFileError
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
-from ralph.settings.merge import Settings, SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.events import Notice
 from ralph.values.outcome import Outcome
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
-    from ralph.machine.waiter import InboxWaiter
+    from ralph.machine.inbox import Inbox
     from ralph.settings.files import SettingsFile
+    from ralph.settings.tables import Settings
     from ralph.values.ports import Clock, Events
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -73,8 +74,12 @@ class LoopContext(Struct, frozen=True):
     def tell(self, text: str) -> None:
         self.events.emit(Notice(text))
 
+    def waiter_until(self, run_ends_s: float | None) -> InboxWaiter:
+        """A waiter for what comes before the loop shares its time out itself; None: there is no time limit."""
+        return _make_waiter(self.waiter.inbox, self.clock, self.events, self.settings, run_ends_s)
+
     def warn(self, text: str) -> None:
-        """`--quiet` does not hide it."""
+        """Tells people what `--quiet` does not hide."""
         self.events.emit(Notice(text, is_vital=True))
 
 
@@ -96,11 +101,11 @@ def event_stream(
 
 
 def open_context(
-    options: LoopOptions, environment: Mapping[str, str], waiter: InboxWaiter, clock: Clock, early: Events
+    options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
 ) -> tuple[LoopContext, LoopState]:
-    """The context, and the state that the loop begins with or resumes, for now without its prompt.
+    """The context, and the state to begin or resume with, still without a prompt from the command line.
 
-    `early` is told what happens before all credentials are known. Raises CannotBeginError, RecordError.
+    `early` gets what happens before all credentials are known. Raises CannotBeginError, RecordError.
     """
     protect_this_process()
     directory = Path(options.plan.directory)
@@ -112,7 +117,6 @@ def open_context(
     settings = _settings(state.plan, environment, files)
     redactor = Redactor(known_secrets(environment, settings.secrets))
     events = event_stream(options, environment, redactor, is_quiet=state.plan.is_quiet)
-    waiter.heartbeats = Heartbeats(events, clock, settings.clocks.heartbeat_s)
     context = LoopContext(
         options,
         environment,
@@ -127,10 +131,17 @@ def open_context(
         ),
         store,
         events,
-        waiter,
+        _make_waiter(inbox, clock, events, settings),
         clock,
     )
     return context, state
+
+
+def _make_waiter(
+    inbox: Inbox, clock: Clock, events: Events, settings: Settings, run_ends_s: float | None = None
+) -> InboxWaiter:
+    heartbeats = Heartbeats(clock, settings.clocks.heartbeat_s)
+    return InboxWaiter(clock, inbox, events=events, heartbeats=heartbeats, run_ends_s=run_ends_s)
 
 
 def opening_state(
@@ -138,7 +149,7 @@ def opening_state(
 ) -> LoopState:
     """A new state, or with `--continue` that of the newest record. Raises CannotBeginError, RecordError."""
     now = clock.utc_now().isoformat()
-    if not options.goes_on:
+    if not options.continues:
         plan = _with_own_paths(options.plan, environment)
         return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
     directory, record = options.plan.directory, store.newest()
@@ -174,7 +185,7 @@ def _opened_store(environment: Mapping[str, str], directory: Path) -> LoopStore:
 def _settings_files(
     plan: LoopPlan, environment: Mapping[str, str], events: Events
 ) -> tuple[SettingsFile, ...]:
-    """They are read here, and not again: what an iteration could write to counts as it was when the loop began."""
+    """The settings files, read once: what an iteration changes in them does not count."""
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
     try:
@@ -195,9 +206,7 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """The settings that count for the loop itself. The first iteration says whether there is a key: its flags may
-    tell.
-    """
+    """The loop's own settings. The first iteration checks whether there is a key: its flags may name one."""
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env}
     try:
@@ -211,7 +220,7 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
 
 
 def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
-    """Where ralph itself, or who started it, writes: where that is inside the checkout it is nobody's work."""
+    """The plan with all places that ralph, or whoever started it, writes to: what changes there is nobody's work."""
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     stores = [SessionStore.to_read(environment, place) for place in (None, named)]

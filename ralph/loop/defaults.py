@@ -1,6 +1,4 @@
-"""The defaults of `ralph loop`. They stand apart because its help names them: that must not load a loop at
-every start.
-"""
+"""Defaults of `ralph loop` that its help names. They stand apart because help must not load the loop."""
 
 DEFAULT_PLAN_FILE = "IMPLEMENTATION_PLAN.md"
 DEFAULT_CHECK_TIMEOUT_S = 1800.0

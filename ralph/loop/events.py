@@ -36,7 +36,7 @@ class IterationBegan(LoopEvent, frozen=True):
 
 
 class IterationResumed(LoopEvent, frozen=True):
-    """The iteration that an earlier process of this loop had begun goes on."""
+    """The iteration that an earlier process of this loop began is resumed."""
 
     number: int
     max_iterations: int | None
@@ -46,7 +46,7 @@ class IterationResumed(LoopEvent, frozen=True):
 
 
 class LoopWaits(LoopEvent, frozen=True):
-    """A wait begins, before the current iteration or a step of the loop is tried again."""
+    """A wait begins; after it the current iteration, or a step of the loop, is tried again."""
 
     setback: Setback
     setbacks: int

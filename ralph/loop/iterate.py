@@ -21,14 +21,7 @@ from ralph.loop.events import (
     Pushed,
 )
 from ralph.loop.iteration import Iteration, unseen_end
-from ralph.loop.patience import (
-    OutageLastsError,
-    Patience,
-    PatientCheck,
-    PatientCheckout,
-    PatientIterations,
-    PatientRecord,
-)
+from ralph.loop.patience import OutageLastsError, PatientCheck, PatientCheckout, PatientIterations
 from ralph.loop.ports import CheckoutError
 from ralph.loop.rules import (
     check_limit_s,
@@ -52,15 +45,13 @@ if TYPE_CHECKING:
 
 class OuterLoop:
     def __init__(self, state: LoopState, world: LoopWorld) -> None:
-        record = PatientRecord(world.record)
-        self._book = LoopBook(state, record, world.events, world.clock)
-        self._patience = record.patience = Patience(self._book, world)
-        check = None if world.check is None else PatientCheck(world.check, self._patience)
+        self._book = LoopBook(state, world)
+        patience = self._book.patience
         self._world = replace(
             world,
-            checkout=PatientCheckout(world.checkout, self._patience),
-            iterations=PatientIterations(world.iterations, self._patience),
-            check=check,
+            checkout=PatientCheckout(world.checkout, patience),
+            iterations=PatientIterations(world.iterations, patience),
+            check=None if world.check is None else PatientCheck(world.check, patience),
         )
 
     @property
@@ -87,7 +78,7 @@ class OuterLoop:
             end = LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), str(outage))
         except (CheckoutError, OSError) as error:
             end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
-        self._patience.end()
+        self._book.patience.end()
         self._record_end(end)
         return end
 
@@ -99,12 +90,12 @@ class OuterLoop:
         return end
 
     def _refused_input(self) -> LoopEnd | None:
-        """Looked at last: the check may have taken long."""
+        """The end where data came on standard input too late. Looked at last, as the check may have taken long."""
         reason = self._world.late_input()
         return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
 
     def _iterate(self) -> LoopEnd | None:
-        iteration = Iteration(self._book, self._world, self._patience)
+        iteration = Iteration(self._book, self._world)
         if self.state.current is None:
             iteration.begin()
         else:

@@ -22,17 +22,15 @@ from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.loop.book import LoopBook
-    from ralph.loop.patience import Patience
     from ralph.loop.ports import LoopWorld
     from ralph.loop.state import CurrentIteration
     from ralph.retry.backoff import Wait
 
 
 class Iteration:
-    def __init__(self, book: LoopBook, world: LoopWorld, patience: Patience) -> None:
+    def __init__(self, book: LoopBook, world: LoopWorld) -> None:
         self._book = book
         self._world = world
-        self._patience = patience
         self._prompt: str | None = None
         """The prompt of a fresh session; None: the session is resumed."""
         self.before = Snapshot("")
@@ -41,7 +39,9 @@ class Iteration:
         """The share that its last process could use."""
 
     def begin(self) -> None:
-        """Recorded before its process starts. Raises CheckoutError, OSError and `Interrupted`."""
+        """Begins an iteration, which is recorded before its process starts. Raises CheckoutError, OSError and
+        `Interrupted`.
+        """
         self.before = self._world.checkout.snapshot()
         self._prompt = self._composed_prompt()
         self._book.save(
@@ -55,7 +55,7 @@ class Iteration:
         )
 
     def resume(self) -> None:
-        """The one that an earlier process of this loop has begun. Raises OSError and `Interrupted`."""
+        """Resumes the iteration that an earlier process of this loop began. Raises OSError and `Interrupted`."""
         current = self._book.current
         self.before = snapshot_before(current)
         seen = self._world.iterations.seen(current.session_id)
@@ -68,7 +68,7 @@ class Iteration:
         self._world.events.emit(resumed)
         fresh = replace(current, outages=0, slept_s=0.0, kills=0, waits_until=None, phase=Phase.WORKING)
         if seen is not None:
-            self._patience.sleep(self._rest_of_wait_s())
+            self._book.patience.sleep(self._rest_of_wait_s())
             spent = self._with_earlier(IterationResult(0, Outcome.COMPLETED, seen.turns, seen.cost_usd))
             fresh = replace(fresh, turns=spent.turns, cost_usd=spent.cost_usd)
         else:
@@ -86,7 +86,7 @@ class Iteration:
         until = datetime.fromisoformat(state.current.waits_until)
         was_s = (until - datetime.fromisoformat(self._book.taken_over_at)).total_seconds()
         rest_s = (until - self._world.clock.utc_now()).total_seconds()
-        return min(was_s, rest_s, self._patience.left_s())
+        return min(was_s, rest_s, self._book.patience.left_s())
 
     def run(self) -> IterationResult | LoopEnd:
         """Runs the iteration until it ends by something else than a setback. Raises OSError and
@@ -104,14 +104,14 @@ class Iteration:
             wait, number = self._counted(result, setback)
             if isinstance(wait, GiveUp):
                 return LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), wait.reason)
-            self._patience.wait(wait, setback, number)
+            self._book.patience.wait(wait, setback, number)
             self._resume_after(wait)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
         """The consequence of one more setback, and how many of its kind came in a row. A kill does not
         shorten an outage: a mix of both must end too.
         """
-        current, schedule, left_s = self._book.current, self._world.schedule, self._patience.left_s()
+        current, schedule, left_s = self._book.current, self._world.schedule, self._book.patience.left_s()
         if setback is Setback.KILL:
             self._book.save_current(kills=current.kills + 1)
             number = current.kills + 1
@@ -123,7 +123,7 @@ class Iteration:
         return outage_wait(number, current.slept_s, requested_s, schedule, left_s, away=away), number
 
     def _resume_after(self, wait: Wait) -> None:
-        """Its session is resumed; where there is none yet it begins afresh."""
+        """Resumes its session after a wait; where there is none yet, it begins afresh."""
         current = self._book.current
         is_begun = self._world.iterations.seen(current.session_id) is not None
         fresh = replace(current, slept_s=current.slept_s + wait.seconds)
@@ -143,7 +143,7 @@ class Iteration:
         return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost)
 
     def _composed_prompt(self) -> str:
-        """Raises OSError."""
+        """The prompt with the facts that a fresh context needs. Raises OSError."""
         if self._book.state.plan.until is None:
             self._world.stop_file.make_room()
         return iteration_prompt(self._book.state, self._world.read_prompt())
@@ -170,7 +170,9 @@ class Iteration:
 
 
 def _with_another_session(current: CurrentIteration) -> CurrentIteration:
-    """A journal without a message may have the old one's id. What that one took still counts."""
+    """The iteration with a new session: a journal without a message may hold the old id. What the old session cost
+    still counts.
+    """
     return replace(
         current,
         session_id=str(uuid.uuid4()),

@@ -1,4 +1,4 @@
-"""A loop's events as lines of its own on standard error, each beginning with `[loop]`. Iterations write theirs."""
+"""Writes a loop's events as lines on standard error, each beginning with `[loop]`. Iterations write their own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How a loop is opened: its prompt, its checkout behind a lock, its record, and what it works with from then on.
+"""Opens a loop: its prompt, its checkout behind a lock, its record, and the ports it works with from then on.
 
-Everything that must be right is looked at here, before anything is spent.
+Everything that must be right is checked here, before anything is spent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ralph.loop.stop_file import StopFileBelow
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError
-from ralph.values.shortage import shortage_of, told_with_advice
+from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,23 +42,22 @@ if TYPE_CHECKING:
 
 
 def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, SilentPipe | None]:
-    """The state with the prompt that the command line names, and standard input where that was waited for in vain.
+    """The state with the prompt that the command line names; and standard input, if it stayed silent.
 
-    A pipe may take for ever: the loop's time limit counts from here on. Raises CannotBeginError, and `Interrupted`.
+    A pipe may take for ever, so the loop's time limit counts from here on. Raises CannotBeginError and `Interrupted`.
     """
-    named, max_time_s = context.options.prompt_wish, state.plan.limits.max_time_s
+    named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
         return state, None
-    waiter, clock = context.waiter, context.clock
+    clock = context.clock
     started_s = clock.now_s()
+    waiter = context.waiter_until(None if max_time_s is None else started_s + max_time_s)
     wait = InputWait(waiter, clock, context.settings.clocks.input_s, context.tell)
-    waiter.run_ends_s = None if max_time_s is None else started_s + max_time_s
     directories = (state.plan.launch_directory, state.plan.directory)
     try:
         found = find_prompt(named.argument, named.file, directories=directories, wait=wait)
     except PromptError as error:
         raise CannotBeginError(Outcome.USAGE, str(error)) from None
-    waiter.run_ends_s = None  # from here on the loop shares its time out itself
     for notice in found.notices:
         context.tell(notice)
     if found.silent is not None:
@@ -68,7 +67,7 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
 
 
 def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
-    """The prompt stands in the record, and goes to every iteration."""
+    """The state with a prompt free of credentials: it is recorded, and goes to every iteration."""
     if state.plan.prompt is None:
         return state
     prompt = context.redactor.redact(state.plan.prompt)
@@ -77,7 +76,7 @@ def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
 
 @contextmanager
 def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Workplace, CheckoutLock]]:
-    """The checkout, which nobody else loops in meanwhile. Raises CheckoutError."""
+    """The checkout, locked against other loops. Raises CheckoutError."""
     seams = GitSeams(context.command_environment, context.waiter, context.clock)
     own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
     checkout = open_checkout(
@@ -110,7 +109,7 @@ def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
 
 
 def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[LoopState, FileRecord]:
-    """The newest record and its state, read once more: whoever had the lock until now may have gone on with it.
+    """The newest record and its state, read again under the lock: another loop may have continued it until now.
 
     `plan`: the one that was read before. Raises CannotBeginError, RecordError, CheckoutError.
     """
@@ -143,7 +142,7 @@ def _refuse_what_is_not_as_it_was(
 
 
 def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> FileRecord:
-    """Begins a record. Leftovers of the last loop must not end this one; an unfinished loop is named.
+    """Begins a record. Leftovers of the last loop must not end this one; if that is unfinished, people are told.
 
     Raises CannotBeginError, CheckoutError.
     """
@@ -160,7 +159,7 @@ def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> Fil
     except (OSError, JournalError) as error:
         shortage = shortage_of(error)
         if shortage is not None:
-            raise CannotBeginError(Outcome.API_UNAVAILABLE, told_with_advice(shortage)) from None
+            raise CannotBeginError(Outcome.API_UNAVAILABLE, line_with_advice(shortage)) from None
         said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise CannotBeginError(Outcome.IO_ERROR, f"cannot begin a loop: {said}") from None
     return record
@@ -187,7 +186,7 @@ def loop_world(
     *,
     silent_input: SilentPipe | None,
 ) -> LoopWorld:
-    """What the loop works with: the ports, each with what is behind it."""
+    """The loop's ports, each with its implementation."""
     if plan.limits == type(plan.limits)():
         context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
     iterations = RalphIterations(

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from ralph.loop.values import LoopLimits, LoopPlan
 
 
-class PromptWish(Struct, frozen=True):
+class RequestedPrompt(Struct, frozen=True):
     """The prompt that the command line names; with neither field it is on standard input."""
 
     argument: str | None = None
@@ -17,10 +17,10 @@ class PromptWish(Struct, frozen=True):
 
 class LoopOptions(Struct, frozen=True):
     plan: LoopPlan
-    """With `goes_on` only its two directories were asked for: the rest stands in the record."""
-    goes_on: bool = False
+    """With `continues` only its two directories were asked for: the rest stands in the record."""
+    continues: bool = False
     """Go on with the loop that the record in the plan's directory tells of."""
     limits_given: LoopLimits = field(default_factory=LoopLimits)
-    """With `goes_on`: these take the place of the record's, where they are given."""
-    prompt_wish: PromptWish | None = None
+    """With `continues`: these take the place of the record's, where they are given."""
+    requested_prompt: RequestedPrompt | None = None
     """Where to find the prompt; None: the plan has it."""

@@ -1,6 +1,6 @@
-"""Waits of a loop for what is away and comes back: the API, memory, a process that this machine does not have just now.
+"""Waits for what is missing for a while: the API, memory, a process that this machine cannot start now.
 
-What is tried again starts processes (git, the check); what they say is nobody's business here.
+It calls again what failed, and judges no result.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ralph.loop.book import LoopBook
-    from ralph.loop.ports import Check, Checkout, Iterations, LoopRecord, LoopWorld
-    from ralph.loop.state import LoopState
+    from ralph.loop.ports import Check, Checkout, Iterations, LoopWorld
     from ralph.loop.values import (
         Changes,
         CheckResult,
@@ -38,7 +37,7 @@ LACKING = "what this machine lacks (a process, a thread, memory, a file descript
 
 
 class OutageLastsError(Exception):
-    """A sentence: what did not come back for as long as is waited."""
+    """A sentence: what did not come back in all the time that is waited."""
 
 
 class Patience:
@@ -48,7 +47,7 @@ class Patience:
         self._is_over = False
 
     def end(self) -> None:
-        """From now on a shortage is an OSError like any other: the loop is ending."""
+        """Waits no more: from now on a shortage is raised like any other OSError."""
         self._is_over = True
 
     def left_s(self) -> float:
@@ -87,7 +86,9 @@ class Patience:
             self._world.waiter.sleep(seconds, waiting_for=awaited)
 
     def keep_trying(self, act: Callable[[], T], *, is_recorded: bool = True) -> T:
-        """Raises what it raises, but a shortage; OutageLastsError where that lasts. `is_recorded`: the waits are."""
+        """Calls `act` until this machine has what it needs. Raises whatever `act` raises except a shortage;
+        OutageLastsError where the shortage lasts. `is_recorded`: the waits are recorded.
+        """
         number, slept_s = 0, 0.0
         while True:
             try:
@@ -103,23 +104,8 @@ class Patience:
             slept_s += wait.seconds
 
 
-class PatientRecord:
-    """A `LoopRecord`, written again where a descriptor or memory was missing: that ends no night either."""
-
-    def __init__(self, record: LoopRecord) -> None:
-        self._record = record
-        self.patience: Patience | None = None
-        """Set as soon as there is one: it waits with the book, which is kept here."""
-
-    def save(self, state: LoopState) -> None:
-        if self.patience is None:
-            self._record.save(state)
-        else:
-            self.patience.keep_trying(lambda: self._record.save(state), is_recorded=False)
-
-
 class PatientIterations:
-    """`Iterations` whose sessions are looked for until there is something to look with: a guess would begin work anew."""
+    """`Iterations` that look for a session until this machine can: a guess would begin work anew."""
 
     def __init__(self, iterations: Iterations, patience: Patience) -> None:
         self._iterations = iterations
@@ -133,7 +119,7 @@ class PatientIterations:
 
 
 class PatientCheckout:
-    """A `Checkout`: each call is made again where a process could not be started."""
+    """A `Checkout` that makes each call again where a process could not be started."""
 
     def __init__(self, checkout: Checkout, patience: Patience) -> None:
         self._checkout = checkout
@@ -156,7 +142,7 @@ class PatientCheckout:
 
 
 class PatientCheck:
-    """A `Check`, which is no verdict before it could be run."""
+    """A `Check` that is run again where it could not be started: that is no verdict."""
 
     def __init__(self, check: Check, patience: Patience) -> None:
         self._check = check
@@ -169,6 +155,6 @@ class PatientCheck:
 if TYPE_CHECKING:
 
     def _fits(
-        checkout: PatientCheckout, check: PatientCheck, record: PatientRecord, iterations: PatientIterations
-    ) -> tuple[Checkout, Check, LoopRecord, Iterations]:
-        return checkout, check, record, iterations
+        checkout: PatientCheckout, check: PatientCheck, iterations: PatientIterations
+    ) -> tuple[Checkout, Check, Iterations]:
+        return checkout, check, iterations

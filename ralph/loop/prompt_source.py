@@ -45,7 +45,9 @@ def find_prompt(
     wait: InputWait,
     stdin_fd: int = 0,
 ) -> PromptSource:
-    """Raises PromptError; `Interrupted` when a signal came or the time is up. `directories`: as for `open_named_file`."""
+    """Finds the prompt. Raises PromptError; `Interrupted` when a signal came or the time is up. `directories`: as for
+    `open_named_file`.
+    """
     find = partial(read_prompt, directories=directories, wait=wait)
     if "-" in (argument, file) or (argument is None and file is None):
         return PromptSource(find(argument, file, stdin_fd=stdin_fd).text, None)
@@ -71,8 +73,8 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """A file that an agent removed, emptied, filled with no text or made a link out of the repository says what it
-        said before.
+        """The prompt as it stands now; as it stood before, if an agent removed the file, emptied it, filled it with
+        no text or made it a link out of the repository.
 
         Raises OSError where that is not known.
         """

@@ -28,7 +28,7 @@ _PRIVATE = 0o600
 
 
 class RecordError(Exception):
-    """One line, and how a command ends that needs the record."""
+    """One line, and the outcome of a command that needs the record."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class FileRecord:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} {error}") from error
 
     def save_pins(self, text: str) -> None:
-        """Raises OSError."""
+        """Saves the pins of git. Raises OSError."""
         write_private(self.folder, PINS_FILE, text.encode())
 
     def pins(self) -> str | None:

@@ -1,5 +1,6 @@
 """The rules of the outer loop: when it ends, what an iteration may use, how long it waits in an outage. Pure.
-It looks at exit codes, snapshots and the check's exit code; no text decides anything.
+
+They look at exit codes and snapshots; no text decides anything.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def reserve_s(state: LoopState) -> float:
 
 
 def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
-    """Looked at before each iteration; None: there is room for one."""
+    """The end by the loop's limits, before an iteration. None: there is room for one."""
     limits, spent = state.plan.limits, state.spent_usd
     done = len(state.iterations)
     if limits.max_iterations is not None and done >= limits.max_iterations:
@@ -133,10 +134,9 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after the outage of this `number` in a row, from 1, and `slept_s` of waiting for those before
-    it.
+    """The wait after an outage. `number`: how many came in a row, from 1; `slept_s`: seconds waited for those before.
 
-    A time that the server named is waited; once that did not help, the schedule is the least.
+    A time that the server named is waited. If that did not help, the schedule is the minimum.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
@@ -159,7 +159,7 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """The wait after the kill of this `number` in a row, from 1. Whatever took the memory may be gone in a
+    """The wait after a kill. `number`: how many came in a row, from 1. Whatever took the memory may be gone in a
     moment.
     """
     if number > MOST_KILLS:
@@ -175,7 +175,7 @@ def _scheduled_s(number: int, schedule: LoopSettings) -> float:
 
 
 def check_limit_s(state: LoopState, elapsed_s: float) -> float:
-    """Seconds that the check may take now. Time that is over leaves it what it took last, and a little more."""
+    """Seconds that the check may take now. Where the time is over, it gets what it took last, and a little more."""
     plan = state.plan
     if plan.limits.max_time_s is None:
         return plan.check_timeout_s
@@ -185,7 +185,7 @@ def check_limit_s(state: LoopState, elapsed_s: float) -> float:
 
 
 def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
-    """The end by the check that comes before anything is begun, or resumed. None: there is something to do."""
+    """The end that the check brings before anything is begun or continued. None: there is something to do."""
     was_begun = bool(state.iterations) or state.current is not None
     if result.why_not_run is not None and not was_begun:
         # A check that nobody can run would have every iteration paid for. Later it is the work that may have broken it.
@@ -229,7 +229,7 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
 
 
 def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
-    """For `--continue`: limits that were said anew replace the old ones."""
+    """The state with the limits that came with `--continue` in place of the old ones."""
     old = state.plan.limits
     limits = replace(
         old,

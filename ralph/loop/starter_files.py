@@ -28,7 +28,7 @@ class Starter(Struct, frozen=True):
 
 
 def write_starters(directory: Path) -> Iterator[Starter]:
-    """One after the other. Raises OSError that names the file; what it came before stays written."""
+    """Writes the files in turn. Raises OSError, which names the file; those written before it stay."""
     for name in NAMES:
         try:
             kept_because = _write_new(directory, name, (_TEXTS / name).read_bytes())

@@ -1,6 +1,6 @@
-"""The state of a loop as its record holds it: enough to resume after a kill, and to be looked at meanwhile.
+"""The state of a loop as its record holds it: enough to resume after a kill, and to be looked at meanwhile. Pure.
 
-Pure: it is written and read by `loop/record.py`. Every change makes a new state.
+`loop/record.py` writes and reads it. Every change makes a new state.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class LoopState(Struct, frozen=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """For the end and the status."""
+        """Lines that are repeated at the end, and in the status."""
         about_push = [self.push_problem] if self.push_problem is not None else []
         about_push += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
         return (*self.notes, *about_push)
@@ -147,7 +147,7 @@ class LoopState(Struct, frozen=True):
 
 
 class NewerStateError(ValueError):
-    """A newer ralph wrote it: nothing is wrong with it, and nothing can be done with it."""
+    """A newer ralph wrote the state: it is not damaged, but this ralph cannot use it."""
 
 
 def begun(
@@ -195,7 +195,9 @@ def state_fields(state: LoopState) -> dict[str, Any]:
 
 
 def read_state(text: str) -> LoopState:
-    """Raises NewerStateError and ValueError, a sentence without a subject: "is damaged: ..."."""
+    """The state in a record's text. Raises NewerStateError and ValueError, a sentence without a subject: "is damaged:
+    ...".
+    """
     try:
         fields = json.loads(text)
     except ValueError as error:

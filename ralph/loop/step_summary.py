@@ -1,7 +1,7 @@
-"""A loop's end as a table in the file that a CI system shows.
+"""Appends a loop's end, as a table, to the file that a CI system shows.
 
-Refuses whatever is no regular file: it would be waited for. Refuses a link of the repository that leads out of it, too:
-what a model said must not land in a file of the user's.
+Refuses anything but a regular file, as it would wait for it; and a link of the repository that leads out of it: what
+a model said must not land in a file of the user's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`.ralph/stop`, by which the model says that nothing is left to do: all of a loop that lies in the checkout.
+"""`.ralph/stop`: the model creates it to say that nothing is left to do. Nothing else of a loop lies in the checkout.
 
-Refuses to care what is in it. Agents remove `.ralph/` (`git clean -fdx`) and could replace it: it is made anew where it
-is gone, and whatever is no directory is refused, links included, so that nothing is written or removed elsewhere.
+Its content does not matter. Agents remove `.ralph/` (`git clean -fdx`) and could replace it: it is made again where
+it is gone, and refused where it is no directory, links included, so that nothing is written or removed elsewhere.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class StopFileBelow:
         return os.path.lexists(self.path)
 
     def make_room(self) -> None:
-        """A directory that it can be created in, and that git ignores by itself. Raises OSError."""
+        """Makes the directory in which the file can be created; git ignores it by itself. Raises OSError."""
         with suppress(FileExistsError):
             self._place.mkdir(mode=0o700)
         with _held(self._place) as held, _named(self._place / _IGNORE_FILE):
             _let_git_ignore(held)
 
     def remove(self) -> None:
-        """One that an earlier loop ended by must not end this one. Follows no link. Raises OSError."""
+        """Removes the file of an earlier loop: it must not end this one. Follows no link. Raises OSError."""
         with suppress(FileNotFoundError), _held(self._place) as held:
             os.unlink(self.path.name, dir_fd=held)
 
 
 @contextmanager
 def _held(place: Path) -> Iterator[int]:
-    """Open, good for `dir_fd`. Raises OSError."""
+    """The directory, opened for `dir_fd`. Raises OSError."""
     try:
         held = os.open(place, HELD_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
@@ -65,7 +65,7 @@ def _held(place: Path) -> Iterator[int]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """A call relative to a held directory fails without saying where."""
+    """Names the path in an error: a call relative to a held directory fails without it."""
     try:
         yield
     except OSError as error:
@@ -73,7 +73,9 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _let_git_ignore(held: int) -> None:
-    """One that people changed is theirs; an empty one is what a full disk or a kill left."""
+    """Makes git ignore the directory. A file that people changed is theirs; an empty one was left by a full disk or a
+    kill.
+    """
     with suppress(FileNotFoundError):
         found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)
         if stat.S_ISREG(found.st_mode) and found.st_size:

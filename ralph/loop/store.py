@@ -1,7 +1,7 @@
-"""Where a loop keeps its record, its prompts and the check's log: a folder for each loop, below one for each directory.
+"""Keeps a loop's record, its prompt and the check's log: a folder for each loop, below one for each directory.
 
-They lie in the user's state directory, beside the sessions and never in the checkout: what a repository brings along,
-or an agent writes, is not what `--continue` follows. A new loop leaves the folders of earlier ones as they are.
+They lie in the user's state directory, beside the sessions and never in the checkout: `--continue` follows nothing
+that a repository brings along or an agent writes. A new loop leaves the folders of earlier ones as they are.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LoopStore:
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
-        """Nothing is made."""
+        """The store as it is; nothing is made."""
         return cls(SessionStore.to_read(environment), directory)
 
     @property
@@ -80,7 +80,9 @@ class LoopStore:
 
 
 def _newest_in(place: Path) -> Iterator[FileRecord]:
-    """The one with the highest number, which no clock has a say in. One that was killed before its first record is none."""
+    """The record with the highest number; the clock does not matter. A loop that was killed before its first record
+    has none.
+    """
     for number in sorted(_numbers(place), reverse=True):
         record = FileRecord(place / f"{number:04d}")
         if os.path.lexists(record.path):

@@ -24,7 +24,7 @@ STOP_FILE = f"{OWN_DIRECTORY}/stop"
 
 
 class LoopLimits(Struct, frozen=True):
-    """Over all iterations; None: no limit."""
+    """Limits over all iterations; None: no limit."""
 
     max_iterations: int | None = None
     max_budget_usd: float | None = None
@@ -92,7 +92,7 @@ class Snapshot(Struct, frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """Between two snapshots."""
+    """The changes between two snapshots."""
 
     commits: int = 0
     files: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class CheckResult(Struct, frozen=True):
 
 
 class Setback(enum.Enum):
-    """Why an iteration, or a step of the loop, has to wait and is taken up again. None of them is an iteration."""
+    """Why an iteration, or a step of the loop, has to wait and is tried again. A setback is no iteration."""
 
     OUTAGE = enum.auto()
     """It ended with exit 75."""

@@ -1,6 +1,5 @@
-"""How a loop is told: a line for each iteration, its end, its state for `--status`, a table for CI.
-
-Pure, but for the local time zone.
+"""Puts a loop into words: a line for each event, the lines of `--status`, a table for CI. Pure, but for the local
+time zone.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def time_text(seconds: float) -> str:
 
 
 def money_text(cost_usd: float | None) -> str:
-    """Small sums with the digits that tell them from nothing. None: not known."""
+    """Dollars; small sums with four digits. None: not known."""
     if cost_usd is None:
         return "$?"
     return f"${cost_usd:.2f}" if cost_usd >= 1 or not cost_usd else f"${cost_usd:.4f}"
@@ -80,7 +79,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def line_of(event: Event) -> str | None:
-    """The line in which people are told of an event; None: they are not."""
+    """The line that tells people of an event. None: they are not told."""
     match event:
         case Notice(text=text):
             return text
@@ -157,7 +156,7 @@ def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
 
 
 def _git_line(iteration: int, names: tuple[str, ...]) -> str:
-    """Names changed git settings and hooks: the next git command may run them, whoever types it."""
+    """The line about changed git settings and hooks: the user's next git command may run them."""
     shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
     return (
         f"iteration {iteration} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "
@@ -260,7 +259,7 @@ _MOST_ROWS = 1000
 
 
 def step_summary(state: LoopState | None, end: LoopEnd) -> str:
-    """Markdown, for `$GITHUB_STEP_SUMMARY`. `state`: None where nothing was begun."""
+    """The table for `$GITHUB_STEP_SUMMARY`, in Markdown. `state`: None where nothing was begun."""
     lines = [f"### ralph loop: {end.outcome.value}", ""]
     if state is None:
         return "\n".join([*lines, _cell(end.reason), ""])
@@ -299,7 +298,7 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def local(moment: str) -> str:
-    """An ISO time in local time; a text that is none stays as it is."""
+    """An ISO time in local time; any other text stays as it is."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
 """Replaces a file's content so that at every instant there is the old file or the new one, whole.
 
-Mode, owner (where allowed) and extended attributes of an existing file are kept. The new file is written under a
-name of its own first, and locked meanwhile: one that nobody has locked is what a process left that died.
+Mode, owner (where allowed) and extended attributes of an existing file are kept. The new file is first written
+under a temporary name and locked: an unlocked one was left by a process that died.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""To open a directory as the place of its files. Linux asks for no permission to list it."""
+"""Flags that open a directory as the place of its files. Linux asks for no permission to list it."""
 
 _TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
 
@@ -37,9 +37,9 @@ def replace_file(target: Path, data: bytes, before: os.stat_result | None) -> No
 def replace_at(
     directory: int, name: str, data: bytes, before: os.stat_result | None, *, new_mode: int = 0o666
 ) -> None:
-    """The same in a directory that is held open, wherever its path leads by now.
+    """Write `data` as `name` in a directory that is held open, wherever its path leads by now.
 
-    `new_mode`: of a file without a `before`, the umask taken off.
+    `new_mode`: the mode of a file without a `before`, the umask taken off.
     """
     temporary = f".ralph-{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -63,7 +63,9 @@ def replace_at(
 
 
 def remove_leftovers(directory: Path) -> None:
-    """New files that never got their name, as their writer was killed. Those of a writer at work are locked, and stay."""
+    """Remove new files that never got their name because their writer was killed. Those of a writer at work are
+    locked and stay.
+    """
     with suppress(OSError):
         for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
             if _TEMPORARY.fullmatch(name):
@@ -81,7 +83,7 @@ def _remove_if_left(path: Path) -> None:
 
 
 def sync_directory(directory: int) -> None:
-    """So that a new name survives a power cut too. What it names is there by now: nothing here is a failure."""
+    """Make a new name survive a power cut. The file is there already, so nothing fails here."""
     # Some file systems cannot sync a directory, and one without read permission cannot be opened.
     with suppress(OSError):
         descriptor = os.open(os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
@@ -98,7 +100,9 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat_result) -> None:
-    """Before any content is there to be read by others. The owner first: changing it clears mode bits."""
+    """Copy them before there is any content that others could read. The owner comes first: changing it clears
+    mode bits.
+    """
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
         with suppress(OSError):  # only root may
@@ -109,7 +113,7 @@ def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat
 
 
 def _copy_extended_attributes(source: str, descriptor: int) -> None:
-    """`source` goes through /proc because these calls know no `dir_fd`."""
+    """Copy extended attributes. `source` goes through /proc because these calls know no `dir_fd`."""
     try:
         names = os.listxattr(source, follow_symlinks=False)
     except OSError:  # a file system without any
@@ -117,5 +121,5 @@ def _copy_extended_attributes(source: str, descriptor: int) -> None:
     for name in names:
         try:
             os.setxattr(descriptor, name, os.getxattr(source, name, follow_symlinks=False))
-        except OSError:  # the system's own, which it sets itself
+        except OSError:  # the system's own, which it sets by itself
             continue

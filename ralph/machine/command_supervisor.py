@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ralph.machine import launcher
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.process_limit import MOST_PROCESSES, NoLimitError, ProcessLimit
-from ralph.machine.processes import hear_of_ends, protect_this_process, reaped_children
+from ralph.machine.processes import protect_this_process, reaped_children, stop_ignoring_ends
 from ralph.machine.running_command import NEVER_STARTED
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SCRIPT = os.path.join(os.path.dirname(launcher.__file__), "supervisor.py")  # noqa: PTH118, PTH120 - as `__file__` is
-# What `supervisor.py` knows them as; it is no module of ralph's process.
+# The names that `supervisor.py` knows the modules by; it is no module of ralph's process.
 _CONTROL = 3
 _HEAD_BYTES = 4
 _IN_GROUP = b"g"
-# Where the descriptor of the other end is kept until it becomes that: no clash with 0 to 3.
+# The other end's descriptor is kept at this number until it becomes CONTROL: it must not clash with 0 to 3.
 _OUT_OF_THE_WAY = 10
 # A request is taken within microseconds, unless somebody has stopped the supervisor.
 _SEND_WITHIN_S = 5.0
@@ -57,8 +57,8 @@ class CommandSupervisor:
         most_processes: int | None = None,
         is_below_loop: bool = False,
     ) -> None:
-        """`environment`: what commands see; it has no credentials. `most_processes`: of all commands together, as far as
-        this machine can limit them; None: the usual. `is_below_loop`: the parent is a ralph too.
+        """`environment`: what commands see; it holds no credentials. `most_processes`: the limit for all commands
+        together, where this machine can set one; None: the default. `is_below_loop`: the parent is a ralph too.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
@@ -68,22 +68,28 @@ class CommandSupervisor:
         self._serving: _Serving | None = None
 
     def start_early(self) -> None:
-        """On the main thread, while the call still arrives. Raises OSError, which the start of a command meets again."""
+        """Start it while the call still arrives. Call on the main thread. Raises OSError; the start of a command
+        meets it again.
+        """
         self._running()
 
     def start(
         self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float
     ) -> ForkedCommand:
-        """On the main thread. `grace_s`: from being asked to being made to stop.
+        """Start a command. Call on the main thread. `grace_s`: the time from SIGTERM to SIGKILL.
 
         Raises OSError when it cannot start, a ShortageError for want of something.
         """
         try:
-            return self._asked(command, cwd, environment, grace_s)
-        except (BrokenPipeError, ConnectionResetError, TimeoutError):
-            # Killed or stopped by an earlier command, and this one not begun: it had no whole request.
-            self._end()
-            return self._asked(command, cwd, environment, grace_s)
+            try:
+                return self._asked(command, cwd, environment, grace_s)
+            except (BrokenPipeError, ConnectionResetError, TimeoutError):
+                # An earlier command killed or stopped the supervisor. This command has not begun: no whole request
+                # arrived.
+                self._end()
+                return self._asked(command, cwd, environment, grace_s)
+        except OSError as error:
+            raise shortage_of(error) or error from None
 
     def why_unlimited(self) -> str | None:
         """Why commands have no limit on processes; None: they have one. Starts the supervisor, and waits until it knows.
@@ -96,7 +102,7 @@ class CommandSupervisor:
         return self._why_unlimited
 
     def kill(self) -> None:
-        """The next command gets a new one."""
+        """Kill the supervisor; the next command gets a new one."""
         self._end()
 
     @property
@@ -104,7 +110,7 @@ class CommandSupervisor:
         return None if self._serving is None else self._serving.pid
 
     def close(self) -> None:
-        """Once the last command is gone."""
+        """Let the supervisor end and remove the limit. Call it once the last command is gone."""
         if self._serving is not None:
             self._serving.dismiss()
         self._end()
@@ -119,9 +125,9 @@ class CommandSupervisor:
         try:
             serving = self._running()
             others = set(launcher.children_of(os.getpid())) | {serving.pid}
-            output, theirs = os.pipe()
             ours, channel = socket.socketpair()
             with channel:
+                output, theirs = os.pipe()  # second: a socket without an owner closes itself
                 try:
                     serving.ask([theirs, directory, channel.fileno()], command, environment, grace_s)
                 except BaseException:
@@ -139,7 +145,7 @@ class CommandSupervisor:
             self._end()
         if self._serving is None:
             protect_this_process()
-            hear_of_ends()
+            stop_ignoring_ends()
             if self._limit is None and self._why_unlimited is None:
                 try:
                     self._limit = ProcessLimit.made(self._most_processes, is_below_loop=self._is_below_loop)
@@ -158,7 +164,7 @@ class _Serving:
     """One supervisor process."""
 
     def __init__(self, environment: Mapping[str, str], entrance: str) -> None:
-        """Raises OSError, a ShortageError for want of something."""
+        """Start the process. Raises OSError, a ShortageError for want of something."""
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_SEND_WITHIN_S)
         self._is_in_group: bool | None = None
@@ -179,7 +185,7 @@ class _Serving:
         environment: Mapping[str, str],
         grace_s: float,
     ) -> None:
-        """Raises OSError: then no command was started."""
+        """Send a request for one command. Raises OSError: then no command was started."""
         fields: list[bytes] = [
             *(str(number).encode() for number in (grace_s, _umask(), core_limit_at_start())),
             ",".join(
@@ -195,7 +201,7 @@ class _Serving:
         self._control.sendall(payload)
 
     def is_in_group(self) -> bool:
-        """Waits until it has begun."""
+        """Whether commands run in a control group. Waits until the supervisor has begun."""
         if self._is_in_group is None:
             self._control.settimeout(_READY_WITHIN_S)
             with suppress(OSError):
@@ -204,18 +210,18 @@ class _Serving:
         return bool(self._is_in_group)
 
     def is_running(self) -> bool:
-        """False for a stopped one too: it would take no request."""
+        """Whether it takes requests. False for a stopped one too."""
         pid, status = _waited(self.pid, os.WNOHANG | os.WUNTRACED)
         self._is_reaped = pid != 0 and not os.WIFSTOPPED(status)
         return pid == 0
 
     def dismiss(self) -> None:
-        """It ends by itself, as soon as what it has started is gone."""
+        """Let it end by itself, as soon as everything it has started is gone."""
         self._control.close()
         self._is_reaped = self._is_reaped or _is_over(self.pid)
 
     def end(self) -> None:
-        """It has nothing to put away. What it started ends of it."""
+        """Kill it. It has nothing to clean up, and what it started ends because of its end."""
         self._control.close()
         if not self._is_reaped:
             with suppress(OSError):
@@ -240,7 +246,7 @@ class ForkedCommand:
         self.output_descriptor = output
 
     def wait_for_end(self) -> int:
-        """Block until its launcher is gone: the status; negative without one, when its effects are unknown."""
+        """Block until its launcher is gone: the status; negative when none came and the effects are unknown."""
         said = b""
         # An error is a connection's end too.
         with suppress(OSError):
@@ -254,19 +260,20 @@ class ForkedCommand:
         return -signal.SIGKILL if said else NEVER_STARTED
 
     def ask_to_stop(self) -> None:
-        """The whole tree gets SIGTERM, and SIGKILL after the grace."""
+        """Send the whole tree SIGTERM, and SIGKILL after the grace."""
         with suppress(OSError):  # its launcher is gone
             self._channel.send(launcher.STOP)
 
     def kill_what_is_left(self) -> bool:
-        """SIGKILL what this process adopted of it, and the supervisor with all below it unless the launcher has finished.
+        """SIGKILL the processes of it that this process adopted, and the supervisor with all below it unless the
+        launcher has finished.
 
         True when nothing was left. Processes that are being born escape one call: repeat until True.
         """
-        # Asked first: what a dead process leaves is among our children only once it is dead.
+        # Ask first: what a dead process leaves is among our children only once it is dead.
         is_running = not self._has_ended.is_set()
         if not self._is_finished and self._supervisor.pid == self._supervisor_pid:
-            # Without /proc no children are seen, and a launcher ends of the supervisor's end.
+            # Without /proc no children are found, but a launcher ends when the supervisor does.
             if is_running and launcher.children_of(os.getpid()):
                 launcher.kill_below(os.getpid(), self._others - {self._supervisor_pid})
             # Its channel closes before a dying launcher's children have a new parent. Once the supervisor is gone too,
@@ -278,14 +285,16 @@ class ForkedCommand:
         return not children and not is_running
 
     def close(self) -> None:
-        """Let go of the output. Only once its reader has stopped."""
+        """Let go of the output. Call it only once the output's reader has stopped."""
         os.close(self.output_descriptor)
         if self._has_ended.is_set():
             self._channel.close()
 
 
 def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str) -> int:
-    """The pid. Not `subprocess`: that costs 8 ms to import, and everything it would do here the supervisor does itself."""
+    """Start the process and return its pid. `subprocess` would cost 8 ms to import, and the supervisor does
+    itself all that it would do.
+    """
     control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     try:
         line = [sys.executable, "-I", "-S", _SCRIPT, str(os.getpid()), entrance]
@@ -304,7 +313,7 @@ def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: st
 
 
 def _is_over(pid: int) -> bool:
-    """Of a killed process, which takes microseconds; False for one that is stuck in the kernel."""
+    """Whether a killed process has ended, which takes microseconds; False for one that is stuck in the kernel."""
     until_s = time.monotonic() + _KILL_S
     while (is_running := _waited(pid, os.WNOHANG)[0] == 0) and time.monotonic() < until_s:
         time.sleep(_LOOK_AGAIN_AFTER_S)
@@ -312,7 +321,7 @@ def _is_over(pid: int) -> bool:
 
 
 def _waited(pid: int, options: int) -> tuple[int, int]:
-    """As `os.waitpid`; the pid also for one that somebody else has reaped."""
+    """Call `os.waitpid`; give the pid also for a child that somebody else has reaped."""
     try:
         return os.waitpid(pid, options)
     except ChildProcessError:
@@ -320,7 +329,7 @@ def _waited(pid: int, options: int) -> tuple[int, int]:
 
 
 def _umask() -> int:
-    """Of this process, as it is now."""
+    """The umask of this process, as it is now."""
     with suppress(OSError, ValueError), open("/proc/self/status", "rb") as status:  # noqa: PTH123 - for speed
         for line in status:
             if line.startswith(b"Umask:"):

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 8192
 _VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
-# gitrepository-layout(5): what git itself takes a directory for a repository by.
+# gitrepository-layout(5): the entries by which git itself recognises a repository.
 _REPOSITORY = ("HEAD", "objects", "refs")
 
 
 def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Of the checkouts that the roots lie in: a linked worktree has one of its own and a common one."""
+    """The git directories of the checkouts around the roots: a linked worktree has one of its own and a common
+    one.
+    """
     named = (environment[name] for name in _VARIABLES if environment.get(name))
     found = [os.path.join(roots[0], path) for path in named]  # noqa: PTH118 - strings throughout
     for root in roots:
@@ -55,7 +57,7 @@ def _led_to(file: str, start: str) -> str | None:
 
 
 def _first_line(path: str) -> str | None:
-    """None where there is none. A FIFO of that name does not block."""
+    """The first line of a file; None where there is none. A FIFO of that name does not block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -64,29 +64,30 @@ _FORK_PAUSES_S = (0.05,) * 20
 TRY_AGAIN = 75
 NOT_STARTED = "the command was not started: "
 
-# What is said over a channel: by the launcher, and (a byte, whichever) by ralph.
+# The messages of the launcher over its channel. Ralph sends one byte, whichever.
 STARTING = b"+"
 STATUS = b"="
 STATUS_OF_UNFINISHED = b"!"
 STOP = b"."
 
-# How to end what is left: what to send to all of it, and how long to wait before the next step.
+# The steps that end what is left: the signal for all of it, and the wait before the next step.
 _Plan = tuple[tuple[int, float], ...]
 _NO_SIGNAL = 0
 # SIGKILL is obeyed within milliseconds, but for a process stuck in the kernel: two seconds are enough.
 _WITHOUT_PATIENCE: _Plan = ((signal.SIGKILL, 0.005),) * 400
 _FOR_ORPHANS: _Plan = ((signal.SIGTERM, 0.1), *_WITHOUT_PATIENCE)
-# What still runs when the command ends may finish by itself (`exec > >(tee log)`), is asked, then made to.
+# When the command ends, the rest may finish by itself (`exec > >(tee log)`), is then asked to end, then killed.
 _FOR_LEFTOVERS: _Plan = ((_NO_SIGNAL, 0.1), (signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
 
 # A tree may hold more processes than this only by accident or malice.
 _MOST_ASKED = 1000
-# An ordinary tree takes milliseconds. What still moves after this is killed as it stands, and looked for again.
+# Stopping an ordinary tree takes milliseconds. What still moves after this is killed as it is and searched again.
 _STOP_WITHIN_S = 2.0
 _LOOK_AGAIN_AFTER_S = 0.0005
 # /proc/PID/stat: stopped, traced, ended.
 _STANDS_STILL = (b"T", b"t", b"Z", b"X")
-# In the middle of a fork, for one; SIGKILL breaks that off. A parent in vfork waits so for its child, which is stopped.
+# The state of a process in the middle of a fork, for one; SIGKILL breaks that off. A parent in vfork waits this
+# way for its stopped child.
 _WAITS_IN_KERNEL = b"D"
 
 
@@ -94,7 +95,7 @@ _prctl_address = 0
 
 
 def prctl(option: int, value: int) -> bool:
-    """Linux only; False elsewhere, or when the kernel refuses."""
+    """Call prctl. Linux only; False elsewhere, or when the kernel refuses."""
     global _prctl_address  # noqa: PLW0603 - found once, so that a fork of a supervisor need not look
     if not sys.platform.startswith("linux"):
         return False
@@ -156,28 +157,28 @@ def kill_below(root: int, spared: Iterable[int] = ()) -> None:
     parent after this, and is found by a second call.
     """
     until_s = time.monotonic() + _STOP_WITHIN_S
-    # Until a look that knew nothing found nothing to stop: a number may have a new owner, or somebody wakes the others.
+    # Repeat until a fresh look finds nothing to stop: a pid may have a new owner, and a process may wake another.
     while _stop_below(root, spared, until_s) and time.monotonic() < until_s:
         pass
-    # In time or not: what is stopped would never end.
-    send_signal(_Look(root, spared).all_below(), signal.SIGKILL)
+    # In time or not: a stopped process would never end.
+    send_signal(_Tree(root, spared).all_below(), signal.SIGKILL)
 
 
 def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
-    """True when anything moved."""
-    look = _Look(root, spared)
+    """Stop everything below the root. True when anything moved."""
+    tree = _Tree(root, spared)
     has_moved = False
-    while look.stops_what_moves() and time.monotonic() < until_s:
+    while tree.stops_what_moves() and time.monotonic() < until_s:
         has_moved = True
         time.sleep(_LOOK_AGAIN_AFTER_S)
     return has_moved
 
 
-class _Look:
-    """The processes of the machine, of which those below the root are stopped, the youngest first.
+class _Tree:
+    """The machine's processes; those below the root are stopped, the youngest first.
 
-    To walk the tree from above takes a lock of the kernel's for each child, for which a storm of forks keeps it
-    waiting, and meanwhile each process that was found has ended and left another. By its number one is stopped within
+    Walking the tree from above takes a lock of the kernel for each child. In a storm of forks that lock is busy,
+    and meanwhile each process found has ended and left another. By its pid a process is stopped within
     microseconds.
     """
 
@@ -187,7 +188,7 @@ class _Look:
         self._told: set[int] = set()
 
     def stops_what_moves(self) -> bool:
-        """True when something did."""
+        """Stop what moves below the root. True when something did."""
         return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
 
     def all_below(self) -> list[int]:
@@ -215,12 +216,12 @@ class _Look:
 
 
 def _processes() -> list[int]:
-    """The youngest first, as long as the numbers have not begun anew."""
+    """All pids, the youngest first, as long as the numbers have not wrapped around."""
     return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
 
 
 def _parent_and_state(pid: int) -> tuple[int, bytes]:
-    """0 and X when it is gone."""
+    """Parent and state of a process; 0 and X when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The command's name, in parentheses, may hold anything: count from the last one.
@@ -244,7 +245,9 @@ class Launcher:
     def __init__(
         self, parent_pid: int, grace_s: float, core_limit: int, channel: socket | None = None
     ) -> None:
-        """`channel`: does not block. None: stopping is a signal, and the status this process's exit code."""
+        """`channel`: a non-blocking socket. None: stopping is a signal, and the status is this process's exit
+        code.
+        """
         self._parent_pid = parent_pid
         self._grace_s = grace_s
         self._core_limit = core_limit
@@ -257,10 +260,10 @@ class Launcher:
         self._is_asked_to_stop = False
         self._is_ralph_gone = False
         self.is_all_gone = True
-        """False when something it started could not be killed."""
+        """False when something that the command started could not be killed."""
 
     def run(self, command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None = None) -> int:
-        """The status, once nothing is left. `environment`: the command's; None: this process's."""
+        """Run the command; its status, once nothing is left. `environment`: the command's; None: this process's."""
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
         self._tie_to_parent()
@@ -285,11 +288,11 @@ class Launcher:
             self._is_told_everything &= _tells_by_signal(self._channel)
 
     def is_orphaned(self) -> bool:
-        """Nobody is there who would hear of the status."""
+        """Whether nobody is there to read the status."""
         return self._is_ralph_gone or os.getppid() != self._parent_pid
 
     def say(self, words: bytes) -> None:
-        """Over the channel, if there is one and somebody at its end."""
+        """Send over the channel, if there is one and somebody at its other end."""
         if self._channel is not None:
             try:
                 self._channel.send(words)
@@ -330,7 +333,9 @@ class Launcher:
             self._wait(due_s - now_s)
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """Made once, when the command has ended or is to end; only the parent's end changes it. Empty: let it run."""
+        """The plan for the end, made once the command has ended or is to end; only the parent's end changes it.
+        Empty: let it run.
+        """
         if self.is_orphaned():
             return _FOR_ORPHANS
         if plan:
@@ -347,7 +352,7 @@ class Launcher:
             self._is_asked_to_stop = True
 
     def _reap(self) -> bool:
-        """Collect ended children, the orphans among them; remember how the command ended. False: nothing is left."""
+        """Reap ended children, the orphans among them; remember how the command ended. False: nothing is left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -359,7 +364,9 @@ class Launcher:
             return not _has_process_tree() and self._is_group_alive()
 
     def _is_group_alive(self) -> bool:
-        """Where orphans are not adopted, the group is all that can be asked about."""
+        """Whether the command's process group is alive: where orphans are not adopted, nothing else can be asked
+        about.
+        """
         try:
             os.killpg(self._command_pid, 0)
         except OSError:
@@ -367,7 +374,7 @@ class Launcher:
         return True
 
     def _signal_tree(self, number: int) -> bool:
-        """False: it is too large to be asked one by one and waited for."""
+        """Signal the whole tree. False: it is too large to be asked process by process and waited for."""
         if not _has_process_tree():
             self._signal_group(number)
         elif number == signal.SIGKILL:
@@ -390,7 +397,7 @@ def _has_process_tree() -> bool:
 
 
 def _stop_signals() -> set[int]:
-    """Without those that ralph was started to ignore."""
+    """The stop signals, without those that ralph was started to ignore."""
     asked = {number for number in (signal.SIGINT, signal.SIGHUP) if not _is_ignored(number)}
     return {signal.SIGTERM, *asked}
 
@@ -400,7 +407,7 @@ def _is_ignored(number: int) -> bool:
 
 
 def expect_the_defaults() -> None:
-    """What a program expects of its signals, for the command to inherit."""
+    """Give signals the behaviour that a program expects, for the command to inherit."""
     # SIGCHLD ignored, as some parents leave it, would hide the status. The interpreter ignores SIGPIPE: `yes | head`
     # would complain.
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -410,7 +417,7 @@ def expect_the_defaults() -> None:
 
 
 def _tells_by_signal(channel: socket) -> bool:
-    """Have the kernel send SIGIO when something is said over the channel, or it ends. False where it cannot."""
+    """Have the kernel send SIGIO when something arrives over the channel, or it ends. False where it cannot."""
     import fcntl  # noqa: PLC0415 - only where there is a channel
 
     try:
@@ -430,7 +437,9 @@ def _next_signal(awaited: set[int], limit_s: float) -> int | None:
 
 
 def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
-    """Returns early, None, for the caller to look at the rest. On macOS no wait for signals has a limit."""
+    """Poll for a signal. Returns None early, so that the caller looks at the rest: on macOS no wait for signals
+    has a timeout.
+    """
     time.sleep(min(limit_s, _LOOK_EVERY_S))
     for number in signal.sigpending() & awaited:
         return signal.sigwait({number})
@@ -452,7 +461,7 @@ def _start(
 
 
 def forked() -> int:
-    """As `os.fork`, tried again for a second. Raises OSError."""
+    """Call `os.fork`, again and again for a second. Raises OSError."""
     for pause_s in _FORK_PAUSES_S:
         try:
             return os.fork()
@@ -462,7 +471,7 @@ def forked() -> int:
 
 
 def not_started(error: OSError, output: int = 2) -> int:
-    """Say so in the command's output. Returns the status for that."""
+    """Report in the command's output that it was not started. Returns the exit status for that."""
     reason = f"this machine has no process left ({error.strerror})"
     os.write(output, f"{NOT_STARTED}{reason}. That passes: try again\n".encode())
     return TRY_AGAIN
@@ -476,9 +485,10 @@ def _become(
         os.setsid()
         if core_limit:
             _allow_core_dumps(core_limit)
-        # All of them: whoever started ralph may have blocked others. What was sent meanwhile is obeyed here.
+        # Unblock all signals: whoever started ralph may have blocked others. Those sent meanwhile take effect
+        # here.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        # Which shell it is was decided by who asked.
+        # The caller has decided which shell it is.
         if environment is None:
             os.execvp(command[0], command)  # noqa: S606 - see above
         else:
@@ -499,7 +509,7 @@ def _allow_core_dumps(core_limit: int) -> None:
 
 def main(arguments: list[str]) -> int:
     parent_pid, grace_s, character_type, core_limit, *command = arguments
-    # The interpreter sets this variable at its start (PEP 538): the command gets what it was given.
+    # The interpreter sets this variable at its start (PEP 538); the command gets the value from before.
     if character_type:
         os.environ["LC_CTYPE"] = character_type
     else:
@@ -508,5 +518,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # At once: to take the interpreter down would cost every command 3 ms, and nothing is left to be written.
+    # Exit at once: a regular shutdown of the interpreter would cost every command 3 ms, and nothing is left to
+    # write.
     os._exit(main(sys.argv[1:]))

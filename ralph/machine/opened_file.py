@@ -1,4 +1,4 @@
-"""What an open descriptor really is: where it lies, and whether the kernel makes it up. A name may lie about both."""
+"""Where an open descriptor really lies, and whether the kernel makes it up. A name may be wrong about both."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ _KERNEL_TYPES = frozenset({"proc", "sysfs"})
 
 
 def opened_path(descriptor: int, named: str) -> str | None:
-    """Absolute, without links: where what is open lies now. None: that cannot be told. `named`: how it was opened."""
-    path = _told_by_kernel(descriptor)
+    """The absolute path, without links, of an open file as it is now. None: unknown. `named`: the path it was
+    opened by.
+    """
+    path = _reported_by_kernel(descriptor)
     if path is not None:
         return path
-    # No /proc here. The name is believed if it still leads to what is open.
+    # There is no /proc here. The name is believed if it still leads to the open file.
     real = os.path.realpath(named)
     try:
         is_there = os.path.samestat(os.lstat(real), os.fstat(descriptor))
@@ -29,7 +31,9 @@ def opened_path(descriptor: int, named: str) -> str | None:
 
 
 def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
-    """`path`: links followed. `status`: of the file itself, once it is open: /proc may be mounted elsewhere too."""
+    """Whether the kernel makes this file up. `path`: links followed. `status`: the open file's stat: /proc may be
+    mounted elsewhere too.
+    """
     if any(path == place or path.startswith(f"{place}/") for place in KERNEL_PLACES):
         return True
     # Such files lie on no disk; nearly all others are known by this without a further look.
@@ -38,7 +42,9 @@ def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
 
 @cache
 def _kernel_devices() -> frozenset[int]:
-    """Of every mount of theirs, and of the usual places: an empty directory of the name is an ordinary one."""
+    """The devices of all mounts of the kernel's file systems, and of their usual places. An empty directory of
+    that name is an ordinary one.
+    """
     usual = {os.stat(place).st_dev for place in KERNEL_PLACES if os.path.ismount(place)}  # noqa: PTH116 - as ismount
     return frozenset(usual | _mounted_devices())
 
@@ -57,7 +63,7 @@ def _mounted_devices() -> set[int]:
     return found
 
 
-def _told_by_kernel(descriptor: int) -> str | None:
+def _reported_by_kernel(descriptor: int) -> str | None:
     if sys.platform == "darwin":
         import fcntl  # noqa: PLC0415 - this system alone needs it
 

@@ -1,6 +1,6 @@
 """Keeps the beginning and the end of an output of any size, and the whole of it in a file when it is long.
 
-Credentials are taken out before anything is kept, also when one arrives in two pieces.
+Credentials are redacted before anything is kept, also one that arrives in two pieces.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 class StreamRedaction:
-    """Redacts a stream of chunks. Holds back as much as the beginning of a credential can be long.
+    """Redacts a stream of chunks. It holds back as many bytes as the beginning of a credential can have.
 
-    It looks again at what it held back only once as much has come: a stream of single bytes costs what it costs whole.
+    It looks at held-back bytes again only once as many more have come, so single bytes cost no more than whole
+    chunks.
     """
 
     def __init__(self, redact: Callable[[str], str], longest_bytes: int) -> None:
@@ -66,7 +67,7 @@ class OutputCapture:
         self._where_the_whole_is = ""
 
     def feed(self, chunk: bytes) -> bool:
-        """False once there is more than anyone will keep."""
+        """Take a chunk. False once there is more than is ever kept."""
         self._keep(self._redaction.feed(chunk))
         return self._total_bytes <= self._spill_bytes
 
@@ -77,7 +78,7 @@ class OutputCapture:
             self._descriptor = None
 
     def text(self) -> str:
-        """Head and tail with a note between them that says how much is left out, and where it is."""
+        """Head and tail, with a note between them on how much is left out and where it is."""
         tail = b"".join(self._tail)[-self._half_bytes :]
         if len(self._head) + len(tail) >= self._total_bytes:
             text, invalid = readable_text(bytes(self._head) + tail)
@@ -134,7 +135,7 @@ class OutputCapture:
 
 
 def _at_most(max_bytes: int, text: str, invalid_bytes: int) -> str:
-    """A replacement is longer than what it replaces, so binary output may have to be cut once more."""
+    """The text, cut once more where replacements of invalid bytes have made it longer than the limit."""
     return text.encode()[:max_bytes].decode("utf-8", "ignore") if invalid_bytes else text
 
 
@@ -145,7 +146,7 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """Without the last, cut line; where lines are long, without the last, cut character."""
+    """The data without its cut last line; where lines are long, without its cut last character."""
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:
         return data[: newline + 1]

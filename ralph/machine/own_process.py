@@ -19,7 +19,7 @@ _is_memory_private = False
 
 
 def core_limit_at_start() -> int:
-    """The soft limit on a core dump's bytes that this process was started with; -1: none. Commands get it back."""
+    """The soft limit on core dumps, in bytes, that this process was started with; -1: none. Commands get it back."""
     return _core_limit_at_start
 
 
@@ -29,10 +29,11 @@ def is_memory_private() -> bool:
 
 
 def leave_working_directory_out(arguments: list[str]) -> list[str]:
-    """Take what lies there off the import path. Returns what is gone of the directories that `PYTHONPATH` names.
+    """Take the working directory off the import path. Returns the directories named by `PYTHONPATH` that are
+    gone.
 
-    The working directory is the current one, and the one that the command line names. Off comes what is relative, too.
-    A directory of installed packages stays (a virtual environment inside a checkout), unless `PYTHONPATH` names it.
+    The working directory is the current one, and the one that the command line names. Relative entries go too. A
+    directory of installed packages stays (a virtual environment inside a checkout), unless `PYTHONPATH` names it.
     """
     here = _current_directory()
     named = {os.path.normpath(os.path.join(here, entry)) for entry in _python_path()}
@@ -40,7 +41,7 @@ def leave_working_directory_out(arguments: list[str]) -> list[str]:
     kept, left_out = [], []
     for entry in sys.path:
         is_installed = entry not in named and _is_for_installed_modules(entry)
-        # Of the file system's own root only it itself is left out: everything else lies in it.
+        # Of the root of the file system only the entry itself is removed: everything else lies in it.
         if os.path.isabs(entry) and (is_installed or not _real(entry).startswith(works)):
             kept.append(entry)
         else:
@@ -66,13 +67,13 @@ def _python_path() -> list[str]:
 
 
 def _is_for_installed_modules(entry: str) -> bool:
-    """The standard library's, and those that package installers fill (on Debian under a name of its own)."""
+    """Whether an entry holds the standard library or installed packages (Debian has a name of its own for these)."""
     is_standard = (entry + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
     return is_standard or os.path.basename(entry) in ("site-packages", "dist-packages")
 
 
 def _values_of_cd(arguments: list[str]) -> list[str]:
-    """Whatever could be one: a directory too many does no harm."""
+    """Every argument that could be the value of `--cd`: a directory too many does no harm."""
     found = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument.startswith("--"):
@@ -85,10 +86,10 @@ def _values_of_cd(arguments: list[str]) -> list[str]:
 
 
 def keep_memory_private(core_limit: int | None = None) -> None:
-    """No core dump, in a file or through a pipe; on Linux memory and environment are closed to other processes.
+    """Allow no core dump, in a file or through a pipe; on Linux close memory and environment to other processes.
 
-    `core_limit`: what commands had before a ralph that started this one took it; None: what this process has. The hard
-    limit stays as it is, so that they can be given it back.
+    `core_limit`: the commands' limit, where a ralph that started this one has lowered it; None: this process's
+    own. The hard limit stays, so that commands can get theirs back.
     """
     import resource  # noqa: PLC0415 - not before the import path is clean
 
@@ -100,11 +101,13 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """A kernel that pipes dumps to a program (core_pattern) does so whatever the limit, but not for such a process."""
+    """Make the process non-dumpable. A kernel that pipes dumps to a program (core_pattern) ignores the limit, but
+    not this.
+    """
     try:
         # `ctypes` would add 2 ms to every start; this part of it takes half a millisecond.
         from _ctypes import call_function, dlopen, dlsym  # noqa: PLC0415 - see above
     except ImportError:
-        return False  # an interpreter without libffi; `ralph doctor` tells
+        return False  # an interpreter without libffi; `ralph doctor` reports it
     program = dlopen(None, 0)  # type: ignore[arg-type] # None is this program; the stubs know files alone
     return bool(call_function(dlsym(program, "prctl"), (_PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0)

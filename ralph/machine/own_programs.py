@@ -19,7 +19,7 @@ def own_python(statement: str, *arguments: str) -> list[str]:
     It is isolated from the working directory, PYTHON* variables and the user's own packages, and imports from where
     this process imports: the same ralph, the same dependencies.
     """
-    # Its own package first and alone: it may come from a directory that is not to be imported from.
+    # Its own package comes first and alone: it may lie in a directory that is not to be imported from.
     statements = (
         f"import sys; sys.path[:] = [{_ABOVE_PACKAGE!r}]; import ralph; "
         f"sys.path[:] = {sys.path!r}; {statement}"
@@ -28,7 +28,7 @@ def own_python(statement: str, *arguments: str) -> list[str]:
 
 
 def _kept_options() -> list[str]:
-    """What this interpreter may have been told by variables, which an isolated one does not read."""
+    """The options that stand for this interpreter's PYTHON* variables, which an isolated one does not read."""
     dont_write = ["-B"] if sys.dont_write_bytecode else []
     return [*dont_write, "-X", "utf8=1"] if sys.flags.utf8_mode else dont_write
 
@@ -36,8 +36,8 @@ def _kept_options() -> list[str]:
 def own_program(name: str, search_path: str, work: Path | None) -> str | None:
     """The absolute path of an executable in one of the directories of `search_path`; None: there is none.
 
-    Left out are empty and relative entries, and directories in `work`: a checkout brings its own programs, and an
-    agent can write them. `work`: None where there is none.
+    Empty and relative entries are left out, and so are directories in `work`: a checkout brings its own programs,
+    and an agent can write them. `work`: None where there is none.
     """
     for directory in trusted_directories(search_path, work):
         path = Path(directory, name)
@@ -55,10 +55,12 @@ def trusted_directories(search_path: str, work: Path | None) -> list[str]:
 
 
 def lies_in(path: str, work: Path) -> bool:
-    """Links resolved. The directory lies in itself."""
+    """Whether a path lies in a directory, links resolved. The directory lies in itself."""
     return _real(path).startswith(_real(str(work)))
 
 
 def _real(directory: str) -> str:
-    """Ends in a slash, so that it compares with what lies in it. Of the file system's root nothing begins with it."""
+    """The real path with a slash at its end, for comparing it with paths inside. The root of the file system
+    matches nothing.
+    """
     return os.path.realpath(directory) + os.sep

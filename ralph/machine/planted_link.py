@@ -1,4 +1,6 @@
-"""Tells a link that came with a repository from one of the user's own, by where it lies: none may lead out of there."""
+"""Finds links that came with a repository, by where they lie: none may lead out of it. The user's own links are
+fine.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MOST_LINKS = 40
-# What lies there is the system's: /dev/stdin is a link, and no repository put it there.
+# Everything there is the system's: /dev/stdin is a link, and no repository put it there.
 _OF_THE_KERNEL = ("/proc", "/sys")
 _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The tops of the repositories that they lie in, links followed; outside of one the directory itself."""
+    """The tops of the repositories around the directories, links followed; outside of one the directory itself."""
     tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
     return tuple(dict.fromkeys(map(str, tops)))
 
 
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
-    """The first link on the way that lies beneath one of `tops`; None: there is none, or the path is too long a way.
+    """The first link on the way that lies beneath one of `tops`; None: there is none, or the way is too long.
 
-    `path`: absolute. The whole way counts, what other links lead to as well.
+    `path`: absolute. The whole way counts, including what other links lead to.
     """
     here, ahead, links = "/", deque(Path(path).parts[1:]), 0
     while ahead:

@@ -1,8 +1,8 @@
-"""A control group for the commands of one run, with a limit on their processes, where the machine lets us make one.
+"""A control group for the commands of one run, with a limit on their processes, where the machine allows one.
 
-The group lies beneath ralph's own, so every limit that the user has set holds as before. No other group is changed in
-a way that somebody else could notice, ralph itself stays outside, and the group goes with the run. What a killed ralph
-left is removed by the next one: a lock on the directory says who still needs it, and dies with its owner.
+The group lies beneath ralph's own, so every limit that the user has set still holds. No other group changes in a
+way that anybody could notice, ralph itself stays outside, and the group goes with the run. The next run removes
+what a killed ralph left: a lock on the directory shows who still needs it, and dies with its owner.
 
 A limit per user (`RLIMIT_NPROC`) is no substitute: it counts the user's other programs, and spares root.
 """
@@ -16,30 +16,31 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 MOST_PROCESSES = 512
-"""Threads count. A build of 64 jobs with a few processes each, or a dozen servers with 40 threads each, stays below; a
-storm meets it within milliseconds, and 512 processes are found and killed at once."""
+"""The limit; threads count. A build of 64 jobs with a few processes each, or a dozen servers with 40 threads
+each, stays below. A storm reaches it within milliseconds, and 512 processes are found and killed at once.
+"""
 
 _PREFIX = "ralph-commands-"
-# Between being made and being locked a group may be taken for a left-over one, and be removed.
+# Between being made and being locked, a group may be taken for a left-over one and be removed.
 _TRIES = 3
 
 
 class NoLimitError(Exception):
-    """Says why no group can be made here."""
+    """No group can be made here, and why."""
 
 
 class ProcessLimit:
-    """A group that was made. `close()` removes it."""
+    """The group of this run. `close()` removes it."""
 
     def __init__(self, directory: Path, lock: int, shared: Path | None) -> None:
         self._directory = directory
         self._lock = lock
         self._shared = shared
-        """The file that has the controller passed on to the groups beneath ours, if we have written it."""
+        """The file that passes the controller on to the groups beneath ours, if we have written it."""
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """For so many processes and threads at a time. Raises NoLimitError.
+        """Make a group for so many processes and threads at a time. Raises NoLimitError.
 
         `is_below_loop`: this process's parent is a ralph too, and may share its group with it.
         """
@@ -70,7 +71,7 @@ class ProcessLimit:
 
     @property
     def entrance(self) -> str:
-        """The file that takes a process in."""
+        """The file that takes a process into the group."""
         return str(self._directory / "cgroup.procs")
 
     def limit(self, most: int, *, is_first_version: bool) -> None:
@@ -79,7 +80,7 @@ class ProcessLimit:
         _write(self._directory / "pids.max", str(most))
 
     def close(self) -> None:
-        """Something that could not be killed keeps it; the next run sweeps it away."""
+        """Remove the group. A process that could not be killed keeps it; the next run removes it then."""
         with suppress(OSError):
             _remove(self._directory)
             if self._shared is not None:
@@ -87,15 +88,17 @@ class ProcessLimit:
         os.close(self._lock)
 
 
-class Place(NamedTuple):
+class ControlGroup(NamedTuple):
     """The group that this process is in, where processes can be counted."""
 
     directory: Path
     is_first_version: bool
 
 
-def place_of(groups: str, mounts: str) -> Place | None:
-    """From `/proc/self/cgroup` and `/proc/self/mountinfo`. None: there is none, or it cannot be seen from here."""
+def place_of(groups: str, mounts: str) -> ControlGroup | None:
+    """Parse `/proc/self/cgroup` and `/proc/self/mountinfo`. None: there is no group, or it is not visible from
+    here.
+    """
     own = [line.split(":", 2) for line in groups.splitlines()]
     first = [path for _, controllers, path in own if "pids" in controllers.split(",")]
     second = [path for number, _, path in own if number == "0"]
@@ -108,12 +111,12 @@ def place_of(groups: str, mounts: str) -> Place | None:
         for path in paths:
             below = _below(path, root)
             if below is not None:
-                return Place(Path(mountpoint, below), is_first)
+                return ControlGroup(Path(mountpoint, below), is_first)
     return None
 
 
 def _below(path: str, root: str) -> str | None:
-    """Of a group, beneath what is mounted; None for one outside of it."""
+    """The group's path beneath what is mounted; None for one outside of it."""
     if root == "/":
         return path.lstrip("/") if not path.startswith("/..") else None
     if path == root or path.startswith(root + "/"):
@@ -122,7 +125,7 @@ def _below(path: str, root: str) -> str | None:
 
 
 def remove_left_over(directory: Path) -> None:
-    """What killed ralphs have made there."""
+    """Remove the groups that killed ralphs have left there."""
     for group in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = _locked(group)
@@ -133,13 +136,15 @@ def remove_left_over(directory: Path) -> None:
 
 
 def _remove(group: Path) -> None:
-    """With those that a ralph within it, killed by now, has left there. Raises OSError for one with a process in it."""
+    """Remove a group, with those that a killed ralph has left within it. Raises OSError for one with a process in
+    it.
+    """
     remove_left_over(group)
     group.rmdir()
 
 
 def _new_group(directory: Path) -> tuple[Path, int]:
-    """A new group in there, and the descriptor that locks it. Raises OSError."""
+    """Make a new group in there; with the descriptor that locks it. Raises OSError."""
     for number in range(_TRIES):
         group = directory / f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
         group.mkdir()
@@ -156,7 +161,7 @@ def _new_group(directory: Path) -> tuple[Path, int]:
 
 
 def _locked(group: Path) -> int:
-    """Raises OSError when somebody else has it."""
+    """Lock a group. Raises OSError when somebody else has the lock."""
     lock = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,10 +172,10 @@ def _locked(group: Path) -> int:
 
 
 def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
-    """Second version: have our own group count processes beneath it. The file that was written for that, if any.
+    """Have our own group count processes beneath it (second version). Returns the file written for that, if any.
 
-    Raises OSError, and NoLimitError where that is not ours to do: somebody else in the group could make no group of
-    their own afterwards, and systemd undoes what it has not delegated.
+    Raises OSError. Raises NoLimitError where that is not ours to do: somebody else in the group could make no
+    group of their own afterwards, and systemd undoes what it has not delegated.
     """
     shared = group / "cgroup.subtree_control"
     if "pids" in _read(shared).split():
@@ -187,7 +192,7 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
 
 
 def _is_delegated(group: Path) -> bool:
-    """Where systemd is in charge it says so; elsewhere the right to write says it."""
+    """Whether the group is delegated to us: systemd marks that; elsewhere the right to write is enough."""
     if not Path("/run/systemd/system").is_dir():
         return True
     for name in ("user.delegate", "trusted.delegate"):
@@ -202,7 +207,7 @@ def _read(file: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """These files exist already, and take one write."""
+    """Write to a control file. These exist already, and take one write."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -1,4 +1,4 @@
-"""Starts processes that leave nothing behind. How a command's tree is followed and ended is `launcher.py`'s part.
+"""Starts processes that leave nothing behind. `launcher.py` follows and ends a command's tree.
 
 Nothing here waits, except `wait_for_end`, which is for a thread of its own.
 """
@@ -38,7 +38,7 @@ _protected = False
 
 
 def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
-    """`base` is the scrubbed environment; what is added keeps commands from asking anybody anything."""
+    """`base`, the scrubbed environment, with variables that keep commands from asking anybody anything."""
     return _DEFAULTS | dict(base) | _NOBODY_IS_THERE
 
 
@@ -56,10 +56,10 @@ def protect_this_process() -> None:
 
 
 class OwnedProcess:
-    """A process of ours in a session of its own, and whatever it leaves.
+    """A process in a session of its own, and whatever it leaves.
 
-    Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time: whatever
-    this process has adopted since the start is taken for that one's.
+    Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time:
+    everything this process adopts after the start is taken for that one's.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class OwnedProcess:
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 
         protect_this_process()
-        hear_of_ends()
+        stop_ignoring_ends()
         self._others = set(launcher.children_of(os.getpid()))
         self._process = start_process(
             arguments,
@@ -104,7 +104,7 @@ class OwnedProcess:
         return self._process.wait()
 
     def send(self, signal_number: int) -> None:
-        """To it alone, not to what it started. One that has ended gets nothing."""
+        """Signal this process alone, not what it started. One that has ended gets nothing."""
         self._process.send_signal(signal_number)
 
     def kill_what_is_left(self) -> bool:
@@ -112,7 +112,7 @@ class OwnedProcess:
 
         Processes that are being born escape one call: repeat until True.
         """
-        # Asked first: what a dead process leaves is among our children only once it is dead.
+        # Ask first: what a dead process leaves is among our children only once it is dead.
         is_running = self._process.returncode is None
         children = reaped_children(self._others, self._process.pid)
         if children:
@@ -135,7 +135,7 @@ class SupervisedCommand(OwnedProcess):
         input_from: int | None = None,
         errors_to: int | None = None,
     ) -> None:
-        """`grace_s`: from being asked to being made to stop. Raises OSError when it cannot start.
+        """`grace_s`: the time from SIGTERM to SIGKILL. Raises OSError when it cannot start.
 
         `input_from`, `errors_to`: as for an `OwnedProcess`.
         """
@@ -164,17 +164,19 @@ class SupervisedCommand(OwnedProcess):
         return self._process.stdout.fileno()
 
     def ask_to_stop(self) -> None:
-        """The whole tree gets SIGTERM, and SIGKILL after the grace."""
+        """Send the whole tree SIGTERM, and SIGKILL after the grace."""
         self.send(signal.SIGTERM)
 
     def close(self) -> None:
-        """Let go of the output. Only once its reader has stopped."""
+        """Let go of the output. Call it only once the output's reader has stopped."""
         if self._process.stdout is not None:
             self._process.stdout.close()
 
 
 def reaped_children(others: Container[int], kept: int | None = None) -> list[int]:
-    """Children of this process besides the others, those that have ended reaped. `kept`: one that somebody else reaps."""
+    """Reap the children of this process that have ended; all of its children besides the others. `kept`: one that
+    somebody else reaps.
+    """
     mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in others]
     return [pid for pid in mine if pid == kept or not _is_reaped(pid)]
 
@@ -186,7 +188,9 @@ def _is_reaped(pid: int) -> bool:
         return True
 
 
-def hear_of_ends() -> None:
-    """Some parents leave SIGCHLD ignored: then the system forgets every exit code, and each would read as 0."""
+def stop_ignoring_ends() -> None:
+    """Stop ignoring SIGCHLD, as some parents leave it: the system would forget every exit code, and each would
+    read as 0.
+    """
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Reads files that an agent could have put there: nothing but a regular file, no pipe that would be waited for."""
+"""Reads files that an agent could have put there: regular files alone, and no pipe that would block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_regular_file(path: Path | str, most_bytes: int) -> bytes:
-    """Raises OSError for what cannot be read, is no regular file (EINVAL) or has more bytes (EFBIG)."""
+    """The content. Raises OSError for what cannot be read, is no regular file (EINVAL) or has more bytes (EFBIG)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

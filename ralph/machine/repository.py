@@ -1,4 +1,4 @@
-"""Where a repository begins, told by its `.git` alone: git itself is not asked."""
+"""Finds the top of a repository by its `.git` alone: git itself is not asked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ def repository_top(directory: Path) -> Path | None:
     """The nearest directory at or above this one with `.git` in it, links resolved. None: there is no repository."""
     directory = directory.resolve()
     for above in (directory, *directory.parents):
-        # A link that leads nowhere too: git will say what is wrong with it.
+        # A link that leads nowhere counts too: git will report what is wrong with it.
         if os.path.lexists(above / ".git"):
             return above
     return None
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The working directory alone when it is in no repository: what lies above is not this project's."""
+    """The directories from the working directory up to the repository's top; outside of one the working directory
+    alone, as what lies above is not this project's.
+    """
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):
         if os.path.exists(directory / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look

@@ -30,7 +30,7 @@ _CHUNK_BYTES = 65_536
 _LOOK_UP_EVERY_MS = 100
 _MAX_RECORD_BYTES = 65_536
 _MAX_ERROR_BYTES = 65_536
-# Its exit status for a bad pattern or an unreadable file.
+# Ripgrep's exit status for a bad pattern or an unreadable file.
 _FAILED = 2
 
 FILES_AS_GIT_SEES_THEM = (
@@ -38,19 +38,21 @@ FILES_AS_GIT_SEES_THEM = (
     *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
 )
 OUTSIDE_OF_REPOSITORIES = ("--no-require-git", "--no-ignore-parent")
-"""Besides the above: the .gitignore files count where there is no repository, and those above do not."""
+"""Further options: .gitignore files count where there is no repository, and those above the search do not."""
 
 Record = tuple[bytes, int]
 """The beginning of a record, and the number of bytes it has in all."""
 
 
 class RipgrepError(Exception):
-    """It is not there, or cannot be started. The text names no remedy."""
+    """Ripgrep is not there, or cannot be started. The text names no remedy."""
 
 
 @cache
 def ripgrep_path() -> str:
-    """Its file, by the record that the installer wrote beside ralph's other dependencies. Raises RipgrepError."""
+    """The path of ripgrep, by the record that the installer wrote beside ralph's other dependencies. Raises
+    RipgrepError.
+    """
     for packages in sys.path:
         for path in _installed_in(Path(packages)):
             if os.access(path, os.X_OK) and path.is_file():
@@ -59,7 +61,7 @@ def ripgrep_path() -> str:
 
 
 def _installed_in(packages: Path) -> Iterator[Path]:
-    """Without importlib.metadata, which takes longer to import than most searches do."""
+    """The installed files, found without importlib.metadata, which takes longer to import than most searches last."""
     for record in packages.glob(_RECORD):
         try:
             listed = [line.rsplit(",", 2)[0].strip('"') for line in record.read_text("utf-8").splitlines()]
@@ -73,7 +75,7 @@ def _installed_in(packages: Path) -> Iterator[Path]:
 
 
 def ripgrep_version() -> str:
-    """As it tells it itself: `15.2.0`. Raises RipgrepError."""
+    """The version as ripgrep prints it: `15.2.0`. Raises RipgrepError."""
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
 
     try:
@@ -108,7 +110,7 @@ class Ripgrep:
         environment: Mapping[str, str],
         is_over: Callable[[], bool],
     ) -> None:
-        """Raises RipgrepError and ShortageError. `is_over` is asked ten times a second; it may raise."""
+        """Start it. Raises RipgrepError and ShortageError. `is_over` is asked ten times a second; it may raise."""
         import subprocess  # noqa: PLC0415 - see above
 
         from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - see above
@@ -135,7 +137,7 @@ class Ripgrep:
         self.skipped = 0
         """Files and directories that could not be read."""
         self.is_cut_short = False
-        """`is_over` said so before its end."""
+        """`is_over` ended the search early."""
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +150,7 @@ class Ripgrep:
                 stream.close()
 
     def records(self, separator: bytes) -> Iterator[Record]:
-        """Each without its separator, and cut at 64 KiB."""
+        """The records, each without its separator and cut at 64 KiB."""
         beginning, size = b"", 0
         for chunk in self._chunks():
             *ends, rest = chunk.split(separator)
@@ -160,7 +162,7 @@ class Ripgrep:
             yield beginning, size
 
     def failure(self) -> str | None:
-        """What the program itself objected to, once all records are read; files it could not read are no failure."""
+        """The program's own objection, once all records are read; files that it could not read are no failure."""
         if self.ending_signal():
             return f"the search was ended by signal {self.ending_signal()}"
         if self._process.wait() != _FAILED:
@@ -171,11 +173,11 @@ class Ripgrep:
         return "\n".join(objections).strip() or None
 
     def ending_signal(self) -> int:
-        """Which ended it, once all records are read; 0: none."""
+        """The signal that ended it, once all records are read; 0: none."""
         return max(0, -self._process.wait())
 
     def complaints(self) -> list[bytes]:
-        """The lines of its standard error so far, of the first 64 KiB."""
+        """The lines of its standard error so far, from the first 64 KiB."""
         return [line.removeprefix(b"rg: ") for line in bytes(self._errors).splitlines()]
 
     def _chunks(self) -> Iterator[bytes]:
@@ -206,7 +208,9 @@ class Ripgrep:
 
 
 def _limit_memory(pid: int) -> None:
-    """Set from outside, where the system can: a `preexec_fn` is unsafe beside threads. What it maps does not count."""
+    """Limit its memory from outside, where the system can: a `preexec_fn` is unsafe beside threads. Mapped files
+    do not count.
+    """
     import resource  # noqa: PLC0415 - only a run with searches needs it
 
     if sys.platform == "linux":

@@ -1,4 +1,6 @@
-"""Follows a supervised command to its end: its time, its output, a signal to ralph. Afterwards nothing of it is left."""
+"""Follows a supervised command to its end: its time, its output, a signal to ralph. Nothing of it is left
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _CHUNK_BYTES = 65_536
 # A process that escaped may hold the output open for ever: the command's own end is what counts.
 _OUTPUT_AFTER_END_S = 1.0
 _READER_LOOKS_UP_EVERY_MS = 100
-# Beyond the grace, for the launcher to end what ignored it.
+# Time beyond the grace, for the launcher to end what ignored it.
 _LAUNCHER_MARGIN_S = 3.0
 _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
@@ -31,18 +33,18 @@ class Capture(Protocol):
     """Takes a command's output: fed by one thread, closed by another once that one has stopped."""
 
     def feed(self, chunk: bytes) -> bool:
-        """False once there is more than anyone will keep: the command is stopped."""
+        """Take a chunk. False once there is more than is ever kept: the command is stopped."""
         ...
 
     def close(self) -> None: ...
 
 
 class CommandProcess(Protocol):
-    """A command that has been started, by whatever way."""
+    """A command that has been started, in whatever way."""
 
     @property
     def output_descriptor(self) -> int:
-        """Where standard output arrives, and standard error with it unless that goes elsewhere."""
+        """The descriptor that standard output arrives at, and standard error with it unless that goes elsewhere."""
         ...
 
     def wait_for_end(self) -> int:
@@ -52,16 +54,16 @@ class CommandProcess(Protocol):
     def ask_to_stop(self) -> None: ...
 
     def kill_what_is_left(self) -> bool:
-        """True when nothing was left; else to be called again."""
+        """Kill what is left. True when nothing was; else call it again."""
         ...
 
     def close(self) -> None:
-        """Let go of the output. Only once its reader has stopped."""
+        """Let go of the output. Call it only once the output's reader has stopped."""
         ...
 
 
 NEVER_STARTED = -256
-"""Instead of an exit code: who was to start the command was gone before there was one."""
+"""Stands for an exit code: the supervisor was gone before it started the command."""
 
 
 class NotFollowedError(Exception):
@@ -82,7 +84,7 @@ class Ended(enum.Enum):
     NEVER_STARTED = enum.auto()
 
 
-class Ending(Struct, frozen=True):
+class CommandEnding(Struct, frozen=True):
     how: Ended
     status: int = 0
     """The exit code, 128 + n for a signal; means something only when it ended by itself."""
@@ -91,7 +93,7 @@ class Ending(Struct, frozen=True):
 
 
 class _News(enum.Enum):
-    """What reaches the mailbox besides the exit code."""
+    """An item in the mailbox, besides the exit code."""
 
     OUTPUT_ENDED = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
@@ -108,7 +110,7 @@ class RunningCommand:
         clock: Clock,
         grace_s: float,
     ) -> None:
-        """`grace_s`: that of the process, from being asked to being made to stop."""
+        """`grace_s`: the process's time from SIGTERM to SIGKILL."""
         self._process = process
         self._capture = capture
         self._waiter = waiter
@@ -120,7 +122,7 @@ class RunningCommand:
         self._interrupted: Interrupted | None = None
         self._stop_reading = Event()
 
-    def run(self, limit_s: float, waiting_for: str) -> Ending:
+    def run(self, limit_s: float, waiting_for: str) -> CommandEnding:
         """Returns, or raises `Interrupted`, once the command and all it started are gone. Raises NotFollowedError."""
         try:
             self._start_threads()
@@ -134,7 +136,7 @@ class RunningCommand:
             raise self._interrupted
         if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
             how = Ended.NEVER_STARTED if self._status == NEVER_STARTED else Ended.WITHOUT_SUPERVISOR
-        return Ending(how, self._status or 0, is_all_gone)
+        return CommandEnding(how, self._status or 0, is_all_gone)
 
     def _start_threads(self) -> None:
         reading = (self._process.output_descriptor, self._capture, self._mailbox, self._stop_reading)
@@ -145,7 +147,7 @@ class RunningCommand:
             is_read = True
             start_thread(_await_end, *end, name="command end")
         except ShortageError:
-            # Nobody else would reap it, or say that its output has ended.
+            # Nobody else would reap it, or report that its output has ended.
             self._has_output_ended = not is_read
             self._process.kill_what_is_left()
             self._process.wait_for_end()
@@ -180,7 +182,7 @@ class RunningCommand:
         return True
 
     def _end_output(self) -> None:
-        """What is in the pipe still counts; whoever holds it open does not."""
+        """Read what is in the pipe; whoever still holds it open does not count."""
         self._read_on(_OUTPUT_AFTER_END_S)
         self._stop_reading.set()
         self._read_on(_OUTPUT_AFTER_END_S)
@@ -196,7 +198,7 @@ class RunningCommand:
                 return
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """One item of news, noted. A signal is news too here: it is raised when the command is gone."""
+        """The next item of news, noted. A signal is news too: it is raised when the command is gone."""
         try:
             news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
         except Interrupted as interrupted:
@@ -210,7 +212,7 @@ class RunningCommand:
 
 
 def _read_output(descriptor: int, capture: Capture, mailbox: Mailbox, stop: Event) -> None:
-    """On a thread of its own, until the end of the output, too much of it, or `stop`."""
+    """Read the output on a thread of its own, until its end, too much of it, or `stop`."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN | select.POLLHUP)
     try:

@@ -1,4 +1,4 @@
-"""Where the whole of a long output goes, for the model to read in parts. Gone when the run ends."""
+"""The directory for long outputs as a whole, which the model reads in parts. Gone when the run ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEPT_FILES = 10
 
 
 class SpillDirectory:
-    """Where long outputs of this run go: 0700, made when first needed, removed with `remove()`."""
+    """The directory for long outputs of this run: 0700, made when first needed, removed with `remove()`."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -19,11 +19,11 @@ class SpillDirectory:
 
     @property
     def path(self) -> Path | None:
-        """None: nothing was kept yet."""
+        """The directory; None: nothing was kept yet."""
         return self._path
 
     def new_file(self) -> tuple[int, Path]:
-        """An open descriptor and its path. Raises OSError."""
+        """A new file: an open descriptor and its path. Raises OSError."""
         if self._path is None or not self._path.is_dir():  # a command may have cleared the place
             import tempfile  # noqa: PLC0415 - most runs never need it
 

@@ -1,6 +1,6 @@
-"""Starts threads and processes, and tells a machine that has none left from everything else.
+"""Starts threads and processes; a machine that has none left is a ShortageError, unlike every other failure.
 
-It refuses to try again by itself, except where it is told how to wait.
+Nothing is tried again, except by `patiently`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""How long a run that begins waits for what the machine lacks: a burst of other programs is over by then."""
+"""Seconds that a starting run waits for what the machine lacks: a burst of other programs is over by then."""
 _TRY_EVERY_S = 0.05
 
 
 def start_thread(target: Callable[..., object], *args: object, name: str) -> threading.Thread:
-    """A daemon thread that runs. Raises ShortageError."""
+    """Start a daemon thread. Raises ShortageError."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # of a thread that was never started, it can mean nothing else
+    except RuntimeError:  # raised for a new thread, it can mean nothing else
         raise ShortageError("thread") from None
     return thread
 
 
 def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
-    """A `subprocess.Popen` with these options. Raises ShortageError, and OSError for everything else."""
+    """Start a `subprocess.Popen` with these options. Raises ShortageError, and OSError for everything else."""
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with processes pays
 
     try:
@@ -47,7 +47,9 @@ def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
 
 
 def patiently(start: Callable[[], T], waiter: Waiter, clock: Clock, within_s: float = PATIENCE_S) -> T:
-    """What `start` gives, tried again while the machine is short. Raises the last ShortageError, and `Interrupted`."""
+    """Call `start`, again and again while the machine is short of something. Raises the last ShortageError, and
+    `Interrupted`.
+    """
     until_s = clock.now_s() + within_s
     while True:
         try:

@@ -47,7 +47,7 @@ else:  # by its place alone: there is no path to ralph here
 
 CONTROL = 3
 """The descriptor of the socket."""
-# Of a request: the size of what follows, and the descriptors.
+# The head of a request: the size of what follows, and the descriptors.
 HEAD_BYTES = 4
 _DESCRIPTORS = 3
 _DESCRIPTOR_BYTES = 4
@@ -57,7 +57,7 @@ _CLOSE_ON_EXEC: int = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 _LOOKS = 50
 _LOOK_EVERY_S = 0.0004
 
-# The first and only byte that it says over the socket.
+# The first and only byte that it sends over the socket.
 IN_GROUP = b"g"
 WITHOUT_GROUP = b"-"
 
@@ -84,10 +84,10 @@ def main(arguments: list[str]) -> int:
     parent_pid, group = arguments
     _begin_session()
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent_pid):  # it died before the kernel was told
+    if os.getppid() != int(parent_pid):  # the parent died before the kernel was told
         return 0
     launcher.expect_the_defaults()
-    # Whoever ends is forgotten at once: a launcher has said all over its channel.
+    # A child that ends is forgotten at once: a launcher has sent everything over its channel.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     control = socket(AF_UNIX, SOCK_STREAM, 0, CONTROL)
@@ -105,7 +105,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _let_launchers_end() -> None:
-    """One that has said all may need a moment more; it would be left to ralph, who does not know it."""
+    """Give launchers that have sent everything a moment to end; one that stayed would fall to ralph, who does not
+    know it.
+    """
     for _ in range(_LOOKS):
         try:
             os.waitpid(-1, os.WNOHANG)
@@ -115,7 +117,7 @@ def _let_launchers_end() -> None:
 
 
 def _begin_session() -> None:
-    """Out of reach of the terminal's signals, and without what ralph itself has been given by others."""
+    """Leave the reach of the terminal's signals, and close descriptors that ralph itself was given by others."""
     try:
         os.setsid()
     except PermissionError:  # it was started in one
@@ -134,7 +136,9 @@ def _begin_session() -> None:
 
 
 def _joins(group: str) -> bool:
-    """Moving a process takes the kernel some 15 ms, once in a run and here: while the call still arrives."""
+    """Move into the control group; whether that worked. It takes the kernel some 15 ms, once in a run and here,
+    while the call still arrives.
+    """
     if not group:
         return False
     try:
@@ -146,7 +150,7 @@ def _joins(group: str) -> bool:
 
 
 def _receive(control: socket) -> _Request | None:
-    """None: ralph is gone, or needs no more commands."""
+    """The next request; None: ralph is gone, or needs no more commands."""
     size, ancillary, _, _ = control.recvmsg(
         HEAD_BYTES, CMSG_SPACE(_DESCRIPTORS * _DESCRIPTOR_BYTES), _CLOSE_ON_EXEC
     )
@@ -166,7 +170,7 @@ def _receive(control: socket) -> _Request | None:
 
 
 def _received(control: socket, size: int) -> bytes:
-    """Shorter than asked for at the end of the socket."""
+    """Bytes from the socket, fewer than asked for at its end."""
     parts = []
     while size and (part := control.recv(min(size, 1 << 16))):
         parts.append(part)
@@ -192,7 +196,7 @@ def _serve(request: _Request, control: socket) -> None:
 
 
 def _launch(request: _Request, parent_pid: int) -> NoReturn:
-    """In the child: become the launcher of this command. Never returns."""
+    """Become the launcher of this command, in the child. Never returns."""
     status = 1
     try:
         os.setsid()
@@ -210,7 +214,7 @@ def _launch(request: _Request, parent_pid: int) -> NoReturn:
 
 
 def _prepared(request: _Request) -> int:
-    """Directory, umask and limits of the command. A status other than 0: it could not be, and its output says so."""
+    """Set directory, umask and limits of the command. A status other than 0: that failed, and its output says why."""
     try:
         os.fchdir(request.directory)
         os.close(request.directory)
@@ -223,7 +227,9 @@ def _prepared(request: _Request) -> int:
 
 
 def _limit(limits: bytes) -> None:
-    """As ralph's are now: "number:soft:hard", separated by commas. Those that may not be set stay as they are."""
+    """Set limits as ralph's are now: "number:soft:hard", separated by commas. Those that may not be set stay as
+    they are.
+    """
     for one in limits.split(b","):
         number, soft, hard = map(int, one.split(b":"))
         if resource.getrlimit(number) != (soft, hard):

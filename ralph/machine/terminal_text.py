@@ -1,4 +1,4 @@
-"""Makes a program's output readable text: what a terminal would act on is gone, what is no text is counted."""
+"""Makes a program's output readable: removes what a terminal would act on, and counts bytes that are no text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ESCAPES = re.compile(
 _OVERSTRIKES = re.compile(r"[^\n\x08]\x08")
 _CARRIAGE_RETURNS_AT_END = re.compile(r"\r+\n")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# What `surrogateescape` leaves of bytes that are not UTF-8.
+# The characters that `surrogateescape` makes of bytes that are not UTF-8.
 _UNDECODABLE = re.compile(r"[\udc80-\udcff]+")
 
 
@@ -31,5 +31,5 @@ def readable_text(data: bytes) -> tuple[str, int]:
 
 
 def _last_state(line: str) -> str:
-    """What a progress bar that rewrites its line showed last."""
+    """The last state of a progress bar that rewrites its line."""
     return next((state for state in reversed(line.split("\r")) if state.strip()), "")

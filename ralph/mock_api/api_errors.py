@@ -21,7 +21,7 @@ _BY_STATUS = {
 
 
 def error_object(status: int, message: str | None = None, *, request_id: str | None = None) -> dict[str, Any]:
-    """The body of an answer with this status. `message` None: what the API says for it."""
+    """The body of an answer with this status. `message` None: the API's own words for it."""
     fallback = _BY_STATUS[400] if status < 500 else _BY_STATUS[500]
     error_type, default_message = _BY_STATUS.get(status, fallback)
     text = default_message if message is None else message

@@ -1,6 +1,4 @@
-"""Applies a fault to the events of a stream and to their bytes. Pure; `plan` decides when and how they are
-sent.
-"""
+"""Applies a fault to the events of a stream and to their bytes. Pure; `plan` decides when and how they are sent."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def break_events(events: list[Event], fault: Fault) -> list[Event]:
-    """The events the broken stream is made of, before any of it is cut off."""
+    """The events of the broken stream, before any of it is cut off."""
     if fault.interleaved:
         events = _interleaved(events)
     if fault.omit_tool_input:

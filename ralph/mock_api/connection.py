@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ralph.mock_api.http_request import BadRequestError, read_body, read_head
-from ralph.mock_api.plan import Ending, Fill, Pause, Plan, Send
+from ralph.mock_api.plan import ConnectionEnding, Fill, Pause, Plan, Send
 
 if TYPE_CHECKING:
     import threading
@@ -38,8 +38,8 @@ class Connection:
         self._reader = sock.makefile("rb")
 
     def serve(self) -> None:
-        """Answer until either side ends it. Raises nothing the network can cause."""
-        ending = Ending.CLOSE
+        """Answer requests until either side ends the connection. Raises nothing the network can cause."""
+        ending = ConnectionEnding.CLOSE
         try:
             with contextlib.suppress(OSError, PeerGoneError):
                 ending = self._serve()
@@ -51,18 +51,18 @@ class Connection:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    def _serve(self) -> Ending:
+    def _serve(self) -> ConnectionEnding:
         plan = self._responder.at_accept()
         while plan is None:
             try:
                 head = read_head(self._reader)
                 if head is None:
-                    return Ending.CLOSE
+                    return ConnectionEnding.CLOSE
                 body = read_body(self._reader, head, self._ask_for_body)
                 plan = self._responder.answer(head, body)
             except BadRequestError as problem:
                 plan = self._responder.refuse(problem)
-            if plan.ending is Ending.KEEP_ALIVE:
+            if plan.ending is ConnectionEnding.KEEP_ALIVE:
                 self._play(plan)
                 plan = None
         self._play(plan)
@@ -128,9 +128,9 @@ class Connection:
         if not ahead or self._closing.wait(end - time.monotonic()):
             raise PeerGoneError
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: ConnectionEnding) -> None:
         with contextlib.suppress(OSError):
-            if ending is Ending.RESET:
+            if ending is ConnectionEnding.RESET:
                 self._flush()
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             else:
@@ -152,7 +152,7 @@ class Connection:
                 return
 
     def _discard_input(self) -> None:
-        """Closing with unread input would turn the clean end into a reset."""
+        """Read the rest of the input: closing with unread input would turn the clean end into a reset."""
         for _ in range(16):
             if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 return

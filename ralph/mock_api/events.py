@@ -1,4 +1,4 @@
-"""A turn in the API's words: the message object, the stream's events, and their bytes. Pure; breaks nothing."""
+"""A turn in the API's form: the message object, the stream's events, and their bytes. Pure; breaks nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list
 
 
 def encode_event(event: Event, line_ending: str = "\n") -> bytes:
-    """One event as server-sent bytes. Text goes out as UTF-8, lone surrogates as the escapes a model sends."""
+    """One event as server-sent bytes. Text is UTF-8; lone surrogates are the escapes that a model sends."""
     data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     try:
         encoded = data.encode()
@@ -103,7 +103,7 @@ def _block_events(block: Block, whole: dict[str, Any], position: int, chunk_char
         deltas.append({"type": "signature_delta", "signature": block.signature})
     elif isinstance(block, ToolUse):
         opening["input"] = {}
-        # The API opens with an empty fragment; accumulators that take the first one for a start stumble over it.
+        # The API begins with an empty fragment; accumulators that take the first one for a start stumble over it.
         fragments = ["", *_split(_input_json(block), chunk_chars)]
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in fragments]
     yield {"type": "content_block_start", "index": position, "content_block": opening}
@@ -143,7 +143,7 @@ def _count_chars(block: Block) -> int:
 
 
 def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """`message_start` knows the input but has hardly any output yet."""
+    """The usage of `message_start`: it knows the input but has hardly any output yet."""
     return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
 
 

@@ -1,4 +1,4 @@
-"""How an answer breaks, as values. Refuses combinations in which a part would silently have no effect."""
+"""Faults of an answer, as values. Refuses combinations in which a part would silently have no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be played. Its text is one line that names the key and where it is."""
+    """A scenario that cannot be played. Its text is one line that names the key and its place."""
 
 
 class ErrorEvent(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class Fault(Struct, frozen=True):
     status: int | None = None
     """HTTP status of an answer without a turn. With `body` or `huge_body_bytes` alone: 200."""
     message: str | None = None
-    """The text inside the API's error object. None: what the API says for that status."""
+    """The text inside the API's error object. None: the API's own words for that status."""
     body: Body | None = None
     """Body of an answer without a turn; mappings and lists become JSON. None: from 400 on the API's error object."""
     huge_body_bytes: int | None = None
@@ -100,7 +100,7 @@ class Fault(Struct, frozen=True):
             self.refuse_parts_of_streams()
 
     def replaces_answer(self) -> bool:
-        """True when nothing of a turn would be seen."""
+        """True when nothing of a turn would be sent."""
         return (
             self.is_plain_answer()
             or self.garbage is not None
@@ -113,7 +113,9 @@ class Fault(Struct, frozen=True):
         return self.status is not None or self.body is not None or self.huge_body_bytes is not None
 
     def refuse_parts_of_streams(self) -> None:
-        """Raises `ScenarioError`: a fault that does nothing makes a test that proves nothing."""
+        """Refuse faults of event streams. Raises `ScenarioError`: a fault without effect makes a test that proves
+        nothing.
+        """
         default = Fault()
         for name in _NEEDS_EVENTS:
             if getattr(self, name) != getattr(default, name):

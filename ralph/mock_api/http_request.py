@@ -1,4 +1,4 @@
-"""Reading one HTTP/1.x request from a socket. Refuses what it cannot frame, and bodies over a bound."""
+"""Reads one HTTP/1.x request from a socket. Refuses what it cannot frame, and bodies over a bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BadRequestError(Exception):
         self.status = status
 
 
-class Head(Struct, frozen=True):
+class RequestHead(Struct, frozen=True):
     method: str
     target: str
     """Path and query as sent."""
@@ -31,12 +31,12 @@ class Head(Struct, frozen=True):
 
     @property
     def keeps_alive(self) -> bool:
-        wish = self.headers.get("connection", "").lower()
-        return "close" not in wish and self.version != "HTTP/1.0"
+        connection = self.headers.get("connection", "").lower()
+        return "close" not in connection and self.version != "HTTP/1.0"
 
 
-def read_head(reader: BinaryIO) -> Head | None:
-    """The next request line and headers; None when the client has nothing more to say."""
+def read_head(reader: BinaryIO) -> RequestHead | None:
+    """The next request line and headers; None when the client has sent its last request."""
     lines = _head_lines(reader)
     first = next(lines, None)
     if first is None:
@@ -54,11 +54,11 @@ def read_head(reader: BinaryIO) -> Head | None:
             raise BadRequestError(400, f"not a header line: {line[:80]!r}")
         key = name.strip().lower()
         headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
-    return Head(method, target, version, headers)
+    return RequestHead(method, target, version, headers)
 
 
-def read_body(reader: BinaryIO, head: Head, send_continue: Callable[[], None]) -> bytes:
-    """The body; `send_continue` is called before it is read if the client waits to be asked for it."""
+def read_body(reader: BinaryIO, head: RequestHead, send_continue: Callable[[], None]) -> bytes:
+    """The body. If the client waits to be asked for it, `send_continue` is called first."""
     chunked = "chunked" in head.headers.get("transfer-encoding", "").lower()
     length = 0 if chunked else _content_length(head)
     if head.headers.get("expect", "").lower() == "100-continue" and (chunked or length):
@@ -89,7 +89,7 @@ def _head_lines(reader: BinaryIO) -> Iterator[str]:
             return
 
 
-def _content_length(head: Head) -> int:
+def _content_length(head: RequestHead) -> int:
     text = head.headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit()):
         raise BadRequestError(400, f"not a content-length: {text[:40]!r}")

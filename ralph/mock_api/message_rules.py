@@ -111,7 +111,9 @@ def _result_content(block: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _system_places(messages: Sequence[_Message]) -> Iterator[str]:
-    """A system message in the middle follows a user turn and comes before an assistant one, or last."""
+    """The errors of system messages: one in the middle follows a user turn and comes before an assistant one, or
+    last.
+    """
     for number, message in enumerate(messages):
         if message["role"] != "system" or number == 0:
             continue
@@ -130,7 +132,7 @@ def _call_ids(message: _Message) -> list[str]:
 
 
 def _leading_result_ids(message: _Message) -> set[str]:
-    """Results count only ahead of everything else in the message."""
+    """The ids of results at the message's beginning: results count only ahead of everything else in it."""
     ids = set()
     for block in blocks_of(message):
         if block["type"] != "tool_result":

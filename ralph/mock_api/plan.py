@@ -1,4 +1,4 @@
-"""A step as the exact bytes and pauses of one HTTP answer. Pure: `connection` carries a plan out."""
+"""Plans a step as the exact bytes and pauses of one HTTP answer. Pure: `connection` carries a plan out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Pause(Struct, frozen=True):
 BodyPart = Send | Fill | Pause
 
 
-class Ending(enum.Enum):
+class ConnectionEnding(enum.Enum):
     """How the connection ends after the last byte."""
 
     KEEP_ALIVE = "keep-alive"
@@ -56,7 +56,7 @@ class Ending(enum.Enum):
 
 
 class Plan(Struct, frozen=True):
-    ending: Ending
+    ending: ConnectionEnding
     wait_s: float = 0
     """Seconds before the first byte."""
     head: bytes = b""
@@ -71,7 +71,7 @@ class Plan(Struct, frozen=True):
 
 
 class Context(Struct, frozen=True):
-    """The facts besides its step on which an answer depends."""
+    """The facts beside its step on which an answer depends."""
 
     index: int = 0
     """Number of the answer, from 0."""
@@ -119,11 +119,11 @@ def plan_json(value: Any, context: Context, fault: Fault) -> Plan:
 def _plan_replacement(fault: Fault, context: Context) -> Plan:
     wait_s = fault.stall_before_headers_s
     if fault.reset_before_headers:
-        return Plan(Ending.RESET, wait_s)
+        return Plan(ConnectionEnding.RESET, wait_s)
     if fault.close_before_headers:
-        return Plan(Ending.CLOSE, wait_s)
+        return Plan(ConnectionEnding.CLOSE, wait_s)
     if fault.garbage is not None:
-        return Plan(Ending.CLOSE, wait_s, head=_as_bytes(fault.garbage))
+        return Plan(ConnectionEnding.CLOSE, wait_s, head=_as_bytes(fault.garbage))
     status = 200 if fault.status is None else fault.status
     return _frame(status, _plain_body(fault, status, context.request_id), fault, context)
 
@@ -173,9 +173,9 @@ def _frame(status: int, body: _Body, fault: Fault, context: Context) -> Plan:
     if framing == "chunked" and not context.accepts_chunks:
         framing = "close"
     cuts = [cut for cut in (body.cut_at, fault.cut_after_bytes) if cut is not None]
-    ending = Ending.RESET if framing == "reset" else Ending.CLOSE
+    ending = ConnectionEnding.RESET if framing == "reset" else ConnectionEnding.CLOSE
     if framing in {"length", "chunked"} and not cuts and context.keep_alive:
-        ending = Ending.KEEP_ALIVE
+        ending = ConnectionEnding.KEEP_ALIVE
     headers = {
         "content-type": fault.content_type or body.content_type,
         **_framing_headers(framing, body, keep_alive=context.keep_alive),
@@ -184,7 +184,7 @@ def _frame(status: int, body: _Body, fault: Fault, context: Context) -> Plan:
     }
     head = _encode_head(status, headers)
     if fault.partial_headers_bytes is not None:
-        return Plan(Ending.RESET, fault.stall_before_headers_s, head[: fault.partial_headers_bytes])
+        return Plan(ConnectionEnding.RESET, fault.stall_before_headers_s, head[: fault.partial_headers_bytes])
     return Plan(
         ending=ending,
         wait_s=fault.stall_before_headers_s,
@@ -222,7 +222,7 @@ def _size(part: BodyPart) -> int:
 
 
 def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
-    """The parts up to the limit in bytes. A pause right at the limit stays: first it stalls, then it is cut."""
+    """The parts up to the limit in bytes. A pause right at the limit stays: the answer stalls, then is cut."""
     kept: list[BodyPart] = []
     left = limit
     for part in parts:

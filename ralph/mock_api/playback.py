@@ -1,4 +1,4 @@
-"""The position in the scenario: gives each accepted request its step, once. Used by many threads."""
+"""Keeps the position in the scenario, and gives each accepted request its step, once. Used by many threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Playback:
 
     @property
     def after_pause_turn(self) -> bool:
-        """True when the step taken last ended in `pause_turn`: its answer may be sent back as it is."""
+        """True when the last step taken ended in `pause_turn`: its answer may be sent back unchanged."""
         return self._after_pause_turn
 
     def take(self, request: RecordedRequest) -> tuple[Step, int]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 REDACTED = "[redacted]"
 
-# Broad on purpose: a harmless header lost costs less than a key kept.
+# Broad on purpose: losing a harmless header costs less than keeping a key.
 _CREDENTIAL = re.compile(r"auth|token|secret|key|passw|credential|cookie|session|signature", re.IGNORECASE)
 
 
@@ -26,7 +26,7 @@ class RecordedRequest(Struct, frozen=True):
     index: int
     """Number of the request, from 0, whatever its path; lookups of models have numbers of their own."""
     received_at: str
-    """UTC, ISO 8601, when its headers were complete; for people."""
+    """When its headers were complete, for people: UTC, ISO 8601."""
     monotonic_s: float
     """`time.monotonic()` at that moment; for durations."""
     method: str
@@ -84,7 +84,7 @@ class Recorder:
             return tuple(self._requests)
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until so many requests have come in all; False when the time is over first."""
+        """Wait until that many requests have come in all; False when the time is over first."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count >= count, timeout_s)
 
@@ -98,7 +98,7 @@ class Recorder:
         headers: Mapping[str, str],
         body: bytes,
     ) -> RecordedRequest:
-        """Raises OSError when the file cannot be written."""
+        """Record a request. Raises OSError when the file cannot be written."""
         path = redact_path(target)
         kept_headers = redact_headers(headers)
         with self._changed:

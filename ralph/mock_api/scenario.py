@@ -1,4 +1,4 @@
-"""The parts of a scenario: answers as values. Refuses those that cannot be played; `fault` says how they
+"""The parts of a scenario: answers as values. Refuses those that cannot be played. `fault` has the ways they
 break.
 """
 
@@ -33,11 +33,11 @@ class ToolUse(Struct, frozen=True, tag="tool_use", forbid_unknown_fields=True):
     id: str | None = None
     """The id of the call; None: made from the numbers of answer and block, so that no two answers share one."""
     input_json: str | None = None
-    """Streamed verbatim instead of `input`: the way to send arguments that are no JSON."""
+    """Streamed verbatim instead of `input`, for arguments that are no JSON."""
 
 
 Block = Text | Thinking | ToolUse | Mapping[str, Any]
-"""A mapping is a content block of any other type; it is sent as it is, whole, in `content_block_start`."""
+"""A content block. A mapping is a block of any other type; it is sent whole, as it is, in `content_block_start`."""
 
 
 class Turn(Struct, frozen=True):
@@ -145,7 +145,7 @@ Script = Callable[["RecordedRequest", int], Playable]
 
 
 class Scenario(Struct, frozen=True):
-    """The steps for the requests to `/v1/messages`, in order, and how strictly requests are looked at."""
+    """The steps for the requests to `/v1/messages`, in order, and how strictly requests are checked."""
 
     steps: Sequence[Playable] = ()
     """One is used up by each request that is not refused. When none is left, requests are refused with 400."""

@@ -49,7 +49,7 @@ _ALLOWED = {
     "repeat": f'an integer or "{FOREVER}"',
     "type": "one of text, thinking, tool_use (any other block: raw = {...})",
 }
-"""What fits keys that take few values: msgspec's sentence about another one does not say it."""
+"""The values of keys that allow only a few; msgspec's sentence about a wrong one does not list them."""
 
 
 def load_scenario(path: Path | str) -> Scenario:
@@ -81,7 +81,7 @@ def _examples() -> Traversable:
 
 
 def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
-    """`name` opens the line of every error."""
+    """The scenario in a text. `name` opens the line of every error."""
     try:
         return _scenario(json.loads(text) if is_json else tomllib.loads(text))
     except (ValueError, RecursionError) as error:

@@ -78,7 +78,7 @@ class MockApi:
         """End every connection at once, stalls included. A closed server cannot be started again."""
         self._closing.set()
         if self._listener is not None:
-            # A connection of our own is the portable way out of accept().
+            # Connecting to ourselves is the portable way out of accept().
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
             self._acceptor.join(_JOIN_LIMIT_S)
@@ -127,7 +127,7 @@ class MockApi:
         return self._recorder.count
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
-        """Wait until so many requests have come in all; False when the time is over first."""
+        """Wait until that many requests have come in all; False when the time is over first."""
         return self._recorder.wait_for(count, timeout_s)
 
     def _close_recorders(self) -> None:
@@ -161,7 +161,7 @@ class MockApi:
             self._open[thread] = connection
         try:
             thread.start()
-        except RuntimeError:  # the machine has none left: the client is hung up on, and may come again
+        except RuntimeError:  # the machine has no thread left: the client is disconnected, and may try again
             with self._lock:
                 del self._open[thread]
             sock.close()

@@ -1,6 +1,7 @@
-"""Which requests the API would refuse with 400, and in which words. Pure; knows nothing of models or money.
+"""Finds requests that the API would refuse with 400, in the API's words. Pure; knows nothing of models or money.
 
-Stricter than the API in one point: neighbouring messages of one role are not merged, because clones do not merge them.
+Stricter than the API in one point: neighbouring messages of one role are not merged, because clones do not merge
+them.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def _tools(tools: Any) -> Iterator[str]:
 
 
 def _count_markers(payload: Mapping[str, Any]) -> int:
-    """Blocks with a cache marker, those inside tool results included; the top-level one counts too."""
+    """The number of blocks with a cache marker, those inside tool results included; the top-level one counts too."""
     tools, system = payload.get("tools", []), payload.get("system")
     blocks = [payload, *tools, *(system if isinstance(system, list) else [])]
     for message in payload["messages"]:

@@ -192,8 +192,8 @@ class Narration:
         status = event.status if event.status is not None else event.error_class
         attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {_seconds(event.wait_s)}s"
         yield self.color("yellow", attempt)
-        if event.server_wish_s is not None:
-            yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.server_wish_s)}s")
+        if event.requested_wait_s is not None:
+            yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.requested_wait_s)}s")
         if event.restarts_response:
             yield self.color("yellow", "[retry] Retrying from beginning of response...")
         self._held = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
+from msgspec import Struct, convert, to_builtins
 
 from ralph.values import events as ev
 from ralph.values.classify import FailureKind
@@ -165,27 +165,57 @@ def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
     """The event behind `system_fields`, as far as they keep it; None for an event that this ralph does not
     know.
 
-    Journals of format 1 lack some fields: those are left to their defaults.
+    Journals of format 1 lack some fields: those are left to their defaults. Raises ValidationError for fields that no
+    run writes.
     """
     subtype = fields.get("subtype")
     if subtype == "api_retry":
+        retry = convert(fields, _Retry)
         return ev.RetryScheduled(
-            attempt=fields["attempt"],
-            max_retries=fields["max_retries"],
-            wait_s=fields["retry_delay_ms"] / 1000,
-            status=fields["error_status"],
-            error_class=fields["kind"],
-            kind=fields["kind"],
-            message=fields["message"],
+            attempt=retry.attempt,
+            max_retries=retry.max_retries,
+            wait_s=retry.retry_delay_ms / 1000,
+            status=retry.error_status,
+            error_class=retry.kind,
+            kind=retry.kind,
+            message=retry.message,
         )
     if subtype == "guard":
-        call = ToolCall("", fields["tool"], fields["input"])
-        return ev.GuardTripped(fields["turn"], fields["guard"], call, fields["refusals"])
+        guard = convert(fields, _Guard)
+        return ev.GuardTripped(guard.turn, guard.guard, ToolCall("", guard.tool, guard.input), guard.refusals)
     if subtype == "compact_boundary":
-        about = fields["compact_metadata"]
-        return ev.ContextCompacted(about["cause"], about["source"], about["pre_tokens"], about["post_tokens"])
+        about = convert(fields, _Boundary).compact_metadata
+        return ev.ContextCompacted(about.cause, about.source, about.pre_tokens, about.post_tokens)
     if subtype not in _EVENTS:
         return None
     kind, names = _EVENTS[subtype]
-    event: ev.Event = kind(**{name: fields[key] for key, name in names.items() if key in fields})
+    event: ev.Event = convert({name: fields[key] for key, name in names.items() if key in fields}, kind)
     return event
+
+
+class _Retry(Struct, frozen=True):
+    attempt: int
+    max_retries: int
+    retry_delay_ms: int
+    error_status: int | None
+    kind: str
+    message: str
+
+
+class _Guard(Struct, frozen=True):
+    turn: int
+    guard: str
+    tool: str
+    input: dict[str, Any]
+    refusals: int
+
+
+class _Sizes(Struct, frozen=True):
+    cause: str
+    source: str
+    pre_tokens: int
+    post_tokens: int
+
+
+class _Boundary(Struct, frozen=True):
+    compact_metadata: _Sizes

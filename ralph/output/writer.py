@@ -19,7 +19,7 @@ from ralph.output.result_object import result_object
 from ralph.output.shown_object import redacted, shown
 from ralph.output.spool import Spool
 from ralph.output.stream_json import failure_message, stream_objects
-from ralph.values.events import Event, RunEnded
+from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
 from ralph.values.ports import Interrupted
 from ralph.values.screen_text import foreign_lines, json_for_terminal
@@ -79,11 +79,11 @@ class Writer:
         model's words would stand in a text twice.
         """
         self._options = options
-        self.session_id = session_id
-        """May change until the first event."""
+        self._session_id = session_id
+        """The id of the session once that is open, before it the one that a new session would get."""
         self._ralph_version = ralph_version
-        self.redact = redact
-        """Cuts secrets out of everything written. Replaced once the settings have told all of them."""
+        self._redact = redact
+        """Cuts secrets out of everything written."""
         self.tells_people = not is_one_stream or options.output_format == "text"
         """Lines are written to standard error."""
         self._narration = Narration(
@@ -105,6 +105,9 @@ class Writer:
         """Writes the event. At the end of a run it writes only the result; `tell_end` writes the last lines."""
         if self._is_closing:
             return  # a heartbeat of the last wait: the result stays the last word
+        if isinstance(event, SessionOpened):
+            self._session_id = event.session_id
+            return
         if isinstance(event, RunEnded):
             self._write_result(event)
             return
@@ -122,7 +125,7 @@ class Writer:
 
     def respond(self, fields: dict[str, Any]) -> None:
         """An answer to whoever drives the run; it is written even while the output is closing."""
-        line = json.dumps(shown(fields, self.redact), ensure_ascii=False, separators=(",", ":"))
+        line = json.dumps(shown(fields, self._redact), ensure_ascii=False, separators=(",", ":"))
         self._put_json(line, must_arrive=True)
 
     def count_down(self, waiting_for: str, left_s: float) -> None:
@@ -135,7 +138,7 @@ class Writer:
     def write_result_file(self, ended: RunEnded) -> None:
         """Raises OSError; the file then has its old content or none."""
         if self._options.result_file is not None:
-            result = self._json_line(result_object(ended, self.session_id))
+            result = self._json_line(result_object(ended, self._session_id))
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
@@ -176,7 +179,7 @@ class Writer:
             if self._counting:
                 self._counting = ""
                 self._stderr.write(_CLEAR_LINE)
-            self._stderr.write(_encoded(self.redact(line)), must_arrive=isinstance(event, RunEnded))
+            self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
         """Both streams together are waited for no longer than the last chance."""
@@ -203,7 +206,7 @@ class Writer:
             if failure is not None:
                 self._put_json(self._json_line(failure))
         if self._options.output_format != "text":
-            fields = result_object(ended, self.session_id)
+            fields = result_object(ended, self._session_id)
             if self._stdout.dropped_writes:
                 fields["dropped_events"] = self._stdout.dropped_writes
             self._put_json(self._json_line(fields), must_arrive=True)
@@ -218,14 +221,14 @@ class Writer:
         """
         report = ended.report
         if report is not None and report.payload is not None:
-            payload = json.dumps(redacted(report.payload, self.redact), ensure_ascii=False)
+            payload = json.dumps(redacted(report.payload, self._redact), ensure_ascii=False)
             return json_for_terminal(payload) if self._is_on_terminal else payload
         # The model's own words are narrated; a report that stood in a text or is synthetic has others.
         is_narrated = report is None or report.source == "tool_call"
         if ended.result is None or (is_narrated and self._shows_answer_twice):
             return None
         exact = ended.result
-        return self.redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
+        return self._redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
@@ -235,8 +238,8 @@ class Writer:
         self._stdout.write(_encoded(fit), must_arrive=must_arrive)
 
     def _json_line(self, fields: dict[str, Any]) -> str:
-        stamped = {**fields, "uuid": self._new_id(), "session_id": self.session_id}
-        return json.dumps(shown(stamped, self.redact), ensure_ascii=False, separators=(",", ":"))
+        stamped = {**fields, "uuid": self._new_id(), "session_id": self._session_id}
+        return json.dumps(shown(stamped, self._redact), ensure_ascii=False, separators=(",", ":"))
 
 
 def _encoded(line: str) -> bytes:

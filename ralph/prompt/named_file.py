@@ -1,7 +1,8 @@
-"""Opens files whose words reach the model, and judges what was opened: what the user named, and a project's own.
+"""Opens files whose text goes to the model, and judges what was opened: the user's named files, and a project's
+own.
 
-The user may name a regular file or a pipe anywhere. Refuses what the kernel makes up (/proc/self/environ holds the
-key), and a link of the repository that leads out of it: whoever made the repository is not the user.
+The user may name a regular file or a pipe anywhere. Refuses files that the kernel makes up (/proc/self/environ
+holds the key), and a link of the repository that leads out of it: the repository's author is not the user.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK_BYTES = 65_536
-# A process substitution has begun to speak by then, or is stuck.
+# By then a process substitution has written something, or is stuck.
 _SILENT_S = 30.0
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
-    """A descriptor, non-blocking. `path`: absolute. Raises OSError that says what is wrong with it.
+    """A non-blocking descriptor. `path`: absolute. Raises OSError that says what is wrong with it.
 
-    `directories`: where ralph was called and where it works. What lies in a repository there may have come with it.
+    `directories`: where ralph was called and where it works. Files in a repository there may have come with it.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -63,14 +64,14 @@ def read_named_file(
 
 
 def refuse_kernel_file(descriptor: int, path: str) -> None:
-    """Raises OSError for a regular file of the kernel's. Pipes and terminals are none."""
+    """Refuse a regular file of the kernel's. Raises OSError. Pipes and terminals are none."""
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and is_made_by_kernel(opened_path(descriptor, path) or path, status):
         raise OSError(errno.EPERM, "the kernel makes it up (/proc, /sys): it could hold credentials", path)
 
 
 def why_not_of_repository(descriptor: int, path: str, top: str) -> str | None:
-    """Why what was opened by a link of the repository is no file of it; None: it is one.
+    """Why a file that was opened through a link of the repository is not part of it; None: it is.
 
     A hard link to a file outside cannot be told from a file of the repository.
     """
@@ -101,7 +102,9 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
 
 
 def _why_secret(real: str, top: str) -> str | None:
-    """A repository that is somebody's home has their keys inside; `.git` has the token in a remote's address."""
+    """Why a file in the repository is secret; None: it is not. A repository that is somebody's home holds their
+    keys; `.git` holds the token in a remote's address.
+    """
     from ralph.sandbox.protected_paths import PROTECTED_NAMES  # noqa: PLC0415 - links are rare
     from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - the same
 
@@ -118,7 +121,7 @@ def _read_to_end(descriptor: int, path: str, most_bytes: int) -> bytes:
     poller.register(descriptor, select.POLLIN)
     until_s = time.monotonic() + _SILENT_S
     while True:
-        # A pipe that nobody writes to yet says nothing to poll; one whose writer is gone is at its end.
+        # A pipe that nobody writes to yet reports nothing to poll; one whose writer is gone is at its end.
         if not poller.poll(max(until_s - time.monotonic(), 0) * 1000):
             raise OSError(errno.ETIMEDOUT, f"it stayed silent for {_SILENT_S:g} s", path)
         chunk = os.read(descriptor, _CHUNK_BYTES)

@@ -1,6 +1,6 @@
-"""A pipe or file read to its end: waited for until its first byte comes, for so long, and then for as long as it takes.
+"""Reads a pipe or file to its end. The first byte may take so long; after it there is no limit.
 
-It takes nothing out of a pipe that it leaves alone: whoever else reads it finds every byte.
+It takes nothing out of a pipe that it leaves alone: another reader finds every byte.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from ralph.values.ports import Mailbox
 
 SAYS_SO_AFTER_S = 3.0
-"""A wait that lasts longer is told to people, as they may not know that there is a pipe."""
+"""Seconds after which people are told of the wait, as they may not know that there is a pipe."""
 _CHUNK_BYTES = 65_536
 
 
 class Received(NamedTuple):
     data: bytes
     error: OSError | None = None
-    """Why it broke off; None: it has ended as it should."""
+    """Why the reading broke off; None: it ended as it should."""
 
 
 class SilentPipe(NamedTuple):
@@ -45,7 +45,7 @@ class SilentPipe(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """Why nothing is begun: data has come after all, which would be missing from the prompt."""
+        """The error where data has come after all: it would be missing from the prompt."""
         return (
             f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
             "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
@@ -88,11 +88,11 @@ class InputReader:
         self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
 
     def read(self) -> Received | None:
-        """All there is, or a little more than the most that is wanted; None: no first byte came in time.
+        """All the input, or a little more than `most_bytes` of it; None: no first byte came in time.
 
-        Raises `Interrupted`, and ShortageError where a thread was waited for in vain.
+        Raises `Interrupted`, and ShortageError where no thread could be had.
         """
-        if not _is_readable(self._fd) and not self._has_spoken():
+        if not _is_readable(self._fd) and not self._has_something():
             return None
         mailbox = self._wait.waiter.mailbox()
         self._start(_read_chunks, self._fd, mailbox, self._most_bytes)
@@ -109,8 +109,8 @@ class InputReader:
                 mailbox.close()
                 return Received(bytes(data))
 
-    def _has_spoken(self) -> bool:
-        """Whether there is something to read, its end included. Nothing is read yet."""
+    def _has_something(self) -> bool:
+        """Whether there is something to read, or the end of the input. Nothing is read yet."""
         seconds = self._wait.first_byte_s
         until_s = self._wait.clock.now_s() + seconds if seconds > 0 else None
         limit = f"{seconds:g}s at most" if seconds > 0 else "without a limit"
@@ -144,23 +144,23 @@ def _poll(fd: int, timeout_ms: int | None) -> bool:
 
 
 def _is_readable(fd: int) -> bool:
-    """Bytes, its end or an error: a read would not wait."""
+    """Whether a read would not wait: there are bytes, the end or an error."""
     return _poll(fd, 0)
 
 
 def _watch(fd: int, mailbox: Mailbox) -> None:
-    """Runs in a thread of its own, which may stay until the process ends."""
+    """Wait until the descriptor is readable, in a thread of its own, which may stay until the process ends."""
     _poll(fd, None)
     mailbox.put(True)
 
 
 def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
-    """Runs in a thread of its own. It reads on only while somebody wants more."""
+    """Read chunks in a thread of its own, as long as more are wanted."""
     read_bytes = 0
     while read_bytes <= most_bytes:
         try:
             chunk = os.read(fd, _CHUNK_BYTES)
-        except BlockingIOError:  # whoever shares the pipe has made it non-blocking for all of us
+        except BlockingIOError:  # another holder of the pipe has made it non-blocking for all
             _poll(fd, None)
             continue
         except (OSError, MemoryError) as error:

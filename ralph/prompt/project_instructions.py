@@ -1,5 +1,5 @@
-"""Find and read a project's own instructions: CLAUDE.md, else AGENTS.md, in each directory from the working
-directory up to the repository root. It reads at most 32 KB in all and says when it cut.
+"""Finds and reads a project's own instructions: CLAUDE.md, else AGENTS.md, in each directory from the working
+directory up to the repository's top. It reads at most 32 KB in all and reports a cut.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def read_project_instructions(cwd: Path) -> tuple[tuple[ProjectInstructions, ...], tuple[str, ...]]:
-    """Outermost first, so that what is nearest has the last word; and notices about what was left out.
+    """The instructions, the outermost first, so that the nearest have the last word; and notices about parts left
+    out.
 
-    What is unreadable, or a link that leads out of the repository, counts as absent. When all together exceed 32 KB, the nearest are kept and the outer ones are cut.
+    An unreadable file, or a link that leads out of the repository, counts as absent. When all together exceed 32
+    KB, the nearest are kept and the outer ones are cut.
     """
     left = MOST_INSTRUCTION_BYTES
     found: list[ProjectInstructions] = []
@@ -42,7 +44,9 @@ def read_project_instructions(cwd: Path) -> tuple[tuple[ProjectInstructions, ...
 
 
 def _read(path: str, top: str, most_bytes: int, notices: list[str]) -> bytes | None:
-    """None when there is no such file of the repository, or it cannot be read. A FIFO of that name must not block."""
+    """The content; None when the repository has no such file, or it cannot be read. A FIFO of that name does not
+    block.
+    """
     try:
         fd = os.open(path, _FLAGS | os.O_NOFOLLOW)
     except OSError:

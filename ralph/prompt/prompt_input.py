@@ -1,7 +1,7 @@
-"""Where the task comes from: the argument, a file, standard input, or an argument with piped data below it.
+"""Finds the text of the task: the argument, a file, standard input, or an argument with piped data below it.
 
-A terminal is never read. A pipe that stays silent is left alone, and that is said. Refuses an empty prompt, and one
-that is not UTF-8 text.
+A terminal is never read. A silent pipe is left alone, with a notice. Refuses an empty prompt, and one that is not
+UTF-8 text.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class InputWait(NamedTuple):
     first_byte_s: float
     """`clocks.input_s`; 0: no limit."""
     tell: Callable[[str], None]
-    """Told once what is awaited, when that takes long."""
+    """Called once with the thing that is awaited, when that takes long."""
 
 
 class PromptFound(NamedTuple):
     text: str | None
     """The prompt's text; None: none was given, and none was required."""
     notices: tuple[str, ...] = ()
-    """For people: where it came from."""
+    """Notices for people about the prompt's sources."""
     silent: SilentPipe | None = None
-    """Standard input, where it was waited for in vain."""
+    """Standard input, where no first byte came in time."""
 
 
 class _Piped(NamedTuple):
@@ -67,8 +67,8 @@ def read_prompt(
 ) -> PromptFound:
     """The task's text. Raises PromptError, ShortageError; `Interrupted` when a signal came or the time is up.
 
-    `directories`: where ralph was called and where it works, to tell a repository's links from the user's. Without
-    `is_required` None is a prompt too, where nothing was given and nothing is piped in.
+    `directories`: where ralph was called and where it works, to tell a repository's links from the user's.
+    Without `is_required` the text may be None, where nothing was given and nothing is piped in.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
@@ -91,11 +91,13 @@ def read_prompt(
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
-    """Read like standard input: a FIFO or a device must neither hang the run nor fill its memory."""
+    """The text of a file, read like standard input: a FIFO or a device must neither hang the run nor fill its
+    memory.
+    """
     from ralph.prompt.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
 
     try:
-        # Non-blocking only for the opening of a FIFO that nobody writes to yet.
+        # It is non-blocking only to open a FIFO that nobody writes to yet.
         fd = open_named_file(path, directories)
         os.set_blocking(fd, True)
     except OSError as error:
@@ -127,7 +129,7 @@ def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> st
 
 
 def _piped_data(wait: InputWait, fd: int) -> _Piped:
-    """Data that was piped in beside the prompt, and what to say about it."""
+    """Data that was piped in beside the prompt, and the notices about it."""
     if not _may_add(fd):
         return _Piped()
     _refuse_kernel_file(fd)
@@ -168,7 +170,7 @@ def _decoded(data: bytes | str, name: str) -> str:
 
 
 def _raise_shortage(error: OSError) -> None:
-    """Nothing is wrong with the input; what is piped in must not be left out for want of a thread."""
+    """Raise a shortage. Nothing is wrong with the input, and piped data must not be left out for want of a thread."""
     short = shortage_of(error)
     if short is not None:
         raise short from error
@@ -183,7 +185,9 @@ def _is_open(fd: int) -> bool:
 
 
 def _refuse_kernel_file(fd: int) -> None:
-    """`ralph < PROMPT.md`, where that is a link to /proc/self/environ: a shell follows any link."""
+    """Refuse a file of the kernel's on standard input: for `ralph < PROMPT.md` a shell follows any link, also one
+    to /proc/self/environ.
+    """
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return
     from ralph.prompt.named_file import refuse_kernel_file  # noqa: PLC0415 - few prompts are redirected files
@@ -195,7 +199,7 @@ def _refuse_kernel_file(fd: int) -> None:
 
 
 def _may_add(fd: int) -> bool:
-    """A device (terminal, /dev/null) has nothing to add."""
+    """Whether standard input can hold data. A device (terminal, /dev/null) cannot."""
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
@@ -204,5 +208,5 @@ def _may_add(fd: int) -> bool:
 
 
 def _is_half_read(fd: int) -> bool:
-    """The rest of a file that a shell's `while read` loop goes through is not for us."""
+    """Whether a part of it was read already, as by a shell's `while read` loop: the rest is not for ralph."""
     return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0

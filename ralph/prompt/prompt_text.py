@@ -1,4 +1,4 @@
-"""The text that a prompt's bytes are. Refuses what is not UTF-8, and NUL bytes, which no text holds."""
+"""Decodes a prompt's bytes. Refuses bytes that are no UTF-8, and NUL bytes, which no text holds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 
 
 def prompt_text(data: bytes) -> str:
-    """The text of the bytes without a byte order mark. Raises ValueError, whose text goes after the name of
-    what holds the bytes.
-    """
+    """The text of the bytes without a byte order mark. Raises ValueError, whose text follows the source's name."""
     if data.startswith(_UTF_16_MARKS):
         raise ValueError(_refusal(data, 0, _UTF_16))
     first_nul = data.find(b"\0")
@@ -26,7 +24,7 @@ def prompt_text(data: bytes) -> str:
 
 
 def argument_text(argument: str) -> str:
-    """`prompt_text` of an argument, in which bytes that are no UTF-8 stand as lone surrogates."""
+    """`prompt_text` of an argument, in which bytes that are no UTF-8 are lone surrogates."""
     return prompt_text(argument.encode("utf-8", "surrogateescape"))
 
 

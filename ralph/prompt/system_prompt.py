@@ -1,4 +1,4 @@
-"""The system prompt: who the agent is, where it is, what the project wants. Pure and free of the clock:
+"""The system prompt: who the agent is, where it is, and the project's instructions. Pure and free of the clock:
 it must not change within a session, or the prompt cache and the thinking signatures are lost.
 """
 

@@ -1,4 +1,4 @@
-"""What the retry loop needs of the world: somebody who sends one request, once. `api/` implements it."""
+"""The retry loop's ports: a client that sends one request, once (`api/`), and the session's state (`agent/`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
     from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.values.answer import Answer
     from ralph.values.ports import Events
+
+
+class State(Protocol):
+    @property
+    def session(self) -> Session:
+        """The session as its records say by now."""
+        ...
 
 
 class Client(Protocol):

@@ -1,4 +1,4 @@
-"""Whom a run can ask: its targets, what each of them is sent, and where choosing among them stands.
+"""The targets that a run can ask, the requests of each, and the state of choosing among them.
 
 It chooses nothing itself: that is `retry/targets.py`.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import ContextMeter
+from ralph.conversation.context_size import SizeCount
 from ralph.conversation.reading import Reading
 from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, forgiven, preferring, resumed
 from ralph.values.limits import SHORTEST_ANSWER
@@ -18,12 +18,12 @@ from ralph.values.models import ALIASES, named_model
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation, RequestBody, RequestShape
     from ralph.conversation.model_description import ModelDescription
     from ralph.conversation.target import Target
     from ralph.values.models import NamedModel
     from ralph.values.tool_calls import ToolDefinition
-    from ralph.values.usage import TokenUsage
 
 
 class Roster:
@@ -48,18 +48,19 @@ class Roster:
         self._recorded = recorded or {}
         self._can_grow = can_grow
         self.aliases = aliases
-        """What short names stand for at the first target's endpoint."""
+        """Short names of models at the first target's endpoint."""
         self.targets = tuple(targets)
         self._shapes = tuple(self.shape_of(target) for target in targets)
         self._readings = tuple(Reading(shape) for shape in self._shapes)
         key_counts = tuple(target.key_count for target in targets)
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
-        self.meter = ContextMeter()
+        self._told: dict[str, tuple[SizeCount | None, SizeCount]] = {}
+        """What a server said of a request that it refused, by model, beside the state's count then: no record holds it."""
 
     @property
     def target(self) -> Target:
-        """Who is asked next; after an answer, who gave it."""
+        """The target that is asked next; after an answer, the one that gave it."""
         return self.targets[self.state.route.target]
 
     @property
@@ -90,7 +91,7 @@ class Roster:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of preference."""
+        """The targets' names in the order of preference."""
         return tuple(self.targets[index].name for index in self.rules.order)
 
     def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
@@ -100,17 +101,17 @@ class Roster:
     def _view(self, conversation: Conversation) -> Conversation:
         return self._readings[self.state.route.target].of(conversation)
 
-    def at_most(self, conversation: Conversation) -> int:
-        """Tokens that the next request to `target` holds, whatever another model has counted."""
-        return self.meter.at_most(self.target.model, self._view(conversation).size)
+    def at_most(self, conversation: Conversation, meter: ContextMeter) -> int:
+        """Tokens that the next request to `target` holds, whatever another model has counted. `meter`: the session's."""
+        return self._known(meter).at_most(self.target.model, self._view(conversation).size)
 
-    def estimate(self, conversation: Conversation) -> int:
+    def estimate(self, conversation: Conversation, meter: ContextMeter) -> int:
         """Tokens that the next request to `target` holds, at most."""
-        return self.meter.estimate(self.target.model, self._view(conversation).size)
+        return self._known(meter).estimate(self.target.model, self._view(conversation).size)
 
-    def estimate_afresh(self, conversation: Conversation) -> int:
-        """The same of a fresh context, of which nothing was counted yet."""
-        return self.meter.afresh().estimate(self.target.model, self._view(conversation).size)
+    def estimate_afresh(self, conversation: Conversation, meter: ContextMeter) -> int:
+        """Tokens, at most, of the next request to `target` in a fresh context, of which nothing was counted yet."""
+        return self._known(meter).afresh().estimate(self.target.model, self._view(conversation).size)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
         """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
@@ -126,26 +127,30 @@ class Roster:
         facts = self.target.facts
         return facts.context_window if facts is not None else None
 
-    def count(self, conversation: Conversation, tokens: TokenUsage, answer_size: int) -> None:
-        """What the server counted of this request and its answer."""
-        model = self.target.model
-        counted = self.meter.counted(model, tokens.prompt, self._view(conversation).size)
-        self.meter = counted.answered(model, tokens.output, answer_size)
+    def _known(self, meter: ContextMeter) -> ContextMeter:
+        """The session's counts, and what was told of requests since."""
+        for model, (then, told) in self._told.items():
+            if meter.counts.get(model) is then:
+                meter = meter.counted(model, told.counted, told.size)
+        return meter
 
     def begin_afresh(self) -> None:
-        """Another context takes the place of the one that was counted."""
-        self.meter = self.meter.afresh()
+        """Another context takes the place of the one of which something was told."""
+        self._told.clear()
 
-    def learn_window(self, window: int, prompt_tokens: int, conversation: Conversation) -> bool:
-        """What `target` said of its window and of this request when it refused it. Whether that is news."""
+    def learn_window(
+        self, window: int, prompt_tokens: int, conversation: Conversation, meter: ContextMeter
+    ) -> bool:
+        """Takes in what `target` said about its window and this request when it refused it. Returns whether that is news."""
         if self.window is not None and self.window <= window:
             return False
         self._know(replace(self.target, context_window=window))
-        self.meter = self.meter.counted(self.target.model, prompt_tokens, self._view(conversation).size)
+        model = self.target.model
+        self._told[model] = meter.counts.get(model), SizeCount(prompt_tokens, self._view(conversation).size)
         return True
 
     def describe(self, description: ModelDescription | None) -> None:
-        """What the server says of `target`; it is asked once."""
+        """Takes in what the server says about `target`; it is asked once."""
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
@@ -196,12 +201,12 @@ class Roster:
         return replace(fresh, recorded_head=fresh.head())
 
     def cooling_s(self) -> dict[str, float]:
-        """When each target that cools down with all its keys is free again, on the run's clock."""
+        """The end of the cooldown of each target all of whose keys cool down, on the run's clock."""
         ends_s = cooling_ends_s(self.state, self.rules)
         return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
-        """As an earlier run left it: who cools down until when, on the run's clock, and who answered last."""
+        """Takes over an earlier run's cooldowns, which end at these moments on the run's clock, and the target that answered last."""
         names = [target.name for target in self.targets]
         by_target = {index: ends_s[name] for index, name in enumerate(names) if name in ends_s}
         last = names.index(serving) if serving in names else None
@@ -219,6 +224,6 @@ class Roster:
         self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
 
     def _know(self, target: Target) -> None:
-        """More is known of who is asked than before."""
+        """Replaces the target that is asked by one of which more is known."""
         index = self.state.route.target
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])

@@ -8,12 +8,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from ralph.conversation.records import target_entry
+from ralph.conversation.records import target_record
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
     from ralph.retry.roster import Roster
 
 
@@ -35,7 +35,7 @@ class TargetLog:
         """Who is asked, by the records."""
         return self._told.target
 
-    def entries(self, roster: Roster, now_s: float, now: datetime) -> list[Entry]:
+    def records(self, roster: Roster, now_s: float, now: datetime) -> list[Record]:
         """None or one. `now_s` and `now` are the same moment, on the run's clock and on the wall."""
         target = roster.target
         ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}
@@ -48,4 +48,4 @@ class TargetLog:
         cooling = {
             name: (now + timedelta(seconds=end_s - now_s)).isoformat() for name, end_s in ends_s.items()
         }
-        return [target_entry(target.name, shape, cooling, roster.first.name)]
+        return [target_record(target.name, shape, cooling, roster.first.name)]

@@ -1,7 +1,7 @@
-"""Reads control lines from standard input, and makes the answers to requests. Pure.
+"""The lines that a driver sends, decoded into types, and the answers to its requests. Pure.
 
-Whatever the bytes hold, reading them gives a value. A line that cannot be taken is `Malformed`, with what is
-allowed.
+Whatever the bytes hold, reading them gives a value. A line that cannot be taken is `Malformed`, with the path of what
+is wrong and what is allowed there.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from ralph.values.strict_json import strict_json
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block
 
 LONGEST_REQUEST_ID = 200
+LONGEST_MODEL_NAME = 200
 IMAGE_TYPES = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
     "image/jpeg": re.compile(rb"\xff\xd8\xff"),
@@ -30,11 +31,93 @@ IMAGE_TYPES = {
 """The image types that the API takes, and how each begins."""
 # What a driver of another program may send too; it asks nothing of ralph, which sends no requests of its own.
 _IGNORED_TYPES = ("control_response", "control_cancel_request", "keep_alive")
-_KNOWN_TYPES = ("user", "control_request", *_IGNORED_TYPES)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_SHOWN = 60
 # A decoder's message may repeat a number as long as the line.
 _LONGEST_REASON = 200
+
+_Text = Annotated[str, Meta(pattern=r"\S")]
+
+
+class TextBlock(Struct, frozen=True, tag_field="type", tag="text"):
+    text: _Text
+
+
+class ImageSource(Struct, frozen=True, tag_field="type", tag="base64"):
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    data: str
+
+    def __post_init__(self) -> None:
+        try:
+            image = base64.b64decode(self.data, validate=True)
+        except ValueError:
+            image = b""
+        if not image:
+            # The data itself is nothing that a message could show.
+            raise ValueError("data must be the image in base64, without line breaks")
+        if not IMAGE_TYPES[self.media_type].match(image):
+            # Sent, it would be refused, and with it every request after it.
+            raise ValueError(f"data is no {self.media_type}")
+
+
+class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
+    source: ImageSource
+
+
+class Message(Struct, frozen=True):
+    """The `message` of a user's line. Keys that are not named here are left out: a cache marker of the driver's would
+    come on top of ralph's own.
+    """
+
+    role: Literal["user"]
+    content: _Text | Annotated[tuple[TextBlock | ImageBlock, ...], Meta(min_length=1)]
+
+
+class UserLine(Struct, frozen=True, tag_field="type", tag="user"):
+    message: Message
+
+
+class Initialize(Struct, frozen=True, tag_field="subtype", tag="initialize"):
+    """Judged by all the keys that it came with: see `ControlRequest.fields`."""
+
+
+class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
+    pass
+
+
+class SetModel(Struct, frozen=True, tag_field="subtype", tag="set_model"):
+    model: str | None = None
+    """A null or "default" stands for the first. An absent key is a null: JavaScript drops a key whose value is undefined."""
+
+    def __post_init__(self) -> None:
+        name = self.model
+        if name is None or (len(name) <= LONGEST_MODEL_NAME and name.isprintable() and name.strip()):
+            return
+        raise ValueError(f"model must be {_MUST_BE['request.model']}, not {in_short(name)}")
+
+
+class SetPermissionMode(Struct, frozen=True, tag_field="subtype", tag="set_permission_mode"):
+    mode: str
+
+
+class SetAutoRetry(Struct, frozen=True, tag_field="subtype", tag="set_auto_retry"):
+    enabled: bool
+
+
+class AbortRetry(Struct, frozen=True, tag_field="subtype", tag="abort_retry"):
+    pass
+
+
+class GetStatus(Struct, frozen=True, tag_field="subtype", tag="get_status"):
+    pass
+
+
+Request = Initialize | Interrupt | SetModel | SetPermissionMode | SetAutoRetry | AbortRetry | GetStatus
+
+
+class RequestLine(Struct, frozen=True, tag_field="type", tag="control_request"):
+    request_id: Annotated[str, Meta(min_length=1, max_length=LONGEST_REQUEST_ID)]
+    request: Request
 
 
 class UserMessage(Struct, frozen=True):
@@ -44,9 +127,9 @@ class UserMessage(Struct, frozen=True):
 
 class ControlRequest(Struct, frozen=True):
     request_id: str
-    subtype: str
-    fields: Mapping[str, Any]
-    """The request's other keys, unchecked."""
+    request: Request
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The keys of the request as they came, `subtype` included."""
 
 
 class Ignored(Struct, frozen=True):
@@ -58,16 +141,33 @@ class Malformed(Struct, frozen=True):
     request_id: str | None = None
     """The id of the request; None: the line has none, or one that cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of a line that was meant as a control request, `subtype` included: it may have asked for a
-    guard.
-    """
-
-
-class _LineError(Exception):
-    """A fault of a line, as a sentence for its sender."""
+    """The keys of what was meant as a control request: it may have asked for a guard."""
 
 
 ControlLine = UserMessage | ControlRequest | Ignored | Malformed
+
+_KNOWN_TYPES = ("user", "control_request", *_IGNORED_TYPES)
+_KNOWN_REQUESTS = tuple(kind.__struct_config__.tag for kind in get_args(Request))
+_MUST_BE = {
+    "message": 'an object with "role" and "content"',
+    "message.role": '"user"',
+    "message.content": "a text or a list of blocks",
+    "message.content[]": "a block of type text or image",
+    "message.content[].type": '"text" or "image"',
+    "message.content[].text": "a text",
+    "message.content[].source": "an object with type, media_type and data",
+    "message.content[].source.type": '"base64"',
+    "message.content[].source.media_type": f"one of {', '.join(IMAGE_TYPES)}",
+    "message.content[].source.data": "the image in base64, without line breaks",
+    "request_id": f"a text of 1 to {LONGEST_REQUEST_ID} characters",
+    "request": 'an object with a "subtype"',
+    "request.model": f'a model\'s name of at most {LONGEST_MODEL_NAME} characters, "default" or null',
+    "request.mode": "the name of a permission mode",
+    "request.enabled": "true or false",
+}
+"""The values that each path may hold, as a sentence goes on; `[]` stands for an index."""
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_EMPTY = re.compile(r"Expected `str` matching regex|Expected `array` of length >= 1")
 
 
 def parse_control_line(line: bytes) -> ControlLine:
@@ -79,11 +179,19 @@ def parse_control_line(line: bytes) -> ControlLine:
         return Malformed(f"the line is no JSON: {str(error)[:_LONGEST_REASON]}")
     if not isinstance(value, dict):
         return Malformed(f"the line must be a JSON object, not {in_short(value)}")
+    if value.get("type") in _IGNORED_TYPES:
+        return Ignored()
+    request = value.get("request") if value.get("type") == "control_request" else None
+    fields = request if isinstance(request, dict) else {}
     try:
-        return _meaning(value)
-    except _LineError as flaw:
-        request = value.get("request") if value.get("type") == "control_request" else None
-        return Malformed(str(flaw), _request_id(value), request if isinstance(request, dict) else {})
+        decoded = convert(value, UserLine | RequestLine)
+    except ValidationError as error:
+        return Malformed(_reason(error, value), _request_id(value), fields)
+    except UnicodeEncodeError:  # the decoder compares keys and names as UTF-8
+        return Malformed("a key or a name in the line is half a surrogate pair", _request_id(value), fields)
+    if isinstance(decoded, RequestLine):
+        return ControlRequest(decoded.request_id, decoded.request, fields)
+    return UserMessage(to_builtins(decoded.message.content))
 
 
 def success(request_id: str, response: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,102 +217,41 @@ def in_short(value: object) -> str:
     return f"a text of {len(value):,} characters" if isinstance(value, str) else "a very long number"
 
 
-def _meaning(line: dict[str, Any]) -> ControlLine:
-    """Raises _LineError with what is wrong."""
-    kind = line.get("type")
-    if kind == "user":
-        return _user_message(line)
-    if kind == "control_request":
-        return _control_request(line)
-    if kind in _IGNORED_TYPES:
-        return Ignored()
-    known = ", ".join(_KNOWN_TYPES)
-    if "type" not in line:
-        raise _LineError(f'"type" is missing; known are {known}')
-    raise _LineError(f"unknown type {in_short(kind)}; known are {known}")
-
-
-def _control_request(line: dict[str, Any]) -> ControlRequest:
-    request_id = _request_id(line)
-    if request_id is None:
-        given = in_short(line.get("request_id"))
-        raise _LineError(f'"request_id" must be a text of 1 to {LONGEST_REQUEST_ID} characters, not {given}')
-    request = line.get("request")
-    if not isinstance(request, dict):
-        raise _LineError(f'"request" must be an object with a "subtype", not {in_short(request)}')
-    fields = dict(request)
-    subtype = fields.pop("subtype", None)
-    if not isinstance(subtype, str) or not subtype:
-        raise _LineError(f'"request.subtype" must name what is asked for, not {in_short(subtype)}')
-    return ControlRequest(request_id, subtype, fields)
-
-
-def _request_id(line: dict[str, Any]) -> str | None:
+def _request_id(line: Mapping[str, Any]) -> str | None:
     value = line.get("request_id")
     return value if isinstance(value, str) and 0 < len(value) <= LONGEST_REQUEST_ID else None
 
 
-def _user_message(line: dict[str, Any]) -> UserMessage:
-    message = line.get("message")
-    if not isinstance(message, dict):
-        raise _LineError(f'"message" must be an object with "role" and "content", not {in_short(message)}')
-    if message.get("role") != "user":
-        raise _LineError(f'"message.role" must be "user", not {in_short(message.get("role"))}')
-    content = message.get("content")
-    if isinstance(content, str):
-        return UserMessage(_some_text(content, "message.content"))
-    if not isinstance(content, list):
-        raise _LineError(f'"message.content" must be a text or a list of blocks, not {in_short(content)}')
-    if not content:
-        raise _LineError('"message.content" is empty; it needs a text or image block')
-    return UserMessage(
-        tuple(_block(block, f"message.content[{index}]") for index, block in enumerate(content))
-    )
+def _reason(error: ValidationError, line: Mapping[str, Any]) -> str:
+    """The error as a sentence for the sender: the path, what is allowed there, and in short what stands there.
+
+    msgspec's own words would repeat a value, however long it is.
+    """
+    text, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
+    path = path.strip(".`")
+    if error.__cause__ is not None:  # a check of ours: its words begin with the field's name
+        name, _, rest = text.partition(" ")
+        return f'"{path}.{name}" {rest}'
+    missing = _MISSING.match(text)
+    if missing is not None:
+        path = f"{path}.{missing[1]}".lstrip(".")
+    return _fault(path, text, line)
 
 
-def _block(block: object, where: str) -> Block:
-    """Only what the API needs of it: a cache marker of the driver's would come on top of ralph's own."""
-    kind = block.get("type") if isinstance(block, dict) else block
-    if isinstance(block, dict) and kind == "text":
-        return {"type": "text", "text": _some_text(block.get("text"), f"{where}.text")}
-    if isinstance(block, dict) and kind == "image":
-        return {"type": "image", "source": _image_source(block.get("source"), f"{where}.source")}
-    raise _LineError(f'"{where}" must be a block of type text or image, not {in_short(kind)}')
+def _fault(path: str, text: str, line: Mapping[str, Any]) -> str:
+    given = in_short(_value_at(line, path))
+    if path == "type":
+        return f"unknown type {given}; known are {', '.join(_KNOWN_TYPES)}"
+    if path == "request.subtype":
+        return f"unknown control request {given}; known are {', '.join(map(str, _KNOWN_REQUESTS))}"
+    if _EMPTY.match(text):
+        return f'"{path}" is empty'
+    allowed = _MUST_BE[re.sub(r"\d+", "", path)]
+    return f'"{path}" must be {allowed}' + ("" if path.endswith(".data") else f", not {given}")
 
 
-def _some_text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise _LineError(f'"{where}" must be a text, not {in_short(value)}')
-    if not value.strip():
-        raise _LineError(f'"{where}" is empty')
-    return value
-
-
-def _image_source(source: object, where: str) -> Block:
-    if not isinstance(source, dict):
-        raise _LineError(
-            f'"{where}" must be an object with type, media_type and data, not {in_short(source)}'
-        )
-    kind, media_type, data = source.get("type"), source.get("media_type"), source.get("data")
-    if kind != "base64":
-        raise _LineError(f'"{where}.type" must be "base64", not {in_short(kind)}')
-    if not isinstance(media_type, str) or media_type not in IMAGE_TYPES:
-        raise _LineError(
-            f'"{where}.media_type" must be one of {", ".join(IMAGE_TYPES)}, not {in_short(media_type)}'
-        )
-    image = _decoded(data) if isinstance(data, str) else b""
-    if not image:
-        # The data itself is nothing that a message could show.
-        raise _LineError(f'"{where}.data" must be the image in base64, without line breaks')
-    if not IMAGE_TYPES[media_type].match(image):
-        # Sent, it would be refused, and with it every request after it.
-        raise _LineError(f'"{where}.data" is no {media_type}')
-    return {"type": "base64", "media_type": media_type, "data": data}
-
-
-def _decoded(data: str) -> bytes:
-    """Empty: it is no base64."""
-    try:
-        return base64.b64decode(data, validate=True)
-    except ValueError:
-        return b""
+def _value_at(line: Any, path: str) -> Any:
+    """The JSON value at that path; None where there is nothing."""
+    for key in re.findall(r"\w+", path):
+        line = line[int(key)] if isinstance(line, list) else line.get(key)
+    return line

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph import __version__
+from ralph.conversation.decoding import NewerFormatError, SessionError
 from ralph.conversation.journal_lines import JournalDamage
-from ralph.conversation.opening import copied_entries, directory_of, in_directory, moved_entry
-from ralph.conversation.session import NewerFormatError, NoMessageError, Session, SessionError, replay
+from ralph.conversation.records import forked_record, moved_record, session_record
+from ralph.conversation.session import NoMessageError, Session, in_directory, replay
 from ralph.run.session import CannotOpenError, OpenSession, SessionOptions, journal_errors_told
 from ralph.sessions.history import history_of
 from ralph.sessions.journal import FileJournal, SessionLockedError
@@ -50,11 +51,11 @@ def open_old_session(
 
 
 class NoSessionError(UsageError):
-    """Nothing was recorded in this directory."""
+    """There is no session of this directory to resume."""
 
 
 class OldSession:
-    """An old session, on its way to being gone on with. Until nothing speaks against it, its journal stays as it is."""
+    """An old session that is being opened. Its journal is not changed before everything has been checked."""
 
     def __init__(self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime) -> None:
         self._options = options
@@ -77,10 +78,10 @@ class OldSession:
                 notices.append(f"the session's directory {gone} is gone; it goes on in {here}")
                 old = in_directory(old, str(self._cwd))
             if self._options.forks:
-                return OpenSession(new_id, self._copy(journal, new_id), old, tuple(notices))
+                return OpenSession(new_id, self._copy(journal, old.id, new_id), old, tuple(notices))
             journal.mend()
             if has_moved:
-                journal.append(moved_entry(str(self._cwd)))
+                journal.append(moved_record(str(self._cwd)))
         except BaseException:
             journal.close()
             raise
@@ -97,8 +98,7 @@ class OldSession:
     def _read(self, path: Path) -> tuple[FileJournal, Session, SessionHistory]:
         try:
             journal = FileJournal.open(path, is_for_reading=self._options.forks)
-            old = replace(replay(journal.records), cwd=directory_of(journal.records))
-            return journal, old, history_of(journal.records)
+            return journal, replay(journal.records), history_of(journal.records)
         except SessionLockedError:
             raise CannotOpenError(
                 Outcome.CONFIG, f"session {path.stem} is in use by {holder_of(path)}"
@@ -121,25 +121,26 @@ class OldSession:
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
-        """A session of a directory that still exists is resumed there; one whose directory is gone, here."""
+        """Refuses a session of another directory that still exists; one whose directory is gone is resumed here."""
         if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
             return
         name = self._store.short_name(old.id)
         there = resume_command(name, cwd=old.cwd, session_dir=self._options.directory_text)
         raise UsageError(f"session {old.id} belongs to {shell_word(old.cwd)}; go on with it there: {there}")
 
-    def _copy(self, journal: FileJournal, new_id: str) -> FileJournal:
+    def _copy(self, journal: FileJournal, old_id: str, new_id: str) -> FileJournal:
+        rest = journal.lines_behind_first()
         journal.close()
         copy = self._store.create(new_id, self._cwd)
-        moment = self._now.isoformat()
-        copy.append(*copied_entries(journal.records, new_id, str(self._cwd), moment, __version__))
+        opening = session_record(new_id, str(self._cwd), self._now.isoformat(), __version__)
+        copied = len(journal.records) - 1
+        copy.begin_as_fork(forked_record(opening, old_id, copied), rest, copied)
         return copy
 
 
 def _refuse_another_server(old: Session, settings: Settings) -> None:
-    """Unless it is named just now: what the conversation holds was meant for the one that it was with.
-
-    Where targets are set their names decide.
+    """Refuses a server that the session was not with, unless the command line names it: the conversation was meant for
+    the other one. Where targets are set their names decide.
     """
     recorded, planned = old.shape.endpoint, settings.targets[0].base_url
     is_implicit = settings.origins.get("targets", "default") == "default"

@@ -1,6 +1,6 @@
-"""Everything that a session's tasks are worked with, from known settings to a closed journal.
+"""An open session with its tools, clients and targets: works on one task or many, until its journal is closed.
 
-It is opened once, works one task or many, and refuses what cannot be opened: with no session there is no request.
+Refuses what cannot be opened: without a session there is no request.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
-from ralph.conversation.records import delivery_entry, run_entry
-from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, way_back
+from ralph.conversation.records import delivery_record, run_record
+from ralph.output.event_stream import EventStream
+from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
+from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     build_clients,
     build_report_form,
     build_roster,
     build_toolbox,
-    no_limit_notice,
     redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
-    tools_notice,
-    why_uncountable,
-    withheld_notice,
 )
 from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived
@@ -36,16 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.agent.task import Prompt
-    from ralph.conversation.records import Entry
     from ralph.conversation.session import Session
-    from ralph.conversation.target import Target
     from ralph.retry.roster import Roster
     from ralph.run.options import RunOptions
+    from ralph.run.session_notes import SessionNotes
     from ralph.run.wiring import Surroundings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
     from ralph.values.events import Event, RunEnded
-    from ralph.values.redaction import Redactor
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes of an end whose result cannot be written."""
@@ -66,8 +62,8 @@ class PreparedRun:
         self,
         options: RunOptions,
         around: Surroundings,
-        redactor: Redactor,
         controls: RunControls,
+        notes: SessionNotes,
         new_id: str,
         *,
         has_prompt: bool,
@@ -76,63 +72,28 @@ class PreparedRun:
         self._options = options
         self._around = around
         self._controls = controls
-        self._redactor = redactor
-        self._early_notes: list[Entry] = []
-        """Entries that precede the next task."""
-        self._is_working = False
+        self._notes = notes
         self._recorded: RunEnded | None = None
         """The end that the journal tells of, without what became of it."""
-        self._clients = build_clients(around, redactor)
-        self.session = self._opened(new_id, has_prompt=has_prompt)
+        self._clients = build_clients(around)
+        self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
-            self._toolbox = self._tools(redactor)
-            self._report_form = build_report_form(around, redactor, options, self.session.old)
-            tools = (*self._toolbox.definitions, *((self._report_form.tool,) if self._report_form else ()))
-            self.roster, self._notices = build_roster(around, redactor, tools, options, self.session.old)
-            # An old session may be about another model than the settings are.
-            refuse_uncountable_budget(self.roster.targets, around.settings)
+            self._toolbox = self._make_toolbox()
+            self._report_form = build_report_form(around, options, self.session.old)
+            self.roster, self._notices = self._make_roster()
         except BaseException:
             self._clients.close()
             self.session.journal.close()
             raise
         if self.session.old is not None:
-            _go_on_from(self.roster, self.session.old, around)
+            _take_over_cooldowns(self.roster, self.session.old, around)
             self._clients.know_answered(self.session.old.answered)
-            self._toolbox.go_on_from(self.session.old)
-        self._run = Run(
-            self.roster,
-            run_policy(around.settings.retry, options.speed),
-            client=self._clients,
-            toolbox=self._toolbox,
-            waiter=around.waiter,
-            clock=around.clock,
-            journal=self.session.journal,
-            events=around.events,
-            controls=controls,
-            session=self.session.old,
-            limits=around.settings.limits,
-            report_form=self._report_form,
-        )
+            old = self.session.old
+            self._toolbox.resume_from(old.seen, (one.content for one in old.conversation.messages))
+        self._run = self._make_run()
 
-    def _opened(self, new_id: str, *, has_prompt: bool) -> OpenSession:
-        options, around = self._options.session, self._around
-        now = around.clock.utc_now()
-        if not options.is_old:
-            return open_new_session(options, new_id, around.cwd, around.environment, now)
-        from ralph.run.old_session import NoSessionError, open_old_session  # noqa: PLC0415 - a new one needs none of it
-
-        try:
-            return open_old_session(
-                options, new_id, around.cwd, around.environment, now, settings=around.settings
-            )
-        except NoSessionError as error:
-            if not has_prompt:
-                raise
-            fresh = open_new_session(options, new_id, around.cwd, around.environment, now)
-            return replace(fresh, notices=(*fresh.notices, f"{error}: a new one begins"))
-
-    def _tools(self, redactor: Redactor) -> LocalToolbox:
+    def _make_toolbox(self) -> LocalToolbox:
         """The tools of the run. A session keeps its limits of tools, unless the command line lists tools
         anew.
         """
@@ -142,12 +103,36 @@ class PreparedRun:
         keeps_list = old is not None and not options.shapes_requests
         return build_toolbox(
             self._around,
-            redactor,
             options,
             writable=self._writable,
             offered=offered,
             controls=self._controls,
             keeps_list=keeps_list,
+        )
+
+    def _make_roster(self) -> tuple[Roster, tuple[str, ...]]:
+        report = (self._report_form.tool,) if self._report_form is not None else ()
+        tools = (*self._toolbox.definitions, *report)
+        roster, notices = build_roster(self._around, tools, self._options, self.session.old)
+        # An old session may be about another model than the settings are.
+        refuse_uncountable_budget(roster.targets, self._around.settings)
+        return roster, notices
+
+    def _make_run(self) -> Run:
+        around = self._around
+        return Run(
+            self.roster,
+            run_policy(around.settings.retry, self._options.speed),
+            client=self._clients,
+            toolbox=self._toolbox,
+            waiter=around.waiter,
+            clock=around.clock,
+            journal=self.session.journal,
+            events=EventStream(around.events, _ExpectedCalls(self._toolbox)),
+            controls=self._controls,
+            session=self.session.old,
+            limits=around.settings.limits,
+            report_form=self._report_form,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -177,7 +162,7 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Which tools there are, and which guards of others do not count here."""
+        """Notices about the tools that there are, and about guards of other programs, which do not count here."""
         mode = self._controls.permission_mode
         said = mode_notice(mode)
         if said is not None:
@@ -191,35 +176,18 @@ class PreparedRun:
         names = tuple(tool.name for tool in self._toolbox.definitions)
         return names if self._report_form is None else (*names, self._report_form.tool.name)
 
-    def hear(self, event: Event) -> None:
-        """Each event of the run, for what a tool can prepare while its call still arrives."""
-        if isinstance(event, StreamReceived) and event.event.get("type") == "content_block_start":
-            block = event.event.get("content_block")
-            if isinstance(block, dict) and block.get("type") == "tool_use":
-                self._toolbox.expect(str(block.get("name")))
-
     def first_prompt(self, prompt: str | None) -> str | None:
         """The first prompt for the model; None: the pending work is resumed."""
         if self.session.old is None:
             return prompt
-        return prompt_of_resumed(self.session.old, prompt, self._way_back)
-
-    def find_target(self, wish: str | None) -> Target:
-        """The target that a driver's request names. Raises ValueError for one that cannot be had, or not
-        within the budget.
-        """
-        target = self.roster.find(wish)
-        problem = why_uncountable(target, self._around.settings)
-        if problem is not None:
-            raise ValueError(problem)
-        return target
+        return prompt_of_resumed(self.session.old, prompt, self._resume_command)
 
     def work(self, prompt: Prompt | None) -> RunEnded:
-        """One task, to its outcome."""
-        self._run.take_model_wish()
+        """Works on one task to its outcome."""
+        self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
-        opening = run_entry(
+        opening = run_record(
             shape,
             started_at,
             os.getpid(),
@@ -227,54 +195,47 @@ class PreparedRun:
             writable=self._writable,
             again=self._options.needed_again,
         )
-        notes, self._early_notes = self._early_notes, []
-        self._is_working = True
-        task = redacted_prompt(prompt, self._redactor)
+        task = redacted_prompt(prompt, self._around.redactor)
+        notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
-        self._is_working = False
+        self._notes.end_task()
         is_retelling = prompt is None and self.session.old is not None and self.session.old.awaits_delivery
         self._total = self._total.plus(replace(ended, num_turns=0) if is_retelling else ended)
-        return self.with_way_back(replace(ended, session_total=self._total))
+        return self.with_resume_command(replace(ended, session_total=self._total))
 
-    def with_way_back(self, ended: RunEnded) -> RunEnded:
+    def with_resume_command(self, ended: RunEnded) -> RunEnded:
         """The end with the command that resumes the session as the last hint, if anything can be resumed."""
         if ended.outcome not in _RESUMABLE or self._options.is_iteration or not self._run.has_messages:
             return ended
-        command = self._way_back()
+        command = self._resume_command()
         hint = f"go on with: {command}"
         return ended if command is None or hint in ended.hints else replace(ended, hints=(*ended.hints, hint))
 
-    def note_delivery(self, ended: RunEnded, delivery: Delivery) -> None:
+    def record_delivery(self, ended: RunEnded, delivery: Delivery) -> None:
         """Records the delivery of the last result, as the process reports it. Raises JournalError."""
         recorded, self._recorded = self._recorded, None
         if recorded is None:
             return  # no task was worked on, or that was noted before
         has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
-        entry = delivery_entry(Delivery.FAILED if has_failed else delivery, ended)
+        record = delivery_record(Delivery.FAILED if has_failed else delivery, ended)
         # Lost in a power cut, nobody knows whether it was delivered: that is the truth, and costs no sync.
-        self._run.log.record(entry, sync=has_failed)
+        self._run.log.record(record, sync=has_failed)
 
-    def note(self, entry: Entry) -> None:
-        """Records an entry of the story, in the task at work, else in the next one. Raises JournalError."""
-        if self._is_working:
-            self._run.log.record(entry, sync=False)
-        else:
-            self._early_notes.append(entry)
-
-    def _way_back(self, prompt: str | None = None) -> str | None:
-        """The command that resumes, with those options of this command line that the next one must repeat.
-        None: nothing can be resumed, or a machine that is short of everything leaves no way to tell. The end
-        of the run is worth more than a hint.
+    def _resume_command(self, prompt: str | None = None) -> str | None:
+        """The command that resumes the session, with the options of this command line that it must repeat. None: nothing can
+        be resumed, or the machine is too short of memory or descriptors to find out: a hint must not cost the result.
         """
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None
         try:
-            return way_back(self.session, options.session, cwd=cwd, again=options.needed_again, prompt=prompt)
+            return resume_command_of(
+                self.session, options.session, cwd=cwd, again=options.needed_again, prompt=prompt
+            )
         except (OSError, MemoryError, ImportError):
             return None
 
     def close_tools(self) -> None:
-        """Nothing is asked or run any more; the journal still takes what becomes of the result."""
+        """Closes clients and tools. The journal stays open for the record of the delivery."""
         self._clients.close()
         self._toolbox.close()
 
@@ -282,7 +243,36 @@ class PreparedRun:
         self.session.journal.close()
 
 
-def _go_on_from(roster: Roster, old: Session, around: Surroundings) -> None:
+class _ExpectedCalls:
+    """Tells the toolbox of a call while it still arrives, for what takes time to start. An `Events` sink."""
+
+    def __init__(self, toolbox: LocalToolbox) -> None:
+        self._toolbox = toolbox
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, StreamReceived) and event.event.get("type") == "content_block_start":
+            block = event.event.get("content_block")
+            if isinstance(block, dict) and block.get("type") == "tool_use":
+                self._toolbox.expect(str(block.get("name")))
+
+
+def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has_prompt: bool) -> OpenSession:
+    """The session that is asked for; a new one where `--continue` finds none and there is a prompt."""
+    wanted, now = options.session, around.clock.utc_now()
+    if not wanted.is_old:
+        return open_new_session(wanted, new_id, around.cwd, around.environment, now)
+    from ralph.run.old_session import NoSessionError, open_old_session  # noqa: PLC0415 - a new one needs none of it
+
+    try:
+        return open_old_session(wanted, new_id, around.cwd, around.environment, now, settings=around.settings)
+    except NoSessionError as error:
+        if not has_prompt:
+            raise
+        fresh = open_new_session(wanted, new_id, around.cwd, around.environment, now)
+        return replace(fresh, notices=(*fresh.notices, f"{error}: a new one begins"))
+
+
+def _take_over_cooldowns(roster: Roster, old: Session, around: Surroundings) -> None:
     """Takes over the cooldowns of the last run for the rest of their time."""
     now_s, now = around.clock.now_s(), around.clock.utc_now()
     ends_s = {

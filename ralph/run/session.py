@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from ralph import __version__
 from ralph.conversation.notices import LIMIT_LIFTED, is_bound
-from ralph.conversation.opening import opening_entry
+from ralph.conversation.records import session_record
 from ralph.sessions.journal import FileJournal, NoJournal
 from ralph.sessions.store import SessionStore
 from ralph.values.events import SessionTotal
@@ -40,7 +40,7 @@ class SessionOptions(Struct, frozen=True):
     resume: str | None = None
     """The beginning of the id of the session to resume."""
     forks: bool = False
-    """The old session stays as it is; a copy of it is resumed."""
+    """The old session stays as it is, and a copy of it is resumed."""
     directory: Path | None = None
     """The directory of sessions; None: the user's state directory."""
     is_kept: bool = True
@@ -55,7 +55,7 @@ class SessionOptions(Struct, frozen=True):
 
 
 class CannotOpenError(Exception):
-    """One line, and how the run ends by it."""
+    """The session cannot be opened: one line, and the outcome of the run."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class OpenSession(Struct, frozen=True):
     """Totals of the session's earlier runs."""
 
     def forget(self) -> None:
-        """A new one in which nothing was said: `--continue` means the one before. An old one stays."""
+        """Removes a new session in which nothing was said, as `--continue` means the one before. An old one stays."""
         if self.old is None and isinstance(self.journal, FileJournal):
             with suppress(OSError):
                 self.journal.path.unlink()
@@ -91,18 +91,18 @@ def prompt_of_resumed(
         command = command_with(NEXT_PROMPT)
         shown = "" if command is None else f": {command}"
         raise UsageError(f"session {old.id} is completed: say what is to be done next{shown}")
-    was_limited = old.ended is not None and old.ended.get("outcome") in _LIMITS
+    was_limited = old.ended is not None and old.ended.outcome in _LIMITS
     was_limited = was_limited or is_bound(old.conversation.messages)
     return LIMIT_LIFTED if was_limited and not _was_told(old, LIMIT_LIFTED) else None
 
 
 def _was_told(old: Session, words: str) -> bool:
-    """True if the words end the last message, which nothing has answered yet."""
+    """True if these words end the last message, which has no answer yet."""
     last = old.conversation.messages[-1]
     return last.role == "user" and last.content[-1].get("text") == words
 
 
-def way_back(
+def resume_command_of(
     session: OpenSession,
     options: SessionOptions,
     *,
@@ -110,7 +110,7 @@ def way_back(
     again: Mapping[str, str],
     prompt: str | None = None,
 ) -> str | None:
-    """The command that resumes a run's session; None: nothing can. None of the others: it need not be said."""
+    """The command that resumes a run's session; None: nothing can. `cwd`: None where it need not be said."""
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
         return None
     from ralph.values.resume_command import resume_command  # noqa: PLC0415 - most runs end without
@@ -126,7 +126,7 @@ def way_back(
 
 @contextmanager
 def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
-    """Whatever the journal meets while it is opened becomes a UsageError or a CannotOpenError."""
+    """Turns the errors of opening a journal into a UsageError or a CannotOpenError."""
     try:
         yield
     except JournalError as error:
@@ -147,5 +147,5 @@ def open_new_session(
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
         journal = store.create(new_id, cwd)
-        journal.append(opening_entry(new_id, str(cwd), now.isoformat(), __version__))
+        journal.append(session_record(new_id, str(cwd), now.isoformat(), __version__))
         return OpenSession(new_id, journal, None, (store.notice,) if store.notice else ())

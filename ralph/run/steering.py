@@ -6,32 +6,14 @@ the channel does the one, `respond` the other.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ralph.run import control_lines as lines
 from ralph.run.control_channel import EndOfInput, TooLong
-from ralph.run.control_lines import (
-    ControlRequest,
-    Malformed,
-    UserMessage,
-    failure,
-    in_short,
-    parse_control_line,
-    success,
-)
-from ralph.values.events import (
-    AnswerAccepted,
-    AttemptEnded,
-    ClockFired,
-    Event,
-    Notice,
-    PermissionModeChanged,
-    ResponseDiscarded,
-    RetryExhausted,
-    RetryRecovered,
-    RetryScheduled,
-    StreamReceived,
-)
+from ralph.run.control_lines import ControlRequest, Malformed, UserMessage, failure, success
+from ralph.run.message_queue import MessageQueue
+from ralph.run.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
+from ralph.values.events import Notice, PermissionModeChanged
 from ralph.values.permission_mode import PermissionMode, mode_notice, permission_mode
 from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
 
@@ -39,47 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ralph.run.control_channel import Item
+    from ralph.run.progress import Progress
     from ralph.values.controls import RunControls
-    from ralph.values.ports import Clock, Mailbox, Waiter
+    from ralph.values.ports import Clock, Events, Mailbox, Waiter
 
-MOST_QUEUED_MESSAGES = 100
-# Images included. One message is taken whatever its size.
-MOST_QUEUED_BYTES = 64 * 1024 * 1024
-LONGEST_MODEL_NAME = 200
 # Once a run is stopped: after such a silence nothing more was sent before it. A flood does not keep us here.
 _QUIET_S = 0.1
 _LAST_LOOK_S = 0.5
 _ROOM_LOOK_S = 0.05
 
 _NEXT_MESSAGE = "the next message"
-_REQUESTS = (
-    "initialize",
-    "interrupt",
-    "set_model",
-    "set_permission_mode",
-    "set_auto_retry",
-    "abort_retry",
-    "get_status",
-)
-# Of `initialize`: what is to stop calls, and what a driver would only miss. After the first nothing runs: a hook that
-# is never called may be all that was to stop a command. Names are compared without case and underscores.
-_GUARDS = frozenset(
-    [
-        "hooks",
-        "canusetool",
-        "permissionprompttool",
-        "permissionprompttoolname",
-        "permissionprompts",
-        "permissions",
-        "permissionmode",
-        "allowedtools",
-        "disallowedtools",
-        "tools",
-        "sandbox",
-        "settings",
-        "managedsettings",
-    ]
-)
+# Keys of `initialize` that a driver would count on in vain.
 _NOT_OFFERED = (
     "agents",
     "skills",
@@ -88,8 +40,23 @@ _NOT_OFFERED = (
     "systemPrompt",
     "appendSystemPrompt",
 )
-# After one of these the announced retry is no longer waited for: its attempt is under way, or over.
-_ATTEMPT_SIGNS = (StreamReceived, AttemptEnded, ResponseDiscarded, ClockFired, AnswerAccepted)
+
+
+class Models(Protocol):
+    """The models that a driver can choose from."""
+
+    def choose(self, requested: str | None) -> str:
+        """The full name of a requested model; None: of the first. Raises ValueError for one that cannot be had."""
+        ...
+
+    @property
+    def serving(self) -> str:
+        """The name of who is asked at present."""
+        ...
+
+    def introduction(self, mode: PermissionMode) -> Mapping[str, Any]:
+        """The answer to `initialize`."""
+        ...
 
 
 class Steering:
@@ -98,84 +65,58 @@ class Steering:
         mailbox: Mailbox,
         controls: RunControls,
         clock: Clock,
+        progress: Progress,
         respond: Callable[[dict[str, Any]], None],
-        choose_model: Callable[[str | None], str],
         *,
-        serving: Callable[[], str | None] = lambda: None,
-        introduction: Callable[[], Mapping[str, Any]] = dict,
+        events: Events,
         has_room: Callable[[], bool] = lambda: True,
-        acknowledge: Callable[[Item], None] | None = None,
-        emit: Callable[[Event], None] = lambda _event: None,
+        acknowledge: Callable[[Item], None] = lambda _item: None,
     ) -> None:
-        """`respond` writes one object; `choose_model` gives a requested model's full name, for None the first
-        model's.
-
-        `choose_model` raises ValueError with what to say about a model that cannot be had. `serving` tells
-        who is asked at present, `introduction` what there is to choose from, `has_room` whether answers are
-        read. `acknowledge` is told of every item that was taken, `emit` of what people and readers should
-        know.
+        """`respond` writes one object, and `has_room` tells whether such are read; `acknowledge` is told of every item
+        that was taken, `events` of what people and readers should know.
         """
         self.mailbox = mailbox
         self._controls = controls
         self._clock = clock
+        self._progress = progress
         self._respond = respond
-        self._choose_model = choose_model
-        self._serving = serving
-        self._introduction = introduction
+        self._events = events
         self._has_room = has_room
         self._acknowledge = acknowledge
-        self._emit = emit
-        self._missing_guard: str | None = None
-        """The guard that `initialize` asked for and did not get, for as long as the process lives."""
-        self._missing_mode: str | None = None
-        """The reason why the requested mode is missing, until a mode is set that can be kept."""
-        self._queue: deque[tuple[UserMessage, int]] = deque()
-        self._queued_bytes = 0
+        self._models: Models | None = None
+        self._queue = MessageQueue()
+        self._missing = MissingGuard()
         self._has_input_ended = False
         self._is_working = False
         self._has_stopped = False
-        self._turn = 0
-        self._retry: RetryScheduled | None = None
-        """The pending retry of the open chain."""
-        self._retry_waits_until_s: float | None = None
+        """The message at work is being stopped: it is not stopped again."""
+
+    def open(self, models: Models) -> None:
+        """The session is open: lines are taken from here on."""
+        self._models = models
+
+    def begin_work(self) -> None:
+        """A message is being worked on, until `end_work`: nothing is ever raised outside."""
+        self._is_working, self._has_stopped = True, False
+        self._progress.begin()
+
+    def end_work(self) -> None:
+        self._is_working, self._has_stopped = False, False
+        self._progress.end()
 
     @property
-    def refused_guard(self) -> str | None:
+    def missing_guard(self) -> str | None:
         """Why no message may be worked on; None: all may."""
-        return self._missing_guard or self._missing_mode
-
-    @property
-    def is_working(self) -> bool:
-        """Set by the caller around each message: nothing is ever raised outside."""
-        return self._is_working
-
-    @is_working.setter
-    def is_working(self, is_working: bool) -> None:
-        if is_working and not self._is_working:
-            self._turn = 0
-        self._is_working = is_working
-        self._has_stopped = False
-        self._retry, self._retry_waits_until_s = None, None
-
-    def can_take(self) -> bool:
-        """A driver that does not read its answers is not asked for more."""
-        return self._has_room()
+        return self._missing.reason
 
     @property
     def has_message(self) -> bool:
-        """One is waiting to be worked on."""
-        return bool(self._queue)
+        """A message is waiting to be worked on."""
+        return len(self._queue) > 0
 
-    def emit(self, event: Event) -> None:
-        match event:
-            case RetryScheduled():
-                self._retry = event
-                self._retry_waits_until_s = self._clock.now_s() + event.wait_s
-            case RetryRecovered() | RetryExhausted():
-                self._retry, self._retry_waits_until_s = None, None
-            case _ if isinstance(event, _ATTEMPT_SIGNS):
-                self._retry_waits_until_s = None
-                self._turn += isinstance(event, AnswerAccepted)
+    def can_take(self) -> bool:
+        """Before the session is open there is nothing to steer; who does not read its answers is not asked for more."""
+        return self._models is not None and self._has_room()
 
     def next_message(self, waiter: Waiter) -> UserMessage | None:
         """The next one in the order they came; None: the input has ended. Raises what the waiter raises."""
@@ -186,9 +127,7 @@ class Steering:
                 waiter.sleep(_ROOM_LOOK_S, waiting_for="a reader of the answers")
             item = waiter.wait(self.mailbox, until_s=None, waiting_for=_NEXT_MESSAGE)
             self.handle(item, waiting_for=_NEXT_MESSAGE)
-        message, size_bytes = self._queue.popleft()
-        self._queued_bytes -= size_bytes
-        return message
+        return self._queue.take()
 
     def take_last_lines(self, waiter: Waiter) -> None:
         """Takes the lines that have come by now, including those still in the pipe. Raises what the waiter
@@ -203,13 +142,12 @@ class Steering:
             self.handle(item)
 
     def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
-        """One item of the channel. `waiting_for`: what the run waits for meanwhile, None: not known.
+        """Takes one item of the channel. `waiting_for`: what the run waits for meanwhile, None: not known.
 
         Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` where that follows, after the answer was given: only
         while a message is being worked on, and once for each message, so that cleaning up is left in peace.
         """
-        if self._acknowledge is not None:
-            self._acknowledge(item)
+        self._acknowledge(item)
         match item:
             case EndOfInput():
                 self._has_input_ended = True
@@ -222,199 +160,118 @@ class Steering:
                 self._take_line(item, waiting_for)
 
     def _take_line(self, data: bytes, waiting_for: str | None) -> None:
-        line = parse_control_line(data)
+        line = lines.parse_control_line(data)
         match line:
             case Malformed():
                 self._respond(failure(line.request_id, line.reason))
-                self._miss_what_was_asked(line)
+                self._judge_malformed(line)
             case UserMessage():
-                self._take_message(line, len(data))
+                refusal = self._queue.put(line, len(data))
+                if refusal is not None:
+                    dropped = f"the message was dropped: {refusal}; send it again after a result"
+                    self._respond(failure(None, dropped))
             case ControlRequest():
                 self._take_request(line, waiting_for)
 
-    def _take_message(self, message: UserMessage, size_bytes: int) -> None:
-        if len(self._queue) >= MOST_QUEUED_MESSAGES:
-            refusal = f"{len(self._queue)} messages are waiting already"
-        elif self._queue and self._queued_bytes + size_bytes > MOST_QUEUED_BYTES:
-            refusal = f"{self._queued_bytes:,} bytes of messages are waiting already"
-        else:
-            self._queue.append((message, size_bytes))
-            self._queued_bytes += size_bytes
-            return
-        self._respond(failure(None, f"the message was dropped: {refusal}; send it again after a result"))
-
-    def _take_request(self, request: ControlRequest, waiting_for: str | None) -> None:
-        try:
-            response = self._answer(request, waiting_for)
-        except ValueError as refusal:
-            self._respond(failure(request.request_id, str(refusal)))
-            self._stop_without_guard(request.subtype)
-            return
-        self._respond(success(request.request_id, response))
-        if request.subtype == "set_permission_mode":
-            self._tell_mode()
-        if response.get("interrupted"):
-            self._stop(InterruptRequested())
-        if response.get("aborted"):
-            self._stop(RetryAborted())
-
-    def _answer(self, request: ControlRequest, waiting_for: str | None) -> dict[str, Any]:
-        """Raises ValueError for what cannot be done, and why."""
-        match request.subtype:
-            case "initialize":
-                return self._initialize(request.fields)
-            case "set_permission_mode":
-                return {"mode": self._set_permission_mode(request.fields.get("mode"))}
-            case "interrupt":
-                return {"interrupted": self._is_working}
-            case "set_model":
-                return {"model": self._set_model(request.fields.get("model"))}
-            case "set_auto_retry":
-                return {"enabled": self._set_auto_retry(request.fields.get("enabled"))}
-            case "abort_retry":
-                return {"aborted": self._is_working and self._retry is not None}
-            case "get_status":
-                return self._status(waiting_for)
-        raise ValueError(
-            f"unknown control request {in_short(request.subtype)}; known are {', '.join(_REQUESTS)}"
-        )
-
-    def _initialize(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers `initialize`. Fields that only inform are ignored; a request for something that ralph does
-        not offer is refused, as the driver counts on it. A guard that was refused once stays missing: nothing runs, whatever is requested
-        later.
-        """
-        self._miss_guards(fields)
-        if self._missing_guard is not None:
-            raise ValueError(self._missing_guard)
-        wished = [name for name in _NOT_OFFERED if fields.get(name)]
-        if wished:
-            raise ValueError(f"initialize: ralph does not offer {', '.join(wished)}; leave that out")
-        return dict(self._introduction())
-
-    def _miss_guards(self, fields: Mapping[str, Any]) -> None:
-        guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
-        if guards and self._missing_guard is None:
-            names = ", ".join(sorted(map(in_short, guards)))
-            self._missing_guard = (
-                f"initialize asked for {names}, which ralph cannot honour: nothing runs without a guard that was asked "
-                "for. Start ralph again without it, and limit tools by its options"
-            )
-
-    def _miss_mode(self, reason: str) -> None:
-        """Notes a refused mode: whoever asked for it must not get work in a looser one. None is tighter than
-        `plan`.
-        """
-        if self._controls.permission_mode is not PermissionMode.PLAN:
-            self._missing_mode = (
-                f"set_permission_mode was refused: {reason}. Nothing runs without a mode that was asked for: set one "
-                "that ralph has"
-            )
-
-    def _miss_what_was_asked(self, line: Malformed) -> None:
+    def _judge_malformed(self, line: Malformed) -> None:
         """A guard is one, whatever is wrong with the line: a driver may not read an answer that has no id."""
         subtype = line.fields.get("subtype")
-        if subtype == "initialize":
-            self._miss_guards(line.fields)
-        elif subtype == "set_permission_mode":
-            self._miss_mode(line.reason)
-        self._stop_without_guard(subtype)
+        if subtype == lines.Initialize.__struct_config__.tag:
+            self._missing = after_initialize(self._missing, line.fields)
+        elif subtype == lines.SetPermissionMode.__struct_config__.tag:
+            self._missing = after_refused_mode(self._missing, line.reason, self._controls.permission_mode)
+        else:
+            return
+        self._stop_without_guard()
 
-    def _stop_without_guard(self, subtype: object) -> None:
-        if subtype in ("initialize", "set_permission_mode") and self.refused_guard is not None:
-            self._stop(GuardRefused(self.refused_guard))
-
-    def _set_model(self, wish: Any) -> str:
-        """An absent key is a null: JavaScript drops a key whose value is undefined."""
-        if wish is not None and not _is_name(wish):
-            raise ValueError(
-                f'"model" must be a model\'s name of at most {LONGEST_MODEL_NAME} characters, "default" or null, '
-                f"not {in_short(wish)}"
-            )
-        chosen = self._choose_model(None if wish == "default" else wish)
-        self._controls.model = chosen
-        return chosen
-
-    def _set_permission_mode(self, wish: object) -> str:
+    def _take_request(self, line: ControlRequest, waiting_for: str | None) -> None:
         try:
-            mode = _mode_of(wish)
+            response = self._answer(line, waiting_for)
         except ValueError as refusal:
-            self._miss_mode(str(refusal))
-            raise
+            self._respond(failure(line.request_id, str(refusal)))
+            if isinstance(line.request, lines.Initialize | lines.SetPermissionMode):
+                self._stop_without_guard()
+            return
+        self._respond(success(line.request_id, response))
+        match line.request:
+            case lines.SetPermissionMode():
+                self._tell_mode()
+            case lines.Interrupt() if response["interrupted"]:
+                self._stop(InterruptRequested())
+            case lines.AbortRetry() if response["aborted"]:
+                self._stop(RetryAborted())
+
+    def _answer(self, line: ControlRequest, waiting_for: str | None) -> dict[str, Any]:
+        """Raises ValueError for what cannot be done, and why."""
+        assert self._models is not None  # noqa: S101 - before, no line is taken
+        match line.request:
+            case lines.Initialize():
+                return self._initialize(line.fields, self._models)
+            case lines.SetPermissionMode(mode=name):
+                return {"mode": self._set_permission_mode(name).value}
+            case lines.Interrupt():
+                return {"interrupted": self._is_working}
+            case lines.SetModel(model=name):
+                self._controls.model = self._models.choose(None if name == "default" else name)
+                return {"model": self._controls.model}
+            case lines.SetAutoRetry(enabled=enabled):
+                self._controls.auto_retry = enabled
+                return {"enabled": enabled}
+            case lines.AbortRetry():
+                return {"aborted": self._is_working and self._progress.is_retrying}
+            case lines.GetStatus():
+                return self._status(self._models, waiting_for)
+
+    def _initialize(self, fields: Mapping[str, Any], models: Models) -> dict[str, Any]:
+        """Fields that only inform are ignored; a request for something that ralph does not offer is refused, as the
+        driver counts on it. A guard that was refused once stays missing, whatever is requested later.
+        """
+        self._missing = after_initialize(self._missing, fields)
+        if self._missing.for_good is not None:
+            raise ValueError(self._missing.for_good)
+        requested = [name for name in _NOT_OFFERED if fields.get(name)]
+        if requested:
+            raise ValueError(f"initialize: ralph does not offer {', '.join(requested)}; leave that out")
+        return dict(models.introduction(self._controls.permission_mode))
+
+    def _set_permission_mode(self, name: str) -> PermissionMode:
+        try:
+            mode = permission_mode(name)
+        except ValueError as error:
+            refusal = f'"request.mode" {error}'
+            self._missing = after_refused_mode(self._missing, refusal, self._controls.permission_mode)
+            raise ValueError(refusal) from None
         if self._controls.stays_in_plan and mode is not PermissionMode.PLAN:
             raise ValueError(
                 "the run was started with --permission-mode plan and stays in it; start another one for the work"
             )
         self._controls.permission_mode = mode
-        self._missing_mode = None
-        return mode.value
+        self._missing = after_set_mode(self._missing)
+        return mode
 
     def _tell_mode(self) -> None:
         mode = self._controls.permission_mode
-        self._emit(PermissionModeChanged(mode))
-        said = mode_notice(mode)
-        if said is not None:
-            self._emit(Notice(said))
+        self._events.emit(PermissionModeChanged(mode))
+        notice = mode_notice(mode)
+        if notice is not None:
+            self._events.emit(Notice(notice))
 
-    def _set_auto_retry(self, wish: object) -> bool:
-        if not isinstance(wish, bool):
-            raise ValueError(f'"enabled" must be true or false, not {in_short(wish)}')  # noqa: TRY004 - see _answer
-        self._controls.auto_retry = wish
-        return wish
+    def _stop_without_guard(self) -> None:
+        if self._missing.reason is not None:
+            self._stop(GuardRefused(self._missing.reason))
 
     def _stop(self, stop: BaseException) -> None:
         if self._is_working and not self._has_stopped:
             self._has_stopped = True
             raise stop
 
-    def _status(self, waiting_for: str | None) -> dict[str, Any]:
+    def _status(self, models: Models, waiting_for: str | None) -> dict[str, Any]:
         return {
             "state": "working" if self._is_working else "idle",
-            "turn": self._turn,
+            "turn": self._progress.turn,
             "queued_messages": len(self._queue),
             "auto_retry": self._controls.auto_retry,
-            "retry": self._retry_status(),
-            "model": self._controls.model or self._serving(),
+            "retry": self._progress.retry_status(),
+            "model": self._controls.model or models.serving,
             "waiting_for": waiting_for,
         }
-
-    def _retry_status(self) -> dict[str, Any] | None:
-        if self._retry is None:
-            return None
-        until_s, now_s = self._retry_waits_until_s, self._clock.now_s()
-        left_s = 0.0 if until_s is None else max(0.0, until_s - now_s)
-        return {
-            "attempt": self._retry.attempt,
-            "max_retries": self._retry.max_retries,
-            "is_waiting": left_s > 0,
-            "seconds_left": round(left_s, 3),
-            "message": self._retry.message,
-        }
-
-
-def _mode_of(wish: object) -> PermissionMode:
-    """Raises ValueError with what to say."""
-    if not isinstance(wish, str):
-        raise ValueError(f'"mode" must be the name of a permission mode, not {in_short(wish)}')  # noqa: TRY004
-    try:
-        return permission_mode(wish)
-    except ValueError as error:
-        raise ValueError(f'"mode" {error}') from None
-
-
-def _is_guard(name: str) -> bool:
-    return name.lower().replace("_", "") in _GUARDS
-
-
-def _asks_for_something(value: object) -> bool:
-    """`{"PreToolUse": []}` registers nothing."""
-    return any(value.values()) if isinstance(value, dict) else bool(value)
-
-
-def _is_name(value: object) -> bool:
-    return (
-        isinstance(value, str)
-        and len(value) <= LONGEST_MODEL_NAME
-        and value.isprintable()
-        and bool(value.strip())
-    )

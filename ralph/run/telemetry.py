@@ -19,36 +19,37 @@ if TYPE_CHECKING:
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.output.telemetry.tracing_spans import Tracing
     from ralph.values.events import Event
-    from ralph.values.ports import Clock
+    from ralph.values.ports import Clock, Events
 
 # Whoever watches traces loses some; whoever waits for the end of the run must not wait for them.
 _TRACES_LEAVE_S = 2.0
 _TRACES_LEAVE_AFTER_STOP_S = 0.5
 
 
+def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> MetricsFile | None:
+    """The metrics file, written for the first time; `path` None: there is none. Raises CannotOpenError, in one line, for
+    a file that cannot be written. `directories`: where ralph was called and where it works.
+    """
+    if path is None:
+        return None
+    from ralph.output.telemetry.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
+
+    metrics = MetricsFile(path, clock, directories)
+    try:
+        metrics.open()
+    except OSError as error:
+        raise CannotOpenError(Outcome.IO_ERROR, metrics.problem(error)) from error
+    return metrics
+
+
 class Telemetry:
-    def __init__(self, clock: Clock) -> None:
+    """Counts and traces events: an `Events` sink."""
+
+    def __init__(self, clock: Clock, metrics: MetricsFile | None) -> None:
         self._clock = clock
-        self._metrics: MetricsFile | None = None
+        self._metrics = metrics
         self._tracing: Tracing | None = None
         self._last_words: list[str] = []
-
-    def open_metrics(
-        self, path: str | None, directories: Sequence[str], *, tell: Callable[[Event], None]
-    ) -> None:
-        """Opens the metrics file; `path` None: there is none. Raises CannotOpenError, in one line, for a file
-        that cannot be written. `directories`: where ralph was called and where it works.
-        """
-        if path is None:
-            return
-        from ralph.output.telemetry.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
-
-        metrics = MetricsFile(path, self._clock, lambda text: tell(Notice(text)), directories)
-        try:
-            metrics.open()
-        except OSError as error:
-            raise CannotOpenError(Outcome.IO_ERROR, metrics.problem(error)) from error
-        self._metrics = metrics
 
     def open_traces(
         self, session_id: str, environment: Mapping[str, str], *, redact: Callable[[str], str]
@@ -63,24 +64,17 @@ class Telemetry:
         except TracingError as error:
             raise CannotOpenError(Outcome.CONFIG, str(error)) from error
 
-    @property
-    def is_on(self) -> bool:
-        return self._metrics is not None or self._tracing is not None
-
-    def belongs_to(self, session_id: str) -> None:
-        if self._tracing is not None:
-            self._tracing.session_id = session_id
-
     def emit(self, event: Event) -> None:
         if self._metrics is not None:
             self._metrics.emit(event)
         if self._tracing is not None:
             self._tracing.emit(event)
 
-    def look(self) -> None:
-        """Several times a second, in every wait."""
-        if self._metrics is not None:
-            self._metrics.tick(self._clock.now_s())
+    def look(self, events: Events) -> None:
+        """Writes the metrics when it is time; called several times a second. The first failure is a notice to `events`."""
+        problem = self._metrics.tick(self._clock.now_s()) if self._metrics is not None else None
+        if problem is not None:
+            events.emit(Notice(problem))
 
     def close(self, exit_code: int, *, was_stopped: bool) -> list[Event]:
         """The problems of the very end, as events. `was_stopped`: somebody waits for this process to be gone."""

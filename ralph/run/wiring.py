@@ -1,4 +1,4 @@
-"""Build what a run needs from the settings: tools, clients, whom to ask. One function each, no decisions."""
+"""Builds the parts of a run from its settings: tools, clients, targets, report form. One function each."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from ralph.prompt.project_instructions import read_project_instructions
 from ralph.prompt.system_prompt import PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
+from ralph.run.notices import cut_notices, roster_notices
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
-from ralph.values.limits import LimitSettings
 from ralph.values.permission_mode import is_permitted
 from ralph.values.tool_calls import FINAL_REPORT
-from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.agent.task import Prompt
     from ralph.api.target_clients import TargetClients
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
-    from ralph.settings.merge import RetrySettings, Settings
+    from ralph.settings.tables import RetrySettings, Settings
+    from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
-    from ralph.values.permission_mode import PermissionMode
     from ralph.values.ports import Clock, Events, Waiter
     from ralph.values.redaction import Redactor
     from ralph.values.report import ReportForm
@@ -51,6 +50,7 @@ class Surroundings(Struct, frozen=True, dict=True):
     waiter: Waiter
     clock: Clock
     events: Events
+    redactor: Redactor
 
     @cached_property
     def secrets(self) -> frozenset[str]:
@@ -66,7 +66,6 @@ class Surroundings(Struct, frozen=True, dict=True):
 
 def build_toolbox(
     around: Surroundings,
-    redactor: Redactor,
     options: RunOptions,
     *,
     writable: Sequence[str] = (),
@@ -81,10 +80,9 @@ def build_toolbox(
 
     Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
     """
-    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - near the request
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - near the request
 
-    tools, controls = around.settings.tools, controls or RunControls()
+    controls = controls or RunControls()
     enabled = frozenset(around.settings.enabled_tools)
     if offered is not None:
         enabled &= offered
@@ -92,23 +90,11 @@ def build_toolbox(
         enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
     try:
         return LocalToolbox(
-            ToolSettings(
-                cwd=around.cwd,
-                bash_timeout_s=tools.bash_timeout_s,
-                bash_max_timeout_s=tools.bash_max_timeout_s,
-                max_output_bytes=tools.max_output_bytes,
-                environment=around.tools_environment,
-                enabled=enabled,
-                writable=tuple(map(Path, writable)),
-                user_environment=around.environment,
-                configuration=() if options.config_file is None else (Path(options.config_file),),
-                session_directory=options.session.directory,
-                is_below_loop=options.is_iteration,
-            ),
+            _tool_settings(around, options, enabled, writable),
             waiter=around.waiter,
             clock=around.clock,
-            redact=redactor.redact,
-            redact_longest=redactor.longest_bytes,
+            redact=around.redactor.redact,
+            redact_longest=around.redactor.longest_bytes,
             why_refused=controls.why_refused,
         )
     except OSError as error:
@@ -116,7 +102,28 @@ def build_toolbox(
         raise SettingsError(problem, from_flag=True) from error
 
 
-def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
+def _tool_settings(
+    around: Surroundings, options: RunOptions, enabled: frozenset[str], writable: Sequence[str]
+) -> ToolSettings:
+    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - near the request
+
+    tools = around.settings.tools
+    return ToolSettings(
+        cwd=around.cwd,
+        bash_timeout_s=tools.bash_timeout_s,
+        bash_max_timeout_s=tools.bash_max_timeout_s,
+        max_output_bytes=tools.max_output_bytes,
+        environment=around.tools_environment,
+        enabled=enabled,
+        writable=tuple(map(Path, writable)),
+        user_environment=around.environment,
+        configuration=() if options.config_file is None else (Path(options.config_file),),
+        session_directory=options.session.directory,
+        is_below_loop=options.is_iteration,
+    )
+
+
+def build_clients(around: Surroundings) -> TargetClients:
     """Raises SettingsError for a CA file, an endpoint or a proxy that cannot be used."""
     # Late, because they cost most of the start-up time and nothing before needs them.
     from ralph.api.target_clients import Connecting, TargetClients  # noqa: PLC0415
@@ -129,7 +136,7 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
             limits=settings.clocks,
             waiter=around.waiter,
             clock=around.clock,
-            redact=redactor.redact_all,
+            redact=around.redactor.redact_all,
         )
     )
     try:
@@ -142,17 +149,13 @@ def build_clients(around: Surroundings, redactor: Redactor) -> TargetClients:
 
 
 def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
-    """The prompt without known credentials: whoever pastes one into a task, or links one in, has not meant it
-    for the API.
-    """
+    """The prompt without known credentials: who pastes one into a task has not meant it for the API."""
     if prompt is None or isinstance(prompt, str):
         return prompt and redactor.redact(prompt)
     return [redacted(block, redactor.redact) for block in prompt]
 
 
-def build_report_form(
-    around: Surroundings, redactor: Redactor, options: RunOptions, old: Session | None
-) -> ReportForm | None:
+def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
     """The form of the final report: as requested now, else as in the session's requests. None: no report is
     required.
     """
@@ -162,8 +165,12 @@ def build_report_form(
     from ralph.agent.report_tool import has_payload, report_tool  # noqa: PLC0415 - the same
     from ralph.values.report import ReportForm, plain_problems  # noqa: PLC0415 - most runs need none
 
-    wish = options.report
-    tool = offered if wish is None else report_tool(redacted(wish.payload_schema, redactor.redact))
+    requested = options.report
+    tool = (
+        offered
+        if requested is None
+        else report_tool(redacted(requested.payload_schema, around.redactor.redact))
+    )
     assert tool is not None  # noqa: S101 - one of the two is there
     if not has_payload(tool):
         return ReportForm(tool, plain_problems, has_payload=False)
@@ -177,7 +184,6 @@ def build_report_form(
 
 def build_roster(
     around: Surroundings,
-    redactor: Redactor,
     tools: tuple[ToolDefinition, ...],
     options: RunOptions,
     old: Session | None,
@@ -185,7 +191,27 @@ def build_roster(
     """The targets of the run, and notices about requested options that did not fit. A resumed session keeps
     its requests as they were, unless the command line changes them.
     """
-    settings = around.settings
+    settings, keeps = around.settings, old is not None and not options.shapes_requests
+    prompt, about_prompt = _system_prompt(around, options)
+    targets = settings.targets
+    is_implicit = settings.origins.get("targets", "default") == "default"
+    if old is not None and keeps and is_implicit:
+        targets = _of_the_session(targets, old)
+    roster = Roster(
+        targets,
+        system=around.redactor.redact(prompt),
+        tools=tools,
+        strategy=settings.retry.strategy,
+        returns=settings.retry.revert == "cooldown-expiry",
+        recorded=old.shapes if old is not None and keeps else {},
+        can_grow=is_implicit,
+        aliases=settings.aliases,
+    )
+    return roster, (*about_prompt, *roster_notices(roster, targets, old))
+
+
+def _system_prompt(around: Surroundings, options: RunOptions) -> tuple[str, Iterable[str]]:
+    """The system prompt, and notices about instruction files that are not in it as they are."""
     instructions, left_out = read_project_instructions(around.cwd)
     parts = PromptParts(
         cwd=str(around.cwd),
@@ -194,44 +220,7 @@ def build_roster(
         appendix=options.append_system_prompt,
         instructions=instructions,
     )
-    targets = settings.targets
-    keeps = old is not None and not options.shapes_requests
-    is_implicit = settings.origins.get("targets", "default") == "default"
-    if old is not None and keeps and is_implicit:
-        targets = _of_the_session(targets, old)
-    roster = Roster(
-        targets,
-        system=redactor.redact(system_prompt(parts)),
-        tools=tools,
-        strategy=settings.retry.strategy,
-        returns=settings.retry.revert == "cooldown-expiry",
-        recorded=old.shapes if old is not None and keeps else {},
-        can_grow=is_implicit,
-        aliases=settings.aliases,
-    )
-    cut = [
-        f"{instructions.path} was cut: only 32 KB of project instructions are read"
-        for instructions in parts.instructions
-        if instructions.was_cut
-    ]
-    changed = [
-        f"{name}: requests change from here on, as the settings ask for something else than before"
-        for name in roster.changed
-    ]
-    return roster, (*left_out, *cut, *changed, *_lost_notice(roster, old), *_effort_notices(targets))
-
-
-def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
-    """A fallback that is gone is missed when it is needed: say so before."""
-    models = {target.model for target in roster.targets}
-    known = old.shapes.items() if old is not None else ()
-    lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
-    if not lost:
-        return ()
-    names = ", ".join(lost)
-    return (
-        f"asked in this session before, and not in this run: {names} (--config or --fallback-model would add it)",
-    )
+    return system_prompt(parts), (*left_out, *cut_notices(parts))
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
@@ -241,15 +230,8 @@ def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, 
     return (first, *(target for target in targets[1:] if target.model != model))
 
 
-def no_limit_notice(settings: Settings) -> tuple[str, ...]:
-    """Nobody watches: who has set no bound should have heard so."""
-    if settings.limits != LimitSettings():
-        return ()
-    return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
-
-
 def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> None:
-    """A limit that cannot be kept must not seem to be. Raises SettingsError."""
+    """Raises SettingsError for a budget that cannot be kept: it must not seem to be one."""
     for target in targets:
         problem = why_uncountable(target, settings)
         if problem is not None:
@@ -271,30 +253,6 @@ def why_uncountable(target: Target, settings: Settings) -> str | None:
     )
 
 
-def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
-    """A notice about the tools of a run that has not all of them. `names`: the tools that it offers."""
-    usable = [name for name in names if is_permitted(mode, name)]
-    if len(usable) == len(TOOL_NAMES):
-        return ()
-    limits = around.settings.enabled_tools
-    why = [around.settings.origins["tools"]] if len(limits) < len(TOOL_NAMES) else []
-    if not all(is_permitted(mode, name) for name in limits):
-        why.append(f"permission mode {mode}")
-    if {name for name in limits if is_permitted(mode, name)} - set(usable):
-        why.append("as the session had them before; --tools default gives all of them")
-    return (f"tools of this run: {', '.join(usable) or 'none'} ({'; '.join(why)})",)
-
-
-def withheld_notice(around: Surroundings) -> tuple[str, ...]:
-    """A command that misses a variable would be a riddle: say which ones stay behind."""
-    withheld = around.environment.keys() - around.tools_environment.keys()
-    names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
-    if not names:
-        return ()
-    listed = ", ".join(names)
-    return (f"kept from tools, as they look like credentials: {listed} (--pass-env NAME lets one through)",)
-
-
 def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
     """The policy that the settings ask for, its waits divided by `speed`."""
     policy = retry_policy(retry)
@@ -310,10 +268,3 @@ def retry_policy(retry: RetrySettings) -> RetryPolicy:
             return backoff.custom(retry.max_retries, retry.base_delay_s, retry.max_delay_s)
         case _:
             return backoff.standard()
-
-
-def _effort_notices(targets: Sequence[Target]) -> Iterator[str]:
-    """Notices about requested options that are not sent, because the model is known to refuse them."""
-    for target in targets:
-        if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
-            yield f"{target.model} takes no effort setting; it is left out"

@@ -1,7 +1,8 @@
-"""The protected paths: what file tools must not write, and what they must not read either. One value, built here. Pure.
+"""The protected paths: those that file tools must not write, and those that they must not read either. One value,
+built here. Pure.
 
-It judges absolute paths whose links have been followed. Who gathers the facts, follows the links and knows what was
-opened is `tools/files/path_guard.py`. It says nothing about the directories that may be written at all (`--add-dir`).
+It judges absolute paths whose links have been followed. `tools/files/path_guard.py` gathers the facts, follows
+the links and knows which file was opened. The writable directories (`--add-dir`) are not decided here.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ProtectedPath(Struct, frozen=True):
 
 
 class ProtectedName(Struct, frozen=True):
-    """Names that are never written, at any depth; capitals do not count, as on some file systems."""
+    """Names that are never written, at any depth; case is ignored, as on some file systems."""
 
     name: str
     """A name, or the end of a path; `*` stands for anything but a slash."""
@@ -69,12 +70,13 @@ PROTECTED_NAMES = (
     ProtectedName(".mcp.json", "says which programs agents start", _ASK_TO_CHANGE),
 )
 
-# Characters that HFS+ leaves out of a name when it compares (as git's own check of `.git` knows).
+# Characters that HFS+ ignores in a name when it compares (as git's own check of `.git` knows).
 _IGNORED_CHARACTERS = dict.fromkeys(
     (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
 )
 
-# What git gives a meaning to in a git directory. Beside them a bare repository may hold anybody's files: worktrees.
+# Entries with a meaning to git in a git directory. Beside them a bare repository may hold anybody's files:
+# worktrees.
 _GIT_NAMES = (
     *(
         "HEAD",
@@ -102,7 +104,7 @@ _GIT_NAMES = (
     ),
     *("lfs", "rebase-merge", "rebase-apply", "sequencer", "description"),
 )
-# What ralph keeps in its state directory, wherever that is.
+# The entries of ralph's state directory, wherever that is.
 _STATE_NAMES = ("sessions", "loops", "loop.key")
 
 
@@ -115,7 +117,7 @@ class PlaceFacts(Struct, frozen=True):
     variables: Mapping[str, str] = field(default_factory=dict)
     """The environment that ralph was started with."""
     configuration: tuple[str, ...] = ()
-    """Files and directories that ralph's settings come from, credentials among them."""
+    """Files and directories of ralph's settings, credentials among them."""
     state: tuple[str, ...] = ()
     """Directories with its sessions and loops."""
     package: str | None = None
@@ -123,7 +125,7 @@ class PlaceFacts(Struct, frozen=True):
     prefixes: tuple[str, ...] = ()
     """The environment that it is installed in, and the one that this was made from."""
     code: tuple[str, ...] = ()
-    """The parts of the prefixes that programs are loaded from, where a whole prefix (/usr) would be too much."""
+    """The parts of the prefixes that programs load code from, where a whole prefix (/usr) would be too much."""
     git_directories: tuple[str, ...] = ()
     """The git directories of the checkouts around the roots, common ones included."""
 
@@ -132,7 +134,7 @@ class ProtectedPaths(Struct, frozen=True):
     paths: tuple[ProtectedPath, ...]
     roots: tuple[str, ...]
     homes: tuple[str, ...] = ()
-    """Links followed. Their dotfiles are protected from roots that contain them."""
+    """The home directories, links followed. Their dotfiles are protected from roots that contain them."""
     names: tuple[ProtectedName, ...] = PROTECTED_NAMES
 
     def why_not_read(self, path: str) -> Protection | None:
@@ -154,7 +156,9 @@ class ProtectedPaths(Struct, frozen=True):
         return self._as_dotfile(path)
 
     def hidden_beneath(self, directory: str) -> tuple[str, ...]:
-        """Paths from there of what must not be read; the directory itself is none of them."""
+        """The paths of unreadable things beneath a directory, relative to it; the directory itself is not among
+        them.
+        """
         above = directory.rstrip("/") + "/"
         return tuple(
             place.path[len(above) :]
@@ -163,7 +167,7 @@ class ProtectedPaths(Struct, frozen=True):
         )
 
     def listed(self) -> Iterator[tuple[str, str, bool]]:
-        """For people: what is protected, why, and whether it may be read."""
+        """The table for people: each place, the reason, and whether it may be read."""
         yield from ((place.path, place.predicate, place.may_be_read) for place in self.paths)
         yield from ((name.name, name.predicate, True) for name in self.names)
         yield from ((f"{home}/.*", "is read by programs that start", True) for home in self._exposed_homes())
@@ -172,7 +176,9 @@ class ProtectedPaths(Struct, frozen=True):
         return (home for home in self.homes if any(is_within(home, root) for root in self.roots))
 
     def _as_dotfile(self, path: str) -> Protection | None:
-        """An own root below the home (`--add-dir ~/.config/x`) is work, whatever lies above it."""
+        """The rule for a home's dotfile. A root below the home (`--add-dir ~/.config/x`) is work, whatever lies
+        above it.
+        """
         root = max((root for root in self.roots if is_within(path, root)), key=len, default=None)
         for home in self.homes:
             if root is None or not is_within(home, root):
@@ -184,7 +190,7 @@ class ProtectedPaths(Struct, frozen=True):
 
 
 def is_within(path: str, directory: str) -> bool:
-    """It is the directory, or beneath it."""
+    """Whether a path is the directory, or beneath it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
@@ -218,8 +224,8 @@ def _secret_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 def _bases(facts: PlaceFacts) -> Bases:
     def below(variable: str, usual: str) -> tuple[str, ...]:
-        """The place that the variable names, and the usual one: files from before the variable was set are
-        still there.
+        """The place that the variable names, and the usual one: files from before the variable was set are still
+        there.
         """
         named = facts.variables.get(variable, "")
         usuals = (f"{home.rstrip('/')}/{usual}" for home in facts.homes)
@@ -251,7 +257,7 @@ def _code_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 
 def _narrowed(directory: str, names: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
-    """The directory; where the work itself lies in it, only what is known to lie there."""
+    """The directory; where the work itself lies in it, only its known entries."""
     if _contains_any(directory, roots):
         yield from (f"{directory.rstrip('/')}/{name}" for name in names)
     else:

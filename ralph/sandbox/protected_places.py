@@ -1,4 +1,4 @@
-"""Gathers what the table of protected paths is made of: homes, ralph's own places, its Python, git directories."""
+"""Gathers the facts for the table of protected paths: homes, ralph's own places, its Python, git directories."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gather_paths(
 
 
 class _Resolver:
-    """`os.path.realpath` for many paths below few directories: each directory's links are followed once."""
+    """Calls `os.path.realpath` for many paths below few directories: each directory's links are followed once."""
 
     def __init__(self) -> None:
         self._known = {"/": "/"}
@@ -65,7 +65,7 @@ class _Resolver:
 
 
 def _homes(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The one that programs are told of, and the one that ssh looks into."""
+    """The home directories: the one that programs read from HOME, and the one that ssh uses."""
     import pwd  # noqa: PLC0415 - only a file tool needs it
 
     found = [environment.get("HOME", "")]
@@ -82,7 +82,7 @@ def _configured(environment: Mapping[str, str], homes: Sequence[str]) -> Iterato
 
 
 def _states(environment: Mapping[str, str], homes: Sequence[str], named: Path | None) -> Iterator[str]:
-    """Every place that a run of this user may keep its sessions in."""
+    """Every directory in which a run of this user may keep its sessions."""
     import tempfile  # noqa: PLC0415 - only a file tool needs it
 
     for variable, rest in (("RALPH_STATE_DIR", ""), ("XDG_STATE_HOME", "/ralph")):
@@ -96,7 +96,7 @@ def _states(environment: Mapping[str, str], homes: Sequence[str], named: Path | 
 
 
 def _code() -> Iterator[str]:
-    """Where this Python finds itself, its library and installed packages, and the ripgrep that searches run."""
+    """The directories of this Python's library and installed packages, and the ripgrep for searches."""
     yield str(Path(os.__file__).parent)
     yield str(Path(sys.executable).parent)
     yield str(Path(sys.prefix, "pyvenv.cfg"))

@@ -1,8 +1,9 @@
-"""The read deny list: where people keep what proves who they are. One table, with a reason for each group. Pure.
+"""The read deny list: the places where people keep proof of who they are. One table, with a reason for each
+group. Pure.
 
-A place is written as a template: `~/x` below each home directory, `{config}/x`, `{data}/x`, `{cache}/x` and
-`{runtime}/x` below those of the XDG specification, `$NAME` or `$NAME/x` where a variable has moved it, else absolute.
-It means a file, or a directory with everything beneath it.
+A place is a template: `~/x` below each home directory, `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x`
+below those of the XDG specification, `$NAME` or `$NAME/x` where a variable has moved it, else absolute. It means
+a file, or a directory with everything beneath it.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ class Bases(NamedTuple):
 
 
 def expanded(template: str, bases: Bases) -> Iterator[str]:
-    """The absolute paths that it stands for; none where its variable is not set, or is no absolute path."""
+    """The absolute paths of a template; none where its variable is not set, or is no absolute path."""
     if template.startswith("/"):
         yield template
         return

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.conversation.opening import directory_of
-from ralph.conversation.session import SessionError
+from ralph.conversation.decoding import SessionError
 from ralph.output.standard_streams import ReaderLeftError, complain, print_lines
 from ralph.sessions import history as names
 from ralph.sessions.document import as_json, json_text, markdown
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 _PIPE_COLUMNS = 80
 _PIPE_COLUMNS_WITH_DIRECTORY = 120
-
-# What a record that no run wrote makes of the code that reads it; a journal's shape is known, its content is not.
-_MAKES_NO_SENSE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 class Place(Struct, frozen=True):
@@ -85,8 +81,7 @@ def show_session(place: Place, prefix: str | None) -> int:
             print_lines(["", text.damage(problem)])
             return Outcome.IO_ERROR.exit_code()
         if look.outcome != names.RUNNING and look.history.task:
-            with suppress(SessionError):  # nobody can go on with that
-                print_lines(["", text.way_back(_way_back(look, store, place))])
+            print_lines(["", text.way_back(_way_back(look, store, place))])
     except ReaderLeftError:
         pass
     return _code(look.problem)
@@ -127,15 +122,8 @@ def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
 
 def _looks(paths: Iterable[Path]) -> Iterator[SessionLook]:
     for path in paths:
-        try:
-            look = look_at(path)
-        except FileNotFoundError:  # removed just now
-            continue
-        try:
-            _ = look.history.turns, look.history.cost_usd, look.history.task
-        except _MAKES_NO_SENSE:
-            look = SessionLook(path, look.written_at_s, names.DAMAGED)
-        yield look
+        with suppress(FileNotFoundError):  # removed just now
+            yield look_at(path)
 
 
 def _json_lines(look: SessionLook) -> Iterator[str]:
@@ -146,8 +134,8 @@ def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
     """Write them; what is wrong with the journal, where that shows on the way."""
     try:
         print_lines(lines)
-    except (*_MAKES_NO_SENSE, SessionError) as error:
-        return problem or f"a record of it makes no sense ({type(error).__name__}: {error})"
+    except SessionError as error:
+        return problem or str(error)
     return problem
 
 
@@ -188,12 +176,13 @@ def _refuse(look: SessionLook) -> int:
 
 def _way_back(look: SessionLook, store: SessionStore, place: Place) -> str:
     """The command that resumes it from here."""
-    directory = directory_of(look.records)
+    opening = look.history.opening
+    directory = str(_here()) if opening is None else opening.directory
     return resume_command(
         store.short_name(look.id),
         cwd=directory if directory != str(_here()) and Path(directory).is_dir() else None,
         session_dir=None if place.directory is None else str(place.directory),
-        again=look.history.runs[-1].fields.get("again") if look.history.runs else None,
+        again=look.history.runs[-1].opening.again if look.history.runs else None,
         prompt=NEXT_PROMPT if look.history.is_completed else None,
     )
 

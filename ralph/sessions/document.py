@@ -9,8 +9,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from ralph.conversation.records import EventRecord
 from ralph.output.narration import Narration
-from ralph.output.system_events import event_of
 from ralph.sessions.history import DAMAGED, KILLED, RUNNING, messages_of
 from ralph.sessions.story import Called, Happened, OtherBlock, Prompted, Said, story_of
 from ralph.sessions.story_text import no_result, result_text
@@ -20,9 +20,10 @@ from ralph.values.screen_text import in_one_line, json_for_terminal, visible
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.conversation.journal_lines import Record
+    from ralph.conversation.records import Record
     from ralph.sessions.history import RunHistory, SessionHistory
     from ralph.sessions.story import Happening
+    from ralph.values.events import Event
 
 EXPORT_VERSION = 1
 """Raised when a field of the JSON export changes its meaning."""
@@ -33,13 +34,19 @@ def markdown(session_id: str, outcome: str, history: SessionHistory, problem: st
     yield f"# Session {session_id}"
     yield ""
     for name in ("cwd", "created_at", "ralph", "forked_from"):
-        if name in opening:
-            yield f"- {name}: {_inline(str(opening[name]))}"
+        value = getattr(opening, name, None)
+        if value is not None:
+            yield f"- {name}: {_inline(value)}"
     yield f"- outcome: {outcome}"
     yield f"- total: {counted(history.turns, 'turn')}, {cost_text(history.cost_usd)}"
     for run, happenings in story_of(history):
         copied = " (copied from the session this one was forked from)" if run.is_copied else ""
-        yield from ("", f"## Run {run.number}{copied}", "", f"{run.started_at}, {_inline(run.model)}")
+        yield from (
+            "",
+            f"## Run {run.number}{copied}",
+            "",
+            f"{run.opening.started_at}, {_inline(run.opening.model)}",
+        )
         end = outcome if run is history.runs[-1] else KILLED
         for happening in happenings:
             yield from _block(happening, end)
@@ -57,19 +64,19 @@ def json_text(
     exported = {
         "version": EXPORT_VERSION,
         "id": session_id,
-        "cwd": opening.get("cwd"),
-        "created_at": opening.get("created_at"),
-        "ralph": opening.get("ralph"),
-        "forked_from": opening.get("forked_from"),
+        "cwd": getattr(opening, "cwd", None),
+        "created_at": getattr(opening, "created_at", None),
+        "ralph": getattr(opening, "ralph", None),
+        "forked_from": getattr(opening, "forked_from", None),
         "outcome": outcome,
         "damage": problem,
         "runs": runs,
         "messages": messages_of(records),
         "events": [
-            {"run": run.number, "seq": record.seq, **record.fields["event"]}
+            {"run": run.number, "seq": line - 1, **record.event}
             for run in history.runs
-            for record in run.records
-            if record.kind == "event"
+            for line, record in run.lines
+            if isinstance(record, EventRecord)
         ],
         "totals": {
             "runs": len(history.own_runs),
@@ -86,22 +93,22 @@ def as_json(value: object) -> str:
 
 
 def _run_object(run: RunHistory) -> dict[str, Any]:
-    ended: Mapping[str, Any] = run.ended or {}
+    ended = run.ended
     return {
         "number": run.number,
         "is_copied": run.is_copied,
-        "started_at": run.started_at,
-        "pid": run.fields["pid"],
-        "model": run.model,
-        "request": json.loads(run.fields["head"]),
-        "outcome": ended.get("outcome"),
-        "exit_code": ended.get("exit_code"),
-        "result": ended.get("result"),
-        "errors": ended.get("errors", []),
+        "started_at": run.opening.started_at,
+        "pid": run.opening.pid,
+        "model": run.opening.model,
+        "request": run.opening.head.fields,
+        "outcome": None if ended is None else ended.outcome,
+        "exit_code": None if ended is None else ended.exit_code,
+        "result": None if ended is None else ended.result,
+        "errors": [] if ended is None else ended.errors,
         "undelivered": run.undelivered,
         "turns": run.turns,
         "cost_usd": run.cost_usd,
-        "duration_s": ended.get("duration_s"),
+        "duration_s": None if ended is None else ended.duration_s,
     }
 
 
@@ -121,7 +128,7 @@ def _block(happening: Happening, outcome: str) -> Iterator[str]:
         case Called():
             yield from _call(happening, outcome)
         case Happened():
-            yield from _event(happening.fields)
+            yield from _event(happening.fields, happening.event)
 
 
 def _call(called: Called, outcome: str) -> Iterator[str]:
@@ -137,10 +144,9 @@ def _call(called: Called, outcome: str) -> Iterator[str]:
         yield from ("", *_fenced(result_text(called.result)))
 
 
-def _event(fields: Mapping[str, Any]) -> Iterator[str]:
+def _event(fields: Mapping[str, Any], event: Event | None) -> Iterator[str]:
     if fields.get("subtype") == "turn_asked" and attempts_line(fields) is None:
         return  # one attempt, of which is told already
-    event = event_of(fields)
     lines = [] if event is None else list(Narration(is_quiet=False, has_color=False).lines(event))
     about_attempts = attempts_line(fields)
     if about_attempts is not None:

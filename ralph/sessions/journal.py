@@ -15,15 +15,14 @@ from contextlib import suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
-from ralph.conversation.journal_lines import Reading, Record, line_of, read_lines, readable_part
-from ralph.conversation.session import refuse_newer
+from ralph.conversation.journal_lines import Reading, line_of, read_lines
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record, SessionRecord
 
 # macOS has no fdatasync.
 _sync = getattr(os, "fdatasync", os.fsync)
@@ -77,7 +76,6 @@ class FileJournal:
         try:
             _lock_patiently(descriptor)
             data = _read_all(descriptor)
-            _refuse_newer(data)
             reading = read_lines(data)
         except OSError as error:
             os.close(descriptor)
@@ -108,27 +106,43 @@ class FileJournal:
         except OSError:
             return True
 
-    def append(self, *entries: Entry, sync: bool = True) -> None:
+    def append(self, *records: Record, sync: bool = True) -> None:
         """Write the records, whole or not at all. After a failure every further call fails the same way."""
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
-            lines = b"".join(
-                line_of(Record(seq, kind, fields)) for seq, (kind, fields) in enumerate(entries, self._seq)
-            )
-            try:
-                self._write(lines)
-                if sync:
-                    _sync(self._descriptor)
-            except OSError as error:
-                self._failure = JournalError(self.path, error)
-                with suppress(
-                    OSError
-                ):  # the file is not touched again; a torn line is cut off at the next opening
-                    os.ftruncate(self._descriptor, self._size)
-                raise self._failure from error
-            self._seq += len(entries)
-            self._size += len(lines)
+            self._write_whole(b"".join(map(line_of, count(self._seq), records)), len(records), sync=sync)
+
+    def lines_behind_first(self) -> bytes:
+        """The whole lines behind the first one, as they are on the disk. Raises JournalError."""
+        try:
+            with open(self._descriptor, "rb", closefd=False) as file:
+                file.seek(0)
+                file.readline()
+                lines = file.read(self._size - file.tell())
+        except OSError as error:
+            raise JournalError(self.path, error) from error
+        return lines + b"\n" if self._lacks_break else lines
+
+    def begin_as_fork(self, opening: SessionRecord, lines: bytes, copied: int) -> None:
+        """Write a fork's first record and behind it the lines of the old session, whole or not at all."""
+        with self._lock:
+            self._write_whole(line_of(0, opening) + lines, 1 + copied, sync=True)
+
+    def _write_whole(self, lines: bytes, number: int, *, sync: bool) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._write(lines)
+            if sync:
+                _sync(self._descriptor)
+        except OSError as error:
+            self._failure = JournalError(self.path, error)
+            with suppress(
+                OSError
+            ):  # the file is not touched again; a torn line is cut off at the next opening
+                os.ftruncate(self._descriptor, self._size)
+            raise self._failure from error
+        self._seq += number
+        self._size += len(lines)
 
     def close(self) -> None:
         """Gives the lock back."""
@@ -145,7 +159,7 @@ class FileJournal:
 class NoJournal:
     """For runs that keep no session."""
 
-    def append(self, *entries: Entry, sync: bool = True) -> None:
+    def append(self, *records: Record, sync: bool = True) -> None:
         """Nothing is kept."""
 
     def close(self) -> None:
@@ -187,16 +201,6 @@ def _lock_patiently(descriptor: int) -> None:
             return
         time.sleep(_LOCK_PAUSE_S)
     lock_file(descriptor)
-
-
-def _refuse_newer(data: bytes) -> None:
-    """Looks at the first line alone: the form of the others is that ralph's business. Raises
-    NewerFormatError.
-    """
-    opening, _ = readable_part(data[: data.find(b"\n") + 1])
-    for record in opening:
-        if record.kind == "session" and isinstance(record.fields.get("format"), int):
-            refuse_newer(record.fields)
 
 
 def _set_aside(path: Path, torn: bytes) -> None:

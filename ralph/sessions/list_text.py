@@ -13,8 +13,6 @@ from ralph.values.outcome import Outcome
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ralph.output.colors import Color
     from ralph.sessions.history import SessionHistory
 
@@ -42,7 +40,9 @@ class SessionList:
         return self._line(
             session_id[:SHORT_ID_CHARS],
             self._time(written_at_s),
-            _tail(str(history.opening.get("cwd", "?")), _DIRECTORY_CHARS) if self._has_directory else "",
+            _tail("?" if history.opening is None else history.opening.cwd, _DIRECTORY_CHARS)
+            if self._has_directory
+            else "",
             self._narration.color(_color_of(outcome), f"{outcome:15}"),
             str(history.turns),
             cost_text(history.cost_usd),
@@ -65,16 +65,16 @@ class SessionList:
 def session_object(
     path: str, session_id: str, written_at_s: float, outcome: str, history: SessionHistory
 ) -> dict[str, Any]:
-    opening: Mapping[str, Any] = history.opening
+    opening = history.opening
     return {
         "id": session_id,
         "outcome": outcome,
         "last_written_at": datetime.fromtimestamp(written_at_s, tz=UTC).isoformat(),
-        "created_at": opening.get("created_at"),
-        "cwd": opening.get("cwd"),
-        "forked_from": opening.get("forked_from"),
-        "ralph": opening.get("ralph"),
-        "model": history.runs[-1].model if history.runs else None,
+        "created_at": getattr(opening, "created_at", None),
+        "cwd": getattr(opening, "cwd", None),
+        "forked_from": getattr(opening, "forked_from", None),
+        "ralph": getattr(opening, "ralph", None),
+        "model": history.runs[-1].opening.model if history.runs else None,
         "runs": len(history.own_runs),
         "turns": history.turns,
         "cost_usd": None if history.cost_usd is None else round(history.cost_usd, 6),

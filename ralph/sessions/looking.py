@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from ralph.conversation.decoding import NewerFormatError
 from ralph.conversation.journal_lines import readable_part
-from ralph.conversation.session import NewerFormatError, SessionError
 from ralph.sessions import history as history_names
 from ralph.sessions.history import SessionHistory, history_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.conversation.journal_lines import Record
+    from ralph.conversation.records import Record
 
 _MOST_READINGS = 3
 
@@ -45,10 +46,7 @@ class SessionLook(Struct, frozen=True):
     @property
     def task(self) -> str:
         """Its first prompt; empty: there is none that could be read."""
-        try:
-            return self.history.task
-        except (LookupError, TypeError, AttributeError):
-            return ""
+        return self.history.task
 
 
 def look_at(path: Path) -> SessionLook:
@@ -79,32 +77,27 @@ def _read(path: Path) -> tuple[int, SessionLook]:
     with path.open("rb") as file:
         data = file.read()
         written_at_s = os.fstat(file.fileno()).st_mtime
-    records, damage = readable_part(data)
     try:
-        history = history_of(records)
+        records, damage = readable_part(data)
     except NewerFormatError as error:
         return len(data), SessionLook(path, written_at_s, history_names.NEWER_FORMAT, problem=str(error))
-    except SessionError as error:
-        return len(data), SessionLook(path, written_at_s, history_names.DAMAGED, problem=str(error))
-    if damage is not None:
+    history = history_of(records)
+    problem = str(damage) if damage is not None else None
+    if problem is not None:
         outcome = history_names.DAMAGED
     elif not records:
         outcome = history_names.EMPTY
     else:
         outcome = history.end or history_names.KILLED
-    problem = str(damage) if damage is not None else None
     return len(data), SessionLook(path, written_at_s, outcome, history, records, problem)
 
 
 def holder_of(path: Path) -> str:
     """Who has it open, as far as its last run tells; one that has ended, or is no process here, is not it."""
-    try:
-        run = history_of(readable_part(path.read_bytes())[0]).runs[-1]
-        process_id = int(run.fields["pid"])
-        if (run.ended is None or run.delivery is None) and _is_there(process_id):
-            return f"process {process_id}, since {run.started_at}"
-    except (OSError, SessionError, LookupError, TypeError, ValueError):
-        pass
+    with suppress(OSError, NewerFormatError):
+        runs = history_of(readable_part(path.read_bytes())[0]).runs
+        if runs and (runs[-1].ended is None or runs[-1].delivery is None) and _is_there(runs[-1].opening.pid):
+            return f"process {runs[-1].opening.pid}, since {runs[-1].opening.started_at}"
     return "another process"
 
 

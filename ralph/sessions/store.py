@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.conversation.journal_lines import begins_kind
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.naming import SHORT_ID_CHARS, named_session
 from ralph.values.outcome import UsageError
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 SUFFIX = ".jsonl"
 _PIECE_BYTES = 64 * 1024
-_MESSAGE = re.compile(rb'\{"seq":\d+,"kind":"user"')
 _MOST_NAMED = 3
 
 
@@ -174,7 +174,7 @@ def _has_message(path: Path) -> bool:
             while piece := file.readline(_PIECE_BYTES):
                 if b"\0" in piece:  # damage; opening it will say so
                     return True
-                if begins_line and _MESSAGE.match(piece):
+                if begins_line and begins_kind(piece, "user"):
                     return _is_whole(piece, file)
                 begins_line = piece.endswith(b"\n")
     except FileNotFoundError:  # it was deleted just now

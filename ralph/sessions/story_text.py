@@ -1,6 +1,6 @@
 """`ralph sessions show`: a session as a story for a terminal, in the words that the runs themselves used. Pure.
 
-Results and prompts are shortened; `session_document.py` has everything in full.
+Results and prompts are shortened; `document.py` has everything in full.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.output.narration import LONGEST_SUMMARY, Narration, describe_call, one_line
-from ralph.output.system_events import event_of
 from ralph.sessions.history import DAMAGED, KILLED, RUNNING
 from ralph.sessions.story import Called, Happened, OtherBlock, Prompted, Said, story_of
 from ralph.sessions.words import attempts_line, cost_text, counted, ending, local_time
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from ralph.sessions.history import RunHistory, SessionHistory
     from ralph.sessions.story import Happening
+    from ralph.values.events import Event
     from ralph.values.tool_calls import ToolResult
 
 _PROMPT_LINES = 24
@@ -36,14 +36,17 @@ class SessionText:
         self, session_id: str, outcome: str, history: SessionHistory, written_at: str
     ) -> Iterator[str]:
         opening = history.opening
-        made = f"{local_time(str(opening.get('created_at', '?')))}, by ralph {opening.get('ralph', '?')}"
+        made = "?, by ralph ?"
+        if opening is not None:
+            made = f"{local_time(opening.created_at)}, by ralph {opening.ralph}"
+        forked_from = None if opening is None else opening.forked_from
         rows = {
             "session": f"{session_id} ({outcome})",
-            "directory": opening.get("cwd", "?"),
-            "model": history.runs[-1].model if history.runs else "?",
+            "directory": "?" if opening is None else opening.cwd,
+            "model": history.runs[-1].opening.model if history.runs else "?",
             "made": made,
             "written": f"last {local_time(written_at)}",
-            "forked": f"from {opening['forked_from']}" if "forked_from" in opening else "",
+            "forked": "" if forked_from is None else f"from {forked_from}",
             "total": f"{counted(len(history.own_runs), 'run')}, {counted(history.turns, 'turn')}, "
             f"{cost_text(history.cost_usd)}",
         }
@@ -68,18 +71,20 @@ class SessionText:
 
     def _run_opening(self, run: RunHistory) -> Iterator[str]:
         copied = ", copied from the session that this one was forked from" if run.is_copied else ""
-        line = f"[run {run.number}] {local_time(run.started_at)}, {one_line(run.model)}{copied}"
+        line = (
+            f"[run {run.number}] {local_time(run.opening.started_at)}, {one_line(run.opening.model)}{copied}"
+        )
         yield self._color("dim", line)
 
     def _run_end(self, run: RunHistory, outcome: str) -> Iterator[str]:
         if run.ended is not None:
-            is_good = run.ended["outcome"] == Outcome.COMPLETED.value
+            is_good = run.ended.outcome == Outcome.COMPLETED.value
             yield self._color("green" if is_good else "red", f"[ralph] {ending(run.ended)}")
             if run.undelivered is not None and outcome != RUNNING:
                 yield self._color("red", f"[ralph] {one_line(run.undelivered)}")
         elif outcome == RUNNING:
             so_far = f"{counted(run.turns, 'turn')}, {cost_text(run.cost_usd)} so far"
-            yield self._color("blue", f"[running] process {run.fields['pid']} is at it [{so_far}]")
+            yield self._color("blue", f"[running] process {run.opening.pid} is at it [{so_far}]")
         elif outcome != DAMAGED:
             at_least = f"{counted(run.turns, 'turn')}, {cost_text(run.cost_usd)} at least"
             yield self._color("red", f"[killed] here: this run has no end [{at_least}]")
@@ -97,7 +102,7 @@ class SessionText:
                 else:
                     yield self._color("yellow", f"  {no_result(happening, outcome)}")
             case Happened():
-                yield from self._event(happening.fields)
+                yield from self._event(happening.fields, happening.event)
             case OtherBlock():
                 pass  # what a model thinks is no part of what it says
 
@@ -116,7 +121,7 @@ class SessionText:
         for line in _gist(result_text(result)):
             yield self._color("dim", f"  | {line}")
 
-    def _event(self, fields: Mapping[str, Any]) -> Iterator[str]:
+    def _event(self, fields: Mapping[str, Any], event: Event | None) -> Iterator[str]:
         about_attempts = attempts_line(fields)
         if about_attempts is not None:
             error = fields.get("error") if fields.get("kind") != "interrupted" else None
@@ -125,7 +130,6 @@ class SessionText:
         if fields.get("subtype") == "response_discarded":
             yield self._color("yellow", "[discarded] an answer does not count")
             return
-        event = event_of(fields)
         if event is not None:
             yield from self._narration.lines(event)
 

@@ -11,6 +11,8 @@ from ralph.values.usage import TokenUsage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.conversation.records import EndedRecord
+
 
 def cost_text(cost_usd: float | None) -> str:
     if cost_usd is None:
@@ -59,11 +61,9 @@ def _counts(fields: Mapping[str, Any]) -> str:
     return f": {tokens.prompt:,} tokens in, {tokens.output:,} out, {cost_text(fields['cost_usd'])}"
 
 
-def ending(ended: Mapping[str, Any]) -> str:
-    """An `ended` record in one line, as the run's own last line was."""
-    code = f" (exit {ended['exit_code']})" if ended["exit_code"] else ""
-    why = f": {one_line(ended['errors'][-1])}" if ended["errors"] else ""
-    took = (
-        f"{counted(ended['num_turns'], 'turn')}, {ended['duration_s']:.1f}s, {cost_text(ended['cost_usd'])}"
-    )
-    return f"{ended['outcome']}{code}{why} [{took}]"
+def ending(ended: EndedRecord) -> str:
+    """In one line, as the run's own last line was."""
+    code = f" (exit {ended.exit_code})" if ended.exit_code else ""
+    why = f": {one_line(ended.errors[-1])}" if ended.errors else ""
+    took = f"{counted(ended.num_turns, 'turn')}, {ended.duration_s:.1f}s, {cost_text(ended.cost_usd)}"
+    return f"{ended.outcome}{code}{why} [{took}]"

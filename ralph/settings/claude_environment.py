@@ -1,4 +1,4 @@
-"""What the environment that was set up for Claude Code means to ralph: its aliases of models, its login, its clouds.
+"""Variables that were set for Claude Code: aliases of models, a login of its own, other clouds.
 
 Refuses to ask an endpoint that such an environment does not mean.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ralph.settings.kinds import about
 from ralph.values.models import ALIASES, NamedModel, named_model
+from ralph.values.setting import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,18 +24,14 @@ _CLOUDS = {
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
-    """What `opus`, `sonnet` and `haiku` stand for. Raises ValueError that begins with the variable."""
+    """The models that `opus`, `sonnet` and `haiku` stand for. The text of a ValueError begins with the variable."""
     aliases = dict(ALIASES)
     for alias, variable in ALIAS_VARIABLES.items():
         name = environment.get(variable, "").strip()
         if not name:
             continue
-        try:
-            if not name.isprintable():
-                raise ValueError("must be a text of printable characters")  # noqa: TRY301
-            aliases[alias] = named_model(name)
-        except ValueError as error:
-            raise ValueError(f"{variable} {error}") from error
+        with about(variable):
+            aliases[alias] = named_model(printable(name))
     return aliases
 
 
@@ -58,7 +56,7 @@ def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
 
 
 def login_of_another_program(environment: Mapping[str, str]) -> str:
-    """What to add where a key is missing; empty: nothing."""
+    """Text to add where a key is missing, in parentheses; empty: nothing."""
     said = []
     if environment.get(LOGIN_VARIABLE, "").strip():
         said.append(f"{LOGIN_VARIABLE} is Claude Code's own login, which ralph does not use")

@@ -1,7 +1,7 @@
 """Finds rules and hooks that people wrote for Claude Code, to say that ralph does not honour them yet.
 
-Refuses to follow any of it, to read more than a megabyte, and to wait for a pipe. Without such files it costs a look at
-each place.
+The files are another program's, so that any shape is taken and none is an error. Refuses to follow a rule, to read more
+than a megabyte, and to wait for a pipe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIGHT_MODES = ("plan", "dontAsk")
 
 
 def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
-    """One sentence about all files, without a full stop; None: nothing in them is missed."""
+    """One sentence about all files, without a full stop; None: they hold no rule."""
     found = [(path, rules) for path in _files(cwd, environment) if (rules := _rules_in(path)) is not None]
     if not found:
         return None
@@ -44,7 +44,7 @@ def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
 
 
 def _rules_in(path: Path) -> str | None:
-    """What a person would miss of this file, in words."""
+    """The names of the rules in a file, or why it cannot be read; None: there are none."""
     try:
         data = _read(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -63,7 +63,7 @@ def _rules_in(path: Path) -> str | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """A byte more than is taken; None: it is no regular file. Raises OSError."""
+    """At most one byte more than the limit; None: it is no regular file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -75,7 +75,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _names(document: Any) -> Iterator[str]:
-    """Keys that stop or watch calls there. What only allows is harmless here."""
+    """Keys that stop or watch calls there. One that only allows something is harmless here."""
     if not isinstance(document, dict):
         return
     permissions = document.get("permissions")

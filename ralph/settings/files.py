@@ -1,6 +1,6 @@
 """Finds and reads TOML files of settings, says which of them are trusted, and judges their shape.
 
-Which keys there are it is told by `ralph/settings/merge.py`. Refuses unknown tables and keys, and what could hang or flood a
+`ralph/settings/merge.py` says which keys there are. Refuses unknown tables and keys, and what could hang or flood a
 run (a pipe, a device, over a megabyte), each in one line that names the file.
 """
 
@@ -25,9 +25,9 @@ MAX_BYTES = 100_000
 _MOST_DOTS_IN_LINE = 100
 """A key stands in one line, and tomllib's time and memory grow with the square of its parts: 80 KB take all memory."""
 _MOST_LEVELS = 50
-"""Of tables and lists; settings have five. Two hundred and more parts overwhelm whoever walks through them."""
+"""Nested tables and lists; settings have five levels. A walk through 200 and more would overflow the stack."""
 _MOST_LINKS = 40
-"""That Linux follows in one path."""
+"""Linux follows no more of them in one path."""
 
 
 class SettingsFileError(Exception):
@@ -52,7 +52,7 @@ class RecordedFile(Struct, frozen=True):
     path: str
     """Absolute."""
     text: str | None
-    """None: it was not there."""
+    """The text; None: the file was not there."""
 
 
 class SettingsFile(Struct, frozen=True):
@@ -60,11 +60,11 @@ class SettingsFile(Struct, frozen=True):
 
     path: Path
     is_trusted: bool
-    """False: what is in the working directory may come with a repository, or be written by an agent."""
+    """False: it lies in the working directory, so that it may have come with a repository or be an agent's."""
     data: bytes | None
-    """None: there is no such file."""
+    """The content; None: there is no such file."""
     is_named: bool = False
-    """By `--config`."""
+    """Named by `--config`."""
 
 
 def find_settings_files(
@@ -73,9 +73,9 @@ def find_settings_files(
     config_file: Path | None,
     known: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> tuple[SettingsFile, ...]:
-    """Every place that settings are looked for in, from the weakest to the strongest. `config_file` is `--config`.
+    """A value for each place that may hold settings, from the weakest to the strongest. `config_file` is `--config`.
 
-    `known`: what some paths hold, which are then not read. Raises SettingsFileError.
+    `known`: the content of some paths, which are then not read. Raises SettingsFileError.
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
@@ -99,7 +99,7 @@ def find_settings_files(
 
 
 def leads_through(path: Path, directory: Path) -> bool:
-    """Whether something beneath the directory decides which file the absolute path means, by a link of any kind."""
+    """Whether the absolute path passes through the directory, links followed: what lies there decides which file it means."""
     fence = os.path.realpath(directory)
     inside = fence.rstrip(os.sep) + os.sep
     at, links = os.sep, 0
@@ -133,7 +133,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
-    """None when there is no such file, unless it is `required`. Raises SettingsFileError."""
+    """The content; None: there is no such file, and it is not `required`. Raises SettingsFileError."""
     try:
         # Not blocking: an agent could have put a pipe there.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -160,7 +160,7 @@ def flattened(
 ) -> dict[str, Any]:
     """`{"model": {"name": x}}` -> `{"model.name": x}`. `allowed` holds the keys of each table.
 
-    What stands under one of `lists` is kept as it is.
+    A value under one of `lists` is kept as it is.
     """
     flat = {}
     for table, content in document.items():
@@ -220,7 +220,7 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
-    """Level by level: whatever goes down by calls ends where Python's stack does."""
+    """Whether it has more levels. It is walked level by level: recursion would end at Python's own limit."""
     level: list[Any] = [document]
     for _ in range(most_levels):
         inner = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]

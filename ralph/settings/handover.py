@@ -1,7 +1,7 @@
-"""An outer loop's settings files on their way to its iterations, and what of them a later `--continue` goes by.
+"""Hands an outer loop's settings files to its iterations, and keeps those that a later `--continue` needs.
 
-The loop reads each file once and keeps what it held. An iteration gets that over an inherited descriptor, made anew
-from the loop's memory for each: what an iteration writes to a file, or to its own descriptor, reaches nobody.
+The loop reads each file once and keeps the content. Each iteration gets it over an inherited descriptor that is made
+anew from the loop's memory: nothing that an iteration writes to a file, or to its own descriptor, reaches another.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import convert
 
 from ralph.settings.files import (
     RecordedFile,
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def recorded_files(files: Iterable[SettingsFile], reach: Sequence[Path]) -> tuple[RecordedFile, ...]:
-    """Those that an agent could have written when the loop goes on: what lies beneath the directories of `reach`."""
+    """The files that an agent can have changed before the loop is resumed: those beneath the directories of `reach`."""
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files
@@ -41,7 +43,7 @@ def files_of_loop(
     config_file: Path | None,
     recorded: Iterable[RecordedFile],
 ) -> tuple[SettingsFile, ...]:
-    """What a loop goes by: of recorded files what they held when it began, of all others what they hold now.
+    """The files of a loop: the recorded ones as they were when it began, all others as they are now.
 
     Raises SettingsFileError.
     """
@@ -50,7 +52,7 @@ def files_of_loop(
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
-    """Paths of recorded files that hold something else now."""
+    """Paths of recorded files whose content is another one now."""
     return [file.path for file in recorded if _now(file.path) != file.text]
 
 
@@ -67,21 +69,21 @@ def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
 
 
 def taken_over(descriptor: int) -> tuple[SettingsFile, ...]:
-    """What `handed_over` gave; the descriptor is closed. Raises SettingsFileError where nothing of that kind is there."""
+    """The files that `handed_over` wrote; closes the descriptor. Raises SettingsFileError where it holds anything else."""
     try:
         with os.fdopen(descriptor, "rb") as file:
-            entries = json.load(file)
-        return tuple(
-            SettingsFile(Path(path), is_trusted is True, _data(text), is_named is True)
-            for path, is_trusted, text, is_named in entries
-        )
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+            entries = convert(json.load(file), tuple[tuple[str, bool, str | None, bool], ...])
+    except (OSError, ValueError) as error:  # msgspec.ValidationError is one of them
         raise SettingsFileError(f"--settings-fd {descriptor} holds no settings files of a loop") from error
+    return tuple(
+        SettingsFile(Path(path), is_trusted, _data(text), is_named)
+        for path, is_trusted, text, is_named in entries
+    )
 
 
 @contextmanager
 def _private_file() -> Iterator[int]:
-    """In memory, where the system can; else without a name."""
+    """A file in memory where the system has such, else one without a name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("ralph-settings")
         try:
@@ -97,11 +99,11 @@ def _now(path: str) -> str | None:
     try:
         return _text(read_settings_file(Path(path)))
     except SettingsFileError:
-        return ""  # it is there, and can be used no more
+        return ""  # the file cannot be used any more
 
 
 def _text(data: bytes | None) -> str | None:
-    """Whatever the bytes are, they come back from it."""
+    """A text from which `_data` makes the same bytes, whatever they are."""
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 

@@ -1,35 +1,42 @@
-"""All settings by name, from the fields of `ralph/settings/tables.py`, and where one may stand that a repository may not set.
+"""All settings by name, from the fields of the tables, and the places of those that a repository may not set.
 
 Refuses to read anything: `ralph/settings/merge.py` does.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ralph.settings.tables import OF_OTHER_ROOMS, TABLES
+from msgspec.structs import replace
+
+from ralph.settings.tables import TABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from msgspec import Struct
 
-    from ralph.settings.rows import Key
+    from ralph.values.setting import Key
 
 TARGETS = "targets"
-"""The list beside the tables: whom to ask."""
+"""The list beside the tables: whom to ask, in order."""
 
 
-def _row(table: str, kind: type[Struct], key: str) -> Key:
-    name = f"{table}.{key}"
-    row = OF_OTHER_ROOMS.get(name)
-    if row is None:
-        # As `Annotated` keeps it: `typing.get_type_hints` would take a millisecond for each table.
-        (row,) = kind.__annotations__[key].__metadata__
-    return row._replace(name=name, default=getattr(kind(), key))
+def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
+    """The table's rows in the order of its fields, those that it inherits from another room's Struct included."""
+    # As `Annotated` keeps them: `typing.get_type_hints` would take a millisecond for each table.
+    annotations: dict[str, Any] = {}
+    for one in reversed(kind.__mro__):
+        annotations |= getattr(one, "__annotations__", {})
+    defaults = kind()
+    for field in kind.__struct_fields__:
+        (row,) = annotations[field].__metadata__
+        yield replace(row, name=f"{table}.{field}", default=getattr(defaults, field))
 
 
-ALL_KEYS = tuple(_row(table, kind, key) for table, kind in TABLES.items() for key in kind.__struct_fields__)
+ALL_KEYS = tuple(row for table, kind in TABLES.items() for row in _rows(table, kind))
 KEYS = tuple(key for key in ALL_KEYS if key.is_in_files)
-"""What may stand in a file; the others are flags alone."""
+"""Settings that may stand in a file; the others are flags alone."""
 BY_NAME = {key.name: key for key in ALL_KEYS}
 ALLOWED = {
     table: tuple(key.name.removeprefix(f"{table}.") for key in KEYS if key.name.startswith(f"{table}."))
@@ -50,9 +57,9 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
 
 
 def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
-    """Variable and flag for what a file in the working directory may not say; None: it may, or there is no such key.
+    """Variable and flag of a key that a file in the working directory may not set; None: it may, or there is no such key.
 
-    `key` is the name that stands there, `whole_name` the one with all that it stands in.
+    `key` is the key's own name, `whole_name` the one with the names of the tables around it.
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:

@@ -1,4 +1,5 @@
-"""The settings as lines for people: each key with its value and where that came from, then the targets.
+"""The settings as lines for people: for doctor each key with its value and where that came from, for the docs each with
+its meaning.
 
 Refuses to say what a key or a header holds: variables and headers are named, never quoted.
 """
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.settings.tables import Settings
     from ralph.values.models import Price
+    from ralph.values.setting import Key
 
-# A value that is longer pushes its origin to the right, and not those of all lines.
+# A longer value moves its own origin to the right, and not those of all lines.
 _WIDEST_VALUE = 34
 
 
 def setting_lines(settings: Settings) -> Iterator[str]:
-    """Three columns: key, value, origin."""
+    """A line for each setting, in three columns: key, value, origin."""
     rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
     rows.append(("tools", shown_value(settings.enabled_tools)))
@@ -31,7 +33,7 @@ def setting_lines(settings: Settings) -> Iterator[str]:
 
 
 def target_lines(target: Target) -> Iterator[str]:
-    """Its name, and beneath it what it is made of."""
+    """The target's name, and beneath it each of its values."""
     facts = target.facts
     window = facts.context_window if facts else None
     price = facts.price if facts else None
@@ -88,3 +90,43 @@ def _price(price: Price | None) -> str:
         f"input {price.input:g}, output {price.output:g}, cache write {price.cache_write:g}, "
         f"cache read {price.cache_read:g} USD per million tokens"
     )
+
+
+# --- The table of keys in docs/settings.md
+
+_REFERENCE_HEAD = (
+    "| key | default | flag, variable | in a repository | meaning |",
+    "| --- | --- | --- | --- | --- |",
+)
+
+
+def reference_lines() -> tuple[str, ...]:
+    """A line of Markdown for each setting that a file may hold."""
+    return (*_REFERENCE_HEAD, *map(_reference_line, KEYS))
+
+
+def _reference_line(key: Key) -> str:
+    default = _in_a_file(key.default)
+    cells = (
+        f"`{key.name}`",
+        default if default == "none" else f"`{default}`",
+        ", ".join(f"`{place}`" for place in key.places),
+        key.in_repository.says if key.in_repository else "no",
+        key.meaning,
+    )
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def _in_a_file(default: object) -> str:
+    """The default as a settings file would say it."""
+    match default:
+        case None | ():
+            return "none"
+        case bool():
+            return str(default).lower()
+        case float():
+            return f"{default:g}"
+        case tuple():
+            return f"[{', '.join(map(_in_a_file, default))}]"
+        case _:
+            return str(default)

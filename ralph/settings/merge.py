@@ -1,7 +1,7 @@
 """Flags, environment and files become one frozen `Settings`, once, each value with its origin.
 
-Refuses: unknown keys, values out of range, and in files that lie in the working directory every key that a repository
-may not set. Such files only tighten what the others say. What there is to set is a table: `settings/keys.py`.
+Refuses unknown keys, values out of range, and in files of the working directory every key that a repository may not
+set. Such files only tighten what the others say. `settings/keys.py` says which settings there are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ralph.settings.checks import split_names
 from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from
 from ralph.settings.files import (
     SettingsFile,
@@ -25,24 +24,8 @@ from ralph.settings.files import (
     parsed,
     user_settings_path,
 )
-from ralph.settings.keys import (
-    ALLOWED,
-    BY_NAME,
-    CUSTOM_ONLY,
-    KEYS,
-    TARGETS,
-    other_places,
-)
-from ralph.settings.tables import (
-    TABLES,
-    ClockSettings,
-    ModelSettings,
-    Remark,
-    RetrySettings,
-    SessionSettings,
-    Settings,
-    ToolsSettings,
-)
+from ralph.settings.keys import ALLOWED, BY_NAME, CUSTOM_ONLY, KEYS, TARGETS, other_places
+from ralph.settings.tables import TABLES, ModelSettings, Remark, Settings
 from ralph.settings.targets import (
     EnvironmentAccess,
     entry_secrets,
@@ -55,36 +38,21 @@ from ralph.settings.targets import (
     with_fallbacks,
     with_first,
 )
-from ralph.values.credentials import Credential, Secret, credential_from
-from ralph.values.endpoint import header_lines, is_loopback
-from ralph.values.limits import LimitSettings
+from ralph.values.credentials import Secret, credential_from
+from ralph.values.endpoint import header_lines
 from ralph.values.models import NamedModel, named_model
 from ralph.values.tool_choice import lacking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from ralph.conversation.target import Target
-    from ralph.settings.rows import Key
     from ralph.settings.targets import TargetEntry
+    from ralph.values.setting import Key
 
-__all__ = [
-    "KEYS",
-    "TABLES",
-    "ClockSettings",
-    "Credential",
-    "LimitSettings",
-    "ModelSettings",
-    "RetrySettings",
-    "SessionSettings",
-    "Settings",
-    "SettingsError",
-    "ToolsSettings",
-    "is_loopback",
-    "load_settings",
-]
-
-
+_FLAG = "flag "
+"""The beginning of an origin that is a flag; its spelling follows."""
 _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
@@ -96,7 +64,7 @@ class SettingsError(Exception):
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings, where nothing is wrong with them but that a key is missing."""
+        """All settings, where nothing is wrong with them except a missing key; None: more is wrong."""
 
 
 class _Given(NamedTuple):
@@ -105,11 +73,11 @@ class _Given(NamedTuple):
 
 
 _Layer = dict[str, _Given]
-"""What one source says, by the names in `BY_NAME`; the checked entries of `[[targets]]` by "targets"."""
+"""The values of one source, by the names in `BY_NAME`; the decoded entries of `[[targets]]` by "targets"."""
 
 
 class _Layers(NamedTuple):
-    """What all sources say, each group from the weakest to the strongest."""
+    """The values of all sources, each group from the weakest to the strongest."""
 
     user: _Layer
     """The user's own file, where that is trusted."""
@@ -132,8 +100,8 @@ def load_settings(
 ) -> Settings:
     """Read everything once. `flags` uses the names in `BY_NAME`, None = not given; `config_file` is `--config`.
 
-    `files`: what an outer loop read for all its iterations; None: what they hold now. Raises `SettingsError` for the
-    first thing that is wrong, also where another source overrides it.
+    `files`: those that an outer loop read for all its iterations; None: they are read now. Raises `SettingsError` for
+    the first wrong value, also where another source overrides it.
     """
     from_flags = _flag_layer(flags, cwd)  # first: what was typed just now is the likeliest mistake
     layers = _file_layers(environment, cwd, config_file, files)
@@ -142,27 +110,8 @@ def load_settings(
     ignored = _tighten(given, layers)
     _settle_custom_retry(layers.trusted, given)
     _settle_bash_timeouts(given)
-    access = _environment_access(environment)
-    first = _settle_model(given, access, environment)
-    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
-    # Of the lists that a stronger source replaced too: what they name is a secret all the same.
-    all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
-    settings = Settings(
-        **tables,
-        targets=_targets(tables["model"], flags, given, access, environment, first_model=first),
-        aliases=access.aliases,
-        credential=access.credential,
-        custom_headers=access.headers,
-        key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
-        unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
-        origins=MappingProxyType(_origins(given)),
-    )
-    unencrypted = plain_http_warnings(settings.targets)
-    remarks = (
-        *ignored,
-        *_lacking_tools(given),
-        *(Remark(text, "use an https:// base URL") for text in unencrypted),
-    )
+    settings = _settings(flags, given, layers, environment)
+    remarks = (*ignored, *_lacking_tools(given), *settings.remarks)
     settings = replace(settings, remarks=remarks)
     problem = missing_key(settings.targets, environment)
     if problem is None and "model.base_url" not in from_flags:  # who types a URL means that one
@@ -170,6 +119,28 @@ def load_settings(
     if problem is not None:
         raise SettingsError(problem, so_far=settings)
     return settings
+
+
+def _settings(
+    flags: Mapping[str, object], given: _Layer, layers: _Layers, environment: Mapping[str, str]
+) -> Settings:
+    access = _environment_access(environment)
+    first = _settle_model(given, access, environment)
+    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
+    targets = _targets(tables["model"], flags, given, access, environment, first_model=first)
+    # Lists that a stronger source replaced count too: the keys that they name are secrets all the same.
+    all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
+    return Settings(
+        **tables,
+        targets=targets,
+        aliases=access.aliases,
+        credential=access.credential,
+        custom_headers=access.headers,
+        key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
+        unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
+        remarks=tuple(Remark(text, "use an https:// base URL") for text in plain_http_warnings(targets)),
+        origins=MappingProxyType(_origins(given)),
+    )
 
 
 def _table(table: str, given: _Layer) -> Any:
@@ -199,7 +170,7 @@ def _file_layers(
     files: Sequence[SettingsFile] | None,
 ) -> _Layers:
     user_file = user_settings_path(environment)
-    # Advice would be vain that leads to another file of the working directory.
+    # Advice to use a file that lies in the working directory too would not help.
     is_usable = user_file is not None and not leads_through(user_file, cwd)
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [])
@@ -218,7 +189,7 @@ def _file_layers(
 
 
 def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
-    """`user_place`: where the keys could go that an untrusted file may not hold."""
+    """The values of one file. `user_place`: where the user can put keys that an untrusted file may not hold."""
     path = file.path
     if file.data is None:
         return {}
@@ -227,7 +198,7 @@ def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
         _refuse_untrusted(document, path, user_place)
     flat = flattened(document, path, ALLOWED, lists=(TARGETS,))
     layer = {
-        name: _checked(BY_NAME[name], raw, str(path), says=f"{path}: {name}", directory=path.parent)
+        name: _decoded(BY_NAME[name], raw, str(path), path.parent)
         for name, raw in flat.items()
         if name != TARGETS
     }
@@ -242,7 +213,7 @@ def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) 
     names = [name for name, places in refused.items() if places is not None]
     if not names:
         return
-    name = max(names, key=lambda one: one.count("."))  # a part of a target says more than the list
+    name = max(names, key=lambda one: one.count("."))  # the name of a target's key says more than the list's
     listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
     raise SettingsError(
         f"{path}: {name!r} does not count in the working directory, where a cloned repository or an agent could have "
@@ -253,41 +224,24 @@ def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) 
 def _environment_layer(environment: Mapping[str, str], cwd: Path) -> _Layer:
     layer = {}
     for key in KEYS:
-        raw = _from_variable(environment, key.variable, key.read) if key.variable else None
-        if raw is not None and key.variable:
-            layer[key.name] = _checked(key, raw, key.variable, says=key.variable, directory=cwd)
+        text = environment.get(key.variable, "").strip() if key.variable else ""
+        if key.variable and text:  # an empty variable is an unset one
+            layer[key.name] = _decoded(key, text, key.variable, cwd)
     return layer
-
-
-def _from_variable(environment: Mapping[str, str], variable: str, read: Callable[[str], Any]) -> Any:
-    """None when it is not set or empty."""
-    text = environment.get(variable, "").strip()
-    if not text:
-        return None
-    with _explained(variable):
-        return read(text)
 
 
 def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
-    layer = {}
-    for name, raw in flags.items():
-        if raw is None:
-            continue
-        key = BY_NAME[name]
-        if isinstance(raw, (list, tuple)):
-            raw = [part for one in raw for part in split_names(one)]  # noqa: PLW2901 - the same, in pieces
-        layer[name] = _checked(
-            key, raw, f"flag {key.spelling}", says=key.spelling, directory=cwd, from_flag=True
-        )
-    return layer
+    return {
+        name: _decoded(BY_NAME[name], raw, f"{_FLAG}{BY_NAME[name].spelling}", cwd)
+        for name, raw in flags.items()
+        if raw is not None
+    }
 
 
-def _checked(
-    key: Key, raw: object, origin: str, *, says: str, directory: Path, from_flag: bool = False
-) -> _Given:
-    """`says` begins the error's line; `directory` is what a relative path starts from."""
-    with _explained(says, from_flag=from_flag):
-        value = key.check(raw)
+def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
+    """The value with its origin. A relative path starts from `directory`."""
+    with _refused(key, origin):
+        value = key.from_variable(str(raw)) if origin == key.variable else key.kind.decoded(raw)
     return _Given(directory / value if isinstance(value, Path) else value, origin)
 
 
@@ -295,7 +249,7 @@ def _checked(
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Let files that are not trusted tighten what the trusted sources say; a remark for each value that is ignored."""
+    """Lets untrusted files tighten the trusted values in `given`; a remark for each value that is ignored."""
     ignored = []
     for layer in layers.untrusted:
         for name, wanted in layer.items():
@@ -315,7 +269,7 @@ def _is_in(layers: Iterable[_Layer], name: str) -> bool:
 
 
 def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
-    """The value that counts now, with the sources that it is made of."""
+    """The value that counts, with all its origins."""
     if counts == trusted.value:
         return trusted
     origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
@@ -333,9 +287,9 @@ def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
 
 
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
-    """The numbers need a "custom" in their own source or, where that names no policy, in any other.
+    """Refuses custom numbers without the policy "custom" in their own source or, where that names none, in any other.
 
-    Where a stronger source overrides such a "custom" (`--retry off`), its numbers go with it.
+    Where a stronger source overrides such a policy (`--retry off`), its numbers go with it.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
@@ -349,7 +303,7 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """A default makes room for a lower maximum; a wish of the user's over the maximum is a mistake."""
+    """A default makes room for a lower maximum; a value of the user's over the maximum is a mistake."""
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
     if usual.value <= largest.value:
@@ -364,14 +318,13 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer) -> Iterator[Remark]:
-    """Lists are made for other programs too: what ralph does not have is said and changes nothing."""
+    """A remark for each list that names tools of other programs: they change nothing here."""
     for name in _TOOL_LISTS:
         names = lacking(given[name].value) if name in given else ()
         if names:
-            where = given[name].origin
-            said = where.removeprefix("flag ") if where.startswith("flag ") else f"{where}: {name}"
             yield Remark(
-                f"{said} names {', '.join(names)}: ralph has no such tool", "it can stay, or be left out"
+                f"{_subject(BY_NAME[name], given[name].origin)} names {', '.join(names)}: ralph has no such tool",
+                "it can stay, or be left out",
             )
 
 
@@ -379,20 +332,17 @@ def _lacking_tools(given: _Layer) -> Iterator[Remark]:
 
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
-    """The name in `given` becomes an id, unless there are targets, which it does not choose."""
-    name = "model.name"
-    wish, origin = _given_or_default(given, name)
+    """Makes the name in `given` an id, unless there are targets: it does not choose among them."""
+    key = BY_NAME["model.name"]
+    name, origin = _given_or_default(given, key.name)
     if TARGETS in given:
-        return NamedModel(wish)
+        return NamedModel(name)
     if origin == "default" and environment.get(ALIAS_VARIABLES["sonnet"], "").strip():
-        wish, origin = given[name] = _Given("default", ALIAS_VARIABLES["sonnet"])
-    from_flag = origin.startswith("flag ")
-    is_variable = origin == BY_NAME[name].variable
-    says = origin.removeprefix("flag ") if from_flag or is_variable else f"{origin}: {name}"
-    with _explained(says, from_flag=from_flag):
-        model = named_model(wish, access.aliases)
-    if name in given:
-        given[name] = _Given(model.id, origin)
+        name, origin = given[key.name] = _Given("default", ALIAS_VARIABLES["sonnet"])
+    with _refused(key, origin):
+        model = named_model(name, access.aliases)
+    if key.name in given:
+        given[key.name] = _Given(model.id, origin)
     return model
 
 
@@ -401,10 +351,12 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
         credential = credential_from("ANTHROPIC_API_KEY", environment) or credential_from(
             "ANTHROPIC_AUTH_TOKEN", environment
         )
-    headers = _from_variable(environment, "ANTHROPIC_CUSTOM_HEADERS", header_lines)
+    headers = environment.get("ANTHROPIC_CUSTOM_HEADERS", "").strip()
+    with _explained("ANTHROPIC_CUSTOM_HEADERS"):
+        lines = header_lines(headers)
     with _explained(""):
         aliases = aliases_from(environment)
-    return EnvironmentAccess(credential, Secret(headers or ()), aliases)
+    return EnvironmentAccess(credential, Secret(lines), aliases)
 
 
 def _targets(
@@ -434,9 +386,23 @@ def _targets(
         return explicit_targets(entries, model, access, environment)
 
 
+# --- Refusals
+
+
+def _refused(key: Key, origin: str) -> AbstractContextManager[None]:
+    """Makes a ValueError inside the line of a SettingsError, which begins with the value's source."""
+    return _explained(_subject(key, origin), from_flag=origin.startswith(_FLAG))
+
+
+def _subject(key: Key, origin: str) -> str:
+    if origin.startswith(_FLAG):
+        return origin.removeprefix(_FLAG)
+    return origin if origin == key.variable else f"{origin}: {key.name}"
+
+
 @contextmanager
 def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
-    """A refusal inside becomes the line that begins with `says`."""
+    """Makes a ValueError inside the line of a SettingsError, which begins with `says`."""
     try:
         yield
     except ValueError as error:

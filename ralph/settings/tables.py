@@ -1,6 +1,7 @@
 """The table of settings: one field for each, with its type, its default and its row, and all of them together.
 
-A new setting is one such field; flags, variables, keys of files, doctor's listing and docs/settings.md come of it.
+A new setting is one such field, here or in `LimitSettings` or `ClockLimits`; flags, variables, keys of
+files, doctor's listing and docs/settings.md are made from it.
 Refuses to know where a value came from: `ralph/settings/merge.py` reads them.
 """
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
@@ -14,13 +15,29 @@ from msgspec import Struct, field
 
 from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
-from ralph.settings import checks as must_be
-from ralph.settings import tightening as may
-from ralph.settings.rows import Flag, Key, Takes
+from ralph.settings import kinds as must_be
 from ralph.values.credentials import NO_HEADERS, Secret, secret_header_values
 from ralph.values.endpoint import DEFAULT_BASE_URL
 from ralph.values.limits import LimitSettings
 from ralph.values.models import ALIASES, DEFAULT_MAX_TOKENS, USUAL_MODEL
+from ralph.values.setting import (
+    ADDS,
+    ANY,
+    FEWER_RETRIES,
+    LIST_OF_SECONDS,
+    NARROWS,
+    POSITIVE_SECONDS,
+    SECONDS,
+    SECONDS_OR_NONE,
+    SMALLER,
+    SWITCH,
+    TEXT,
+    Flag,
+    Key,
+    Takes,
+    at_least,
+    one_of,
+)
 from ralph.values.tool_choice import enabled_tools
 
 if TYPE_CHECKING:
@@ -38,7 +55,7 @@ class ModelSettings(Struct, frozen=True):
     name: Annotated[
         str,
         Key(
-            must_be.text,
+            TEXT,
             "an id, or a [short name](models.md)",
             Flag(
                 "--model",
@@ -46,14 +63,14 @@ class ModelSettings(Struct, frozen=True):
                 "NAME",
             ),
             "ANTHROPIC_MODEL",
-            in_repository=may.ANY,
+            in_repository=ANY,
         ),
     ] = USUAL_MODEL
     """The model's id; aliases are resolved, unless there are targets, which it does not choose."""
     fallback: Annotated[
         tuple[str, ...],
         Key(
-            must_be.comma_separated,
+            must_be.COMMA_SEPARATED,
             flag=Flag(
                 "--fallback-model",
                 "Ask these while the model is overloaded or out of reach, in this order (commas; names of [[targets]] "
@@ -64,41 +81,41 @@ class ModelSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """As they were typed; empty: none is."""
+    """Names as they were typed, in order; empty: there is no fallback."""
     max_tokens: Annotated[
         int,
         Key(
-            must_be.whole(1),
+            at_least(1),
             "largest answer, 1 or more; lowered to the model's maximum",
-            Flag("--max-tokens", "Longest single answer. Default: 32000.", "N", Takes.WHOLE_NUMBER),
-            in_repository=may.ANY,
+            Flag("--max-tokens", "Longest single answer. Default: 32000.", "N"),
+            in_repository=ANY,
         ),
     ] = DEFAULT_MAX_TOKENS
     """Largest answer in tokens, >= 1; `models.max_tokens_for` lowers it to what the model is known for."""
     effort: Annotated[
         str | None,
         Key(
-            must_be.one_of(*EFFORTS),
+            one_of(*EFFORTS),
             "`low`, `medium`, `high`, `xhigh`, `max`; none: the API's choice",
             Flag("--effort", "How hard the model thinks.", choices=EFFORTS),
-            in_repository=may.ANY,
+            in_repository=ANY,
         ),
     ] = None
     """One of `EFFORTS`; None: the API's own choice."""
     base_url: Annotated[
         str,
         Key(
-            must_be.base_url,
+            must_be.BASE_URL,
             "a closing `/`, `/v1` or `/v1/messages` does not matter; no user, password, query",
             Flag("--base-url", "Any server that speaks the Messages API.", "URL"),
             "ANTHROPIC_BASE_URL",
         ),
     ] = DEFAULT_BASE_URL
-    """As `values/endpoint.normal_base_url` makes it."""
+    """The address in the form that `values/endpoint.normal_base_url` gives it."""
     ca_file: Annotated[
         Path | None,
         Key(
-            must_be.path,
+            must_be.PATH,
             "PEM file of certificate authorities, in a file relative to that file",
             variable="SSL_CERT_FILE",
         ),
@@ -110,51 +127,51 @@ class RetrySettings(Struct, frozen=True):
     policy: Annotated[
         str,
         Key(
-            must_be.one_of(*RETRY_POLICIES),
+            one_of(*RETRY_POLICIES),
             "`standard`, `patient`, `off`, `custom`",
             Flag(
                 "--retry",
                 "After API failures: standard (4 retries, 30 s), patient (8 hours), off.",
                 choices=("standard", "patient", "off"),
             ),
-            in_repository=may.FEWER_RETRIES,
+            in_repository=FEWER_RETRIES,
         ),
     ] = "standard"
     """One of `RETRY_POLICIES`. The three numbers count for "custom" only."""
     strategy: Annotated[
         str,
         Key(
-            must_be.one_of(*STRATEGIES),
+            one_of(*STRATEGIES),
             "with several targets: `fallback` (the first that is not cooling down) or `round_robin`",
         ),
     ] = "fallback"
     """One of `STRATEGIES`: which of several targets is asked."""
     revert: Annotated[
         str,
-        Key(must_be.one_of(*REVERTS), "back to an earlier target when its cooldown ends, or `never`"),
+        Key(one_of(*REVERTS), "back to an earlier target when its cooldown ends, or `never`"),
     ] = "cooldown-expiry"
     """One of `REVERTS`: when "fallback" goes back to an earlier target."""
-    enabled: Annotated[bool, Key(must_be.boolean, "`false`: nothing is retried")] = True
+    enabled: Annotated[bool, Key(SWITCH, "`false`: nothing is retried")] = True
     """False: nothing is retried, whatever the policy."""
-    max_retries: Annotated[int, Key(must_be.whole(0), "custom only; 0: none")] = 4
+    max_retries: Annotated[int, Key(at_least(0), "custom only; 0: none")] = 4
     """Retries after the first call; 0: none."""
-    base_delay_s: Annotated[float, Key(must_be.seconds, "custom only; doubled for each further retry")] = 2
+    base_delay_s: Annotated[float, Key(SECONDS, "custom only; doubled for each further retry")] = 2
     """Seconds before the first retry, doubled for each further one; 0: retry at once."""
-    max_delay_s: Annotated[float, Key(must_be.seconds_or_none, "custom only; 0 or less: no maximum")] = 300
+    max_delay_s: Annotated[float, Key(SECONDS_OR_NONE, "custom only; 0 or less: no maximum")] = 300
     """A wait over so many seconds ends the chain; 0 or less: no maximum."""
 
 
 class ClockSettings(ClockLimits, frozen=True):
     heartbeat_s: Annotated[
-        float, Key(must_be.seconds, "without anything to show until a heartbeat", in_repository=may.SMALLER)
+        float, Key(SECONDS, "without anything to show until a heartbeat", in_repository=SMALLER)
     ] = 30.0
     """Seconds without anything to show until a heartbeat says what is awaited; 0: no heartbeats."""
     input_s: Annotated[
         float,
         Key(
-            must_be.seconds,
+            SECONDS,
             "a pipe on standard input or named by `-f`, until its first byte; then to its end; 0: no limit",
-            in_repository=may.SMALLER,
+            in_repository=SMALLER,
         ),
     ] = 60.0
     """Seconds until a pipe on standard input has given its first byte; 0: it is waited for without a limit."""
@@ -164,14 +181,14 @@ class SessionSettings(Struct, frozen=True):
     keep_days: Annotated[
         int,
         Key(
-            must_be.whole(0),
+            at_least(0),
             "journals that nothing was written to for so long are removed; 0: none is ([sessions](sessions.md))",
         ),
     ] = 30
     """Journals that nothing was written to for so many days are removed; 0: none is."""
     keep_mb: Annotated[
         int,
-        Key(must_be.whole(0), "megabytes of journals beyond which the oldest are removed; 0: none is"),
+        Key(at_least(0), "megabytes of journals beyond which the oldest are removed; 0: none is"),
     ] = 1000
     """Megabytes of journals beyond which the oldest are removed; 0: none is."""
 
@@ -180,7 +197,7 @@ class ToolsSettings(Struct, frozen=True):
     exact: Annotated[
         tuple[str, ...] | None,
         Key(
-            must_be.exact_tools,
+            must_be.EXACT_TOOLS,
             flag=Flag(
                 "--tools",
                 'Exactly these of Read, Write, Edit, Bash, Glob, Grep; "" for none, default for all. This list and the '
@@ -195,7 +212,7 @@ class ToolsSettings(Struct, frozen=True):
     allowed: Annotated[
         tuple[str, ...] | None,
         Key(
-            must_be.tool_names,
+            must_be.TOOLS,
             "these and the read-only ones (`Read`, `Glob`, `Grep`); none given: all",
             Flag(
                 "--allowed-tools",
@@ -204,14 +221,14 @@ class ToolsSettings(Struct, frozen=True):
                 Takes.WORDS,
                 other_spellings=("--allowedTools",),
             ),
-            in_repository=may.NARROWS,
+            in_repository=NARROWS,
         ),
     ] = None
     """Names that `tool_choice` knows: these and the read-only ones. None: all."""
     disallowed: Annotated[
         tuple[str, ...],
         Key(
-            must_be.tool_names,
+            must_be.TOOLS,
             "tools that are taken away",
             Flag(
                 "--disallowed-tools",
@@ -220,34 +237,34 @@ class ToolsSettings(Struct, frozen=True):
                 Takes.WORDS,
                 other_spellings=("--disallowedTools",),
             ),
-            in_repository=may.ADDS,
+            in_repository=ADDS,
         ),
     ] = ()
     """Names that are taken away; empty: none is."""
     bash_timeout_s: Annotated[
         float,
         Key(
-            must_be.positive_seconds,
+            POSITIVE_SECONDS,
             "for a command when the model names no time; more than 0",
             variable="BASH_DEFAULT_TIMEOUT_MS",
-            read=must_be.milliseconds,
+            read=must_be.milliseconds_as_seconds,
         ),
     ] = 120
     """Seconds a command gets when the model names no time; > 0, at most `bash_max_timeout_s`."""
     bash_max_timeout_s: Annotated[
         float,
         Key(
-            must_be.positive_seconds,
+            POSITIVE_SECONDS,
             "for a command at most; a longer timeout that the model requests is clamped",
             variable="BASH_MAX_TIMEOUT_MS",
-            read=must_be.milliseconds,
+            read=must_be.milliseconds_as_seconds,
         ),
     ] = 600
     """Seconds a command gets at most; a longer timeout that the model requests is clamped. > 0."""
     max_output_bytes: Annotated[
         int,
         Key(
-            must_be.whole(1),
+            at_least(1),
             "of a tool's output that reach the model; 1 or more",
             variable="BASH_MAX_OUTPUT_LENGTH",
             read=must_be.number,
@@ -257,7 +274,7 @@ class ToolsSettings(Struct, frozen=True):
     pass_env: Annotated[
         tuple[str, ...],
         Key(
-            must_be.variable_names,
+            must_be.VARIABLES,
             "variables that tools see although they look like credentials",
             Flag("--pass-env", "Let tools see this variable though it looks secret.", "NAME", Takes.NAMES),
         ),
@@ -266,12 +283,12 @@ class ToolsSettings(Struct, frozen=True):
 
 
 class LoopSettings(Struct, frozen=True):
-    """Of `ralph loop`; the defaults are those of `--retry patient`."""
+    """Settings of `ralph loop`; the defaults are those of `--retry patient`."""
 
     outage_waits_s: Annotated[
         tuple[float, ...],
         Key(
-            must_be.list_of_seconds,
+            LIST_OF_SECONDS,
             "`ralph loop` waits so long after the first, second, ... exit 75 in a row; the last is repeated "
             "([loop](loop.md))",
         ),
@@ -279,7 +296,7 @@ class LoopSettings(Struct, frozen=True):
     """Seconds to wait after the first, second, ... iteration in a row that ended with exit 75, the last repeated."""
     outage_budget_s: Annotated[
         float,
-        Key(must_be.positive_seconds, "such waits in a row together; then the loop ends with 75"),
+        Key(POSITIVE_SECONDS, "such waits in a row together; then the loop ends with 75"),
     ] = PATIENT_BUDGET_S
     """Seconds that such waits in a row may take together; > 0."""
 
@@ -294,58 +311,11 @@ TABLES: dict[str, type[Struct]] = {
     "loop": LoopSettings,
 }
 
-OF_OTHER_ROOMS = {
-    "limits.max_turns": Key(
-        must_be.whole(1),
-        "turns that one task may take (exit 3); the last one is for a closing answer",
-        Flag(
-            "--max-turns",
-            "End after N turns; the last one is for a closing answer (exit 3).",
-            "N",
-            Takes.WHOLE_NUMBER,
-        ),
-        in_repository=may.SMALLER,
-    ),
-    "limits.max_budget_usd": Key(
-        must_be.positive_dollars,
-        "dollars that the process may spend (exit 3); looked at before each request, at its worst case",
-        Flag(
-            "--max-budget-usd",
-            "Never spend more; looked at before each request (exit 3).",
-            "USD",
-            Takes.NUMBER,
-        ),
-        in_repository=may.SMALLER,
-    ),
-    "limits.max_time_s": Key(
-        must_be.duration,
-        'the run ends after so long (exit 124); also as text: `"30m"`, `"1h30m"`',
-        Flag("--max-time", "End the run after 90s, 30m, 1h30m (exit 124).", "TIME"),
-        in_repository=may.SMALLER,
-    ),
-    "clocks.connect_s": Key(
-        must_be.seconds,
-        "name lookup, TCP and TLS; here and in the next five 0 is off",
-        in_repository=may.SMALLER,
-    ),
-    "clocks.first_byte_s": Key(
-        must_be.seconds, "from the open connection to the answer's first byte", in_repository=may.SMALLER
-    ),
-    "clocks.bytes_idle_s": Key(must_be.seconds, "without a byte; pings count", in_repository=may.SMALLER),
-    "clocks.progress_idle_s": Key(
-        must_be.seconds,
-        "without an event that says something; pings do not count",
-        in_repository=may.SMALLER,
-    ),
-    "clocks.response_s": Key(must_be.seconds, "one answer from beginning to end", in_repository=may.SMALLER),
-}
-"""Rows of the fields of `LimitSettings` and `ClockLimits`, whose rooms know nothing of settings."""
-
 
 class Remark(Struct, frozen=True):
     text: str
     advice: str
-    """What to do about it."""
+    """A remedy, for doctor."""
 
 
 class Settings(Struct, frozen=True):
@@ -359,24 +329,24 @@ class Settings(Struct, frozen=True):
     targets: "tuple[Target, ...]" = ()
     """Who is asked, the first first; `load_settings` gives at least one."""
     aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)
-    """What short names of models stand for at the endpoint of the environment."""
+    """The models that short names stand for at the endpoint of the environment."""
     credential: "Credential | None" = None
-    """Of the environment. None: requests carry no key (a local server)."""
+    """The key in the environment. None: requests carry no key (a local server)."""
     custom_headers: "Headers" = NO_HEADERS
     """Sent with every request."""
     key_variables: frozenset[str] = frozenset()
-    """Named by any `api_key_env`: tools do not see them, however short what they hold is."""
+    """Variables that any `api_key_env` names: tools do not see them, however short their values are."""
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
-    """Of targets that are set somewhere and not asked: nobody else may see them either."""
+    """Keys of targets that are set somewhere and not asked: nobody may see them either."""
     remarks: tuple[Remark, ...] = ()
-    """What people should know of them; nothing of it stops a run."""
+    """Remarks for people; none stops a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """For each name in `KEYS`, "targets" and "tools" (those that limit them): "flag --model", a variable's name, a
     file's path, several of these with commas, or "default"."""
 
     @property
     def enabled_tools(self) -> tuple[str, ...]:
-        """What of ralph's tools a run may have."""
+        """The tools that a run may use."""
         return enabled_tools(self.tools.exact, self.tools.allowed, self.tools.disallowed)
 
     @property
@@ -386,7 +356,7 @@ class Settings(Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be shown: every key, and every header that looks like one, whether it is sent or not."""
+        """Values that must never be shown: every key, and every header that looks like one, whether it is sent or not."""
         secrets = [] if self.credential is None else [self.credential.secret]
         secrets += secret_header_values(self.custom_headers.plain)
         for target in self.targets:

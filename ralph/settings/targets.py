@@ -1,4 +1,4 @@
-"""`[[targets]]` as values: what an entry may hold, which entries count, and the targets that come of them.
+"""`[[targets]]` as values: the form of an entry, which entries count, and the targets that are made from them.
 
 Refuses to carry a key to a server that it was not meant for: an entry with a base URL of its own gets the
 environment's key only where that URL leads to the default API. Refusals are ValueErrors without secrets.
@@ -6,19 +6,21 @@ environment's key only where that URL leads to the default API. Refusals are Val
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ralph.conversation.target import THINKING_CHOICES, Target
-from ralph.settings import checks as must_be
+from ralph.settings import kinds as must_be
 from ralph.settings.claude_environment import login_of_another_program, why_not_asked
+from ralph.settings.kinds import about, decoded_table
 from ralph.values.credentials import NO_HEADERS, Secret, credential_from, secret_header_values
-from ralph.values.endpoint import header_table, is_default, is_loopback
+from ralph.values.endpoint import is_default, is_loopback
 from ralph.values.models import ALIASES, Price, named_model
+from ralph.values.setting import DOLLARS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.settings.tables import ModelSettings
     from ralph.values.credentials import Credential, Headers
@@ -28,7 +30,7 @@ PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
 
 
 class TargetEntry(Struct, frozen=True):
-    """One entry of the list as it stands in a file, checked. None and empty: it does not say."""
+    """One entry of the list as it stands in a file, decoded. None and empty: not given."""
 
     name: str
     model: str
@@ -43,26 +45,47 @@ class TargetEntry(Struct, frozen=True):
 
 
 class EnvironmentAccess(Struct, frozen=True):
-    """What the environment says about who asks and whom; it belongs to one server."""
+    """Key, headers and aliases of models in the environment; they belong to one server."""
 
     credential: Credential | None
     headers: Headers
     aliases: Mapping[str, NamedModel]
 
 
-ENTRY_KEYS = TargetEntry.__struct_fields__
-
-
 # --- What an entry may hold
 
 
+def _price(table: dict[str, Any]) -> Price:
+    """All four prices or none: a missing one would have to be guessed, and the cost that is shown would be a lie."""
+    prices = decoded_table(table, dict.fromkeys(PRICE_KEYS, DOLLARS), PRICE_KEYS, "a price")
+    return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
+
+
+_LIST = Kind(
+    Annotated[list[dict[str, Any]], Meta(min_length=1)],
+    "a list of tables, each under its own [[targets]]; without any, leave it out",
+    is_secret=True,
+)
+KINDS: dict[str, Kind] = {
+    "name": must_be.TARGET_NAME,
+    "model": TEXT,
+    "base_url": must_be.BASE_URL,
+    "api_key_env": must_be.KEY_VARIABLES,
+    "headers": must_be.HEADERS,
+    "max_tokens": at_least(1),
+    "context_window": at_least(1),
+    "thinking": one_of(*THINKING_CHOICES),
+    "price": Kind(
+        dict[str, Any],
+        f"a table of {', '.join(PRICE_KEYS)}, in USD per million tokens",
+        _price,
+    ),
+}
+
+
 def read_entries(raw: object) -> tuple[TargetEntry, ...]:
-    """The list under `targets`, checked. The ValueError names the entry by its name, else by its number from 1."""
-    if not isinstance(raw, list) or not all(isinstance(entry, dict) for entry in raw):
-        raise ValueError("must be a list of tables, each under its own [[targets]]")
-    if not raw:
-        raise ValueError("must hold at least one entry; without any, leave the list out")
-    entries = tuple(_read_entry(entry, number) for number, entry in enumerate(raw, start=1))
+    """The list under `targets`, decoded. The ValueError names the entry by its name, else by its number from 1."""
+    entries = tuple(_entry(table, number) for number, table in enumerate(_LIST.decoded(raw), start=1))
     numbers: dict[str, int] = {}
     for number, entry in enumerate(entries, start=1):
         first = numbers.setdefault(entry.name, number)
@@ -71,65 +94,13 @@ def read_entries(raw: object) -> tuple[TargetEntry, ...]:
     return entries
 
 
-def _read_entry(raw: Mapping[str, Any], number: int) -> TargetEntry:
-    label = f"entry {number}"
+def _entry(table: dict[str, Any], number: int) -> TargetEntry:
     try:
-        for key in raw:
-            if key not in ENTRY_KEYS:
-                raise ValueError(f"unknown key {key!r}; a target holds {', '.join(ENTRY_KEYS)}")  # noqa: TRY301
-        name = _needed(raw, "name")
-        label = repr(name)
-        rest = {key: _checked(key, value) for key, value in raw.items() if key not in ("name", "model")}
-        return TargetEntry(name, _needed(raw, "model"), **rest)
-    except ValueError as error:
-        raise ValueError(f"{label}: {error}") from error
-
-
-def _needed(raw: Mapping[str, Any], key: str) -> str:
-    if key not in raw:
-        raise ValueError(f"{key} is missing; a target needs a name and a model")
-    checked: str = _checked(key, raw[key])
-    return checked
-
-
-def _checked(key: str, value: object) -> Any:
-    try:
-        return _CHECKS[key](value)
-    except ValueError as error:
-        raise ValueError(f"{key} {error}") from error
-
-
-def _price(value: object) -> Price:
-    """All four or none: what is left out would be a guess, and the cost that is shown a lie."""
-    all_keys = ", ".join(PRICE_KEYS)
-    if not isinstance(value, dict) or not value:
-        raise ValueError(f"must be a table of {all_keys}, in USD per million tokens")
-    for key in value:
-        if key not in PRICE_KEYS:
-            raise ValueError(f"has the unknown key {key!r}; it holds {all_keys}")
-    missing = [key for key in PRICE_KEYS if key not in value]
-    if missing:
-        raise ValueError(f"needs all of {all_keys}; missing: {', '.join(missing)}")
-    prices = {}
-    for key in PRICE_KEYS:
-        try:
-            prices[key] = must_be.dollars(value[key])
-        except ValueError as error:
-            raise ValueError(f"{key} {error}") from error
-    return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
-
-
-_CHECKS: dict[str, Callable[[object], Any]] = {
-    "name": must_be.target_name,
-    "model": must_be.text,
-    "base_url": must_be.base_url,
-    "api_key_env": must_be.key_variables,
-    "headers": lambda value: Secret(header_table(value)),
-    "max_tokens": must_be.whole(1),
-    "context_window": must_be.whole(1),
-    "thinking": must_be.one_of(*THINKING_CHOICES),
-    "price": _price,
-}
+        label = repr(must_be.TARGET_NAME.decoded(table.get("name")))
+    except ValueError:
+        label = f"entry {number}"
+    with about(f"{label}:"):
+        return TargetEntry(**decoded_table(table, KINDS, ("name", "model"), "a target"))
 
 
 # --- Which entries count
@@ -155,13 +126,13 @@ def _named(entries: tuple[TargetEntry, ...], name: str) -> TargetEntry:
     raise ValueError(f"must name a target ({listed}), not {name!r}")
 
 
-# --- The targets that come of them
+# --- The targets that are made from them
 
 
 def implicit_targets(
     model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], access: EnvironmentAccess
 ) -> tuple[Target, ...]:
-    """`first`, then `fallbacks`: all at one server, each under the name that was written."""
+    """Targets for `first`, then for `fallbacks`: all at one server, each under its name as it was written."""
     chosen = {first.id: (first.id, first)}
     for name in fallbacks:
         fallback = named_model(name, access.aliases)
@@ -195,11 +166,9 @@ def _explicit(
     entry: TargetEntry, model: ModelSettings, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Target:
     uses_access = entry.base_url is None and not entry.api_key_env
-    try:
+    with about(f"{entry.name!r}: model"):
         # What the environment calls its models is its own server's business.
         named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
-    except ValueError as error:
-        raise ValueError(f"{entry.name!r}: model {error}") from error
     inherited = access.headers.plain if uses_access else ()
     own = {name.lower() for name, _ in entry.headers.plain}
     return Target(
@@ -221,16 +190,14 @@ def _explicit(
 def _keys(
     entry: TargetEntry, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Iterable[Credential]:
-    """Two variables with one key are one: the second try would be the first again."""
+    """The entry's keys in the order they are tried. A key that two variables hold is tried once."""
     if not entry.api_key_env:
         is_meant_for = entry.base_url is None or is_default(entry.base_url)
         return (access.credential,) if access.credential and is_meant_for else ()
     keys: dict[str, Credential] = {}
     for variable in entry.api_key_env:
-        try:
+        with about(f"{entry.name!r}:"):
             credential = credential_from(variable, environment)
-        except ValueError as error:
-            raise ValueError(f"{entry.name!r}: {error}") from error
         if credential is None:
             raise ValueError(f"{entry.name!r}: api_key_env names {variable}, which is not set or empty")
         keys.setdefault(credential.secret, credential)
@@ -241,14 +208,14 @@ def _keys(
 
 
 def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]) -> Iterator[str]:
-    """What must not be shown of entries, whether they are asked or not."""
+    """Keys and secret headers of entries, whether they are asked or not."""
     for entry in entries:
         yield from filter(None, (environment.get(variable, "").strip() for variable in entry.api_key_env))
         yield from secret_header_values(entry.headers.plain)
 
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
-    """What to do about the first target that cannot work without a key and has none; None: there is no such one."""
+    """Advice about the first target that cannot work without a key and has none; None: there is no such target."""
     elsewhere = login_of_another_program(environment)
     for target in targets:
         if target.secrets or not is_default(target.base_url):
@@ -266,13 +233,13 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
 
 
 def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
-    """Why a key must not go where it would; None: it may, or there is none."""
+    """Why a key must not be sent to the first target that has one; None: it may be, or there is no key."""
     asked = next((target.base_url for target in targets if target.secrets), None)
     return None if asked is None else why_not_asked(environment, asked)
 
 
 def plain_http_warnings(targets: Iterable[Target]) -> tuple[str, ...]:
-    """One for each host that a key travels to in the open."""
+    """A warning for each host to which a key travels unencrypted."""
     hosts = [
         target.base_url.split("/")[2]
         for target in targets

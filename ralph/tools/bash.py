@@ -1,11 +1,11 @@
-"""Bash: one command in a session of its own, bounded in time and output, with nothing left of it afterwards."""
+"""Bash: runs one command in a session of its own, bounded in time and output, and leaves nothing of it behind."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.values.error_text import ToolError, os_error_text
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolOutput
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ralph.machine.command_supervisor import ForkedCommand
     from ralph.tools.tool_room import Arguments, ToolRoom, ToolSettings
 
-# Linux MAX_ARG_STRLEN: one argument of a program, its final NUL included.
+# Linux MAX_ARG_STRLEN: the most bytes of one argument of a program, its final NUL included.
 _LONGEST_COMMAND_BYTES = 131_072 - 1
 _LONGEST_PURPOSE = 80
 
@@ -22,17 +22,17 @@ _LONGEST_PURPOSE = 80
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     command = _checked(arguments["command"])
     settings = room.settings
-    wish_s = arguments["timeout"] / 1000 if "timeout" in arguments else settings.bash_timeout_s
-    limit_s = min(wish_s, settings.bash_max_timeout_s)
+    requested_s = arguments["timeout"] / 1000 if "timeout" in arguments else settings.bash_timeout_s
+    limit_s = min(requested_s, settings.bash_max_timeout_s)
     purpose = " ".join((arguments.get("description") or command).split())
     waiting_for = room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
     ending, capture = _ran(command, room, limit_s, waiting_for)
-    if ending.how is Ended.NEVER_STARTED:  # an earlier command has killed who starts them
+    if ending.how is Ended.NEVER_STARTED:  # an earlier command has killed the supervisor
         ending, capture = _ran(command, room, limit_s, waiting_for)
     notes = _notes(ending, limit_s, settings)
     if not ending.is_all_gone:
         notes.append("[something it started could not be stopped and still runs]")
-    if limit_s < wish_s:
+    if limit_s < requested_s:
         notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
     text = capture.text().strip("\n") or "(no output)"
     return ToolOutput(
@@ -40,7 +40,9 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     )
 
 
-def _ran(command: str, room: ToolRoom, limit_s: float, waiting_for: str) -> tuple[Ending, OutputCapture]:
+def _ran(
+    command: str, room: ToolRoom, limit_s: float, waiting_for: str
+) -> tuple[CommandEnding, OutputCapture]:
     settings = room.settings
     capture = OutputCapture(
         max_bytes=settings.max_output_bytes,
@@ -80,7 +82,7 @@ def _started(command: str, room: ToolRoom) -> ForkedCommand:
         raise ToolError(f"the command could not be started: {os_error_text(error)}") from None
 
 
-def _notes(ending: Ending, limit_s: float, settings: ToolSettings) -> list[str]:
+def _notes(ending: CommandEnding, limit_s: float, settings: ToolSettings) -> list[str]:
     match ending.how:
         case Ended.BY_ITSELF:
             return [f"Exit code {ending.status}"] if ending.status else []

@@ -1,4 +1,4 @@
-"""What the model is told about the tools. It is part of every request: all six together stay under 3.2 KB as JSON."""
+"""The definitions of the tools for the model. They are part of every request: all six stay under 3.2 KB as JSON."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
     _check_strings(old, new)
     path = room.resolve(shown)
     data, before = _content(path, shown, room)
-    # What was read is what is edited: where the file has changed since, the write refuses it.
+    # The bytes that were read are edited: where the file has changed since, the write refuses it.
     target = replace(write_target(path, shown, room), before=before)
     digest = hashlib.sha256(data).hexdigest()
     room.seen.refuse_changed(target.path, before, digest, shown)
@@ -128,7 +128,7 @@ def _encoded(encoding: TextEncoding, edited: str, shown: str) -> bytes:
 
 
 def _snippet(edited: str, start: int, first: int, new: str) -> str:
-    """The first changed place, which begins at `start` in line `first`: numbered, with lines around."""
+    """The first changed place, numbered, with lines around it. The place begins at `start`, in line `first`."""
     begin = max(first - _LINES_AROUND, 1)
     lines = _lines_around(edited, start, first - begin, first - begin + new.count("\n") + 1 + _LINES_AROUND)
     numbered = [
@@ -142,7 +142,9 @@ def _snippet(edited: str, start: int, first: int, new: str) -> str:
 
 
 def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
-    """`count` lines, from `before` lines above the position on; fewer at the end. The rest is not split."""
+    """`count` lines beginning `before` lines above the position; fewer at the end. The rest of the text is not
+    split.
+    """
     begin = text.rfind("\n", 0, position) + 1
     for _ in range(before):
         begin = text.rfind("\n", 0, begin - 1) + 1

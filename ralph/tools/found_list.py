@@ -1,4 +1,4 @@
-"""A list of findings within bounds: so many entries, so many bytes, and notes on what is missing."""
+"""A list of findings with bounds on entries and bytes, and notes on what is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FoundList:
         self._bytes = 0
 
     def add(self, entry: str) -> bool:
-        """False when there is no room for it: stop searching."""
+        """Add an entry. False when there is no room for it: stop searching."""
         size = len(entry.encode("utf-8", "replace")) + 1
         if len(self.entries) >= self.max_entries or self._bytes + size > self.max_bytes:
             self.is_full = True

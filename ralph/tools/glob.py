@@ -1,4 +1,4 @@
-"""Glob: the files whose path fits a pattern, in the order of their paths."""
+"""Glob: lists the files whose path fits a pattern, in the order of their paths."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 
 def _start_and_pattern(pattern: str, path: str, room: ToolRoom) -> tuple[Path, str]:
-    """An absolute pattern, or one that climbs, moves the start to its last plain directory."""
+    """The start and the pattern. An absolute pattern, or one that climbs, moves the start to its last plain
+    directory.
+    """
     start = room.resolve(path)
     if not pattern.startswith(("/", "~/", "../")):
         return start, pattern
@@ -51,5 +53,5 @@ def _start_and_pattern(pattern: str, path: str, room: ToolRoom) -> tuple[Path, s
     start /= (
         room.resolve(pattern[: plain_end + 1]) if pattern.startswith(("/", "~")) else pattern[: plain_end + 1]
     )
-    # What is left is about the path from there, not about a name at any depth: a slash keeps it so.
+    # The rest of the pattern is relative to that directory: a slash keeps it from matching names at any depth.
     return start.resolve(), "/" + pattern[plain_end + 1 :]

@@ -1,4 +1,4 @@
-"""Grep: the lines, files or counts that fit a regular expression, in the order of the paths."""
+"""Grep: finds the lines, files or counts that fit a regular expression, in the order of the paths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.machine.ripgrep import Record, Ripgrep
-    from ralph.tools.search.file_search import Place
+    from ralph.tools.search.file_search import SearchPlace
     from ralph.tools.tool_room import Arguments, ToolRoom
 
 
@@ -81,9 +81,9 @@ def _query(arguments: Arguments) -> LineQuery:
 
 
 def _entries(
-    search: Ripgrep, query: LineQuery, place: Place, room: ToolRoom, *, has_numbers: bool
+    search: Ripgrep, query: LineQuery, place: SearchPlace, room: ToolRoom, *, has_numbers: bool
 ) -> Iterator[str]:
-    """The findings as they are shown, filtered by the glob."""
+    """The findings as lines for the model, filtered by the glob."""
     glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
     shown_directory = room.shown(place.directory)
     prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"
@@ -113,7 +113,7 @@ def _line(path: str, rest: bytes, record: Record, room: ToolRoom, *, has_numbers
     """`PATH:NUMBER:LINE`; lines around a match have dashes instead, as grep does."""
     digits = len(rest) - len(rest.lstrip(b"0123456789"))
     mark = rest[digits : digits + 1].decode("ascii", "replace")
-    # Before the cut: half a credential would not be recognised.
+    # Redact before the cut: half a credential would not be recognised.
     text = room.redact(readable_text(rest[digits + 1 :].removesuffix(b"\r"))[0])
     if len(text) > _LONGEST_LINE:
         text = f"{text[:_LONGEST_LINE]} [line cut: {record[1] - len(path):,} bytes]"

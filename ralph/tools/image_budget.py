@@ -1,5 +1,5 @@
-"""How many images one conversation may hold: every request sends all of them again, and one that is too large is
-refused for ever.
+"""The most images that one conversation may hold: every request sends all of them again, and one that is too
+large is refused for ever.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from ralph.values.tool_calls import Block
 
-# A third more as base64, which leaves a third of the API's 32 MB for everything else.
+# Base64 makes them a third larger, which leaves a third of the API's 32 MB for everything else.
 MOST_BYTES = 16 * 1024 * 1024
-# What models with the smallest window take in one request.
+# The most that models with the smallest window take in one request.
 MOST_IMAGES = 100
 
 
 class ImageBudget:
-    """Of one session. Any thread may call."""
+    """The budget of one session. Any thread may call."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -29,7 +29,7 @@ class ImageBudget:
         self._lock = Lock()
 
     def take(self, size_bytes: int) -> None:
-        """Raises ToolError for what does not fit any more."""
+        """Take room for one image. Raises ToolError when there is too little."""
         with self._lock:
             if self._images >= MOST_IMAGES:
                 raise ToolError(
@@ -45,7 +45,9 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """What the conversation holds already. It may be too much: then there is no room for more."""
+        """Count the images that the conversation holds already. They may be too many: then there is no room for
+        more.
+        """
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes

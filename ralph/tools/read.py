@@ -1,4 +1,4 @@
-"""Read: a range of lines of a text file, or a whole image. Only regular files, and only a bounded part of them."""
+"""Read: shows a range of lines of a text file, or a whole image. Regular files only, and a bounded part of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _DEFAULT_LINES = 2000
 _CHUNK_BYTES = 1 << 18
-# 5 MB of base64, which clouds take too that are stricter than Anthropic's own API (10 MB).
+# This makes 5 MB of base64, which clouds stricter than Anthropic's own API (10 MB) accept too.
 _MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
-# A single image may have 8000; with more than 20 in a conversation each is held to this.
+# A single image may have 8000; with more than 20 in a conversation each has this limit.
 _MAX_IMAGE_PIXELS = 2000
 _MOST_NAMES_COMPARED = 2000
 
@@ -45,14 +45,15 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 
 def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
-    """A descriptor to read from, and where what it opened lies.
+    """A descriptor to read from, and the real path of the open file.
 
-    Never blocks, and never opens a device, which could act on being opened. Raises ToolError for what must not be read.
+    Never blocks, and never opens a device, which could react to being opened. Raises ToolError for what must not
+    be read.
     """
     judged = room.guard.refuse_read(path, shown)
     try:
         _refuse_special(path.stat().st_mode, shown)
-        # Between the look and the open a FIFO may have taken the file's place: do not block on it.
+        # A FIFO may have taken the file's place since the check: do not block on it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise ToolError(f"{shown} does not exist.{_similar_names(path)}") from None
@@ -77,7 +78,7 @@ def _output(descriptor: int, arguments: Arguments, room: ToolRoom) -> ToolOutput
         raise ToolError(f"{arguments['file_path']} is a binary file: {binary_type(start)}, {size:,} bytes")
     if not start:
         return ToolOutput("(the file is empty)")
-    # 0 is what a model that counts from 0 means by the first line.
+    # Some models count from 0 and mean the first line by it.
     first = max(arguments.get("offset", 1), 1)
     wanted = LineRange(first, arguments.get("limit", _DEFAULT_LINES))
     return ToolOutput(read_range(_chunks(descriptor, start), wanted, marked))
@@ -112,7 +113,7 @@ def _image(descriptor: int, start: bytes, media_type: str, room: ToolRoom) -> To
         raise ToolError(
             f"the image has {size_bytes:,} bytes; at most {_MAX_IMAGE_BYTES:,} can be shown. Scale it down first"
         )
-    # One that grows meanwhile is read no further than it may be long.
+    # A file that grows meanwhile is read only up to the limit.
     data = b"".join(islice(_chunks(descriptor, start), _MAX_IMAGE_BYTES // _CHUNK_BYTES + 1))
     pixels = image_size(data, media_type)
     if pixels is None:

@@ -1,4 +1,6 @@
-"""What the tools of one run share: the settings, the clock, the one place that waits, and what to hide."""
+"""The parts that all tools of a run share: the settings, the clock, the one place that waits, and the credentials
+to hide.
+"""
 
 from __future__ import annotations
 
@@ -30,30 +32,32 @@ ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
 
 class ToolSettings(Struct, frozen=True):
     cwd: Path
-    """Absolute. Relative paths start here, and every command does."""
+    """The working directory, absolute. Relative paths and every command start here."""
     environment: Mapping[str, str]
-    """What commands see, already without credentials. On its PATH `bash` is found, but not in the work."""
+    """The environment of commands, already without credentials. `bash` is found on its PATH, but not in the work."""
     bash_timeout_s: float = 120
     bash_max_timeout_s: float = 600
-    """A longer wish is clamped to this."""
+    """A longer requested timeout is clamped to this."""
     max_output_bytes: int = 30_000
-    """Of one result of Bash, Glob or Grep; the rest of it is left out, with a note."""
+    """Bytes of one result of Bash, Glob or Grep; the rest is left out, with a note."""
     enabled: frozenset[str] = ALL_TOOLS
     kill_grace_s: float = 5.0
-    """From SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL."""
     search_timeout_s: float = 20.0
     spill_bytes: int = 100_000_000
-    """A command that prints more is stopped."""
+    """Bytes of output after which a command is stopped."""
     writable: tuple[Path, ...] = ()
-    """Directories besides `cwd` that Write and Edit may write beneath. Absolute."""
+    """Directories besides `cwd` in which Write and Edit may write. Absolute."""
     user_environment: Mapping[str, str] | None = None
-    """The one that ralph was started with: it says where the user's secrets are. None: `environment` does."""
+    """The environment that ralph was started with: it tells where the user's secrets are. None: `environment`
+    does.
+    """
     configuration: tuple[Path, ...] = ()
-    """Files of ralph's settings that the command line named."""
+    """The settings files that the command line named."""
     session_directory: Path | None = None
-    """Where the command line said that sessions are kept."""
+    """The directory for sessions that the command line named."""
     is_below_loop: bool = False
-    """The process that started this one is `ralph loop`."""
+    """The parent of this process is `ralph loop`."""
 
 
 class ToolRoom(Struct, frozen=True, dict=True):
@@ -67,7 +71,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
     seen: SeenFiles = field(default_factory=SeenFiles)
     images: ImageBudget = field(default_factory=ImageBudget)
     give_up: Event = field(default_factory=Event)
-    """Set when nobody wants the results of the running read-only calls any more."""
+    """Set when nobody needs the results of the running read-only calls any more."""
     _found: dict[str, str | None] = field(default_factory=dict)
 
     @cached_property
@@ -92,14 +96,14 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return CommandSupervisor(environment, is_below_loop=self.settings.is_below_loop)
 
     def close(self) -> None:
-        """When no tool runs any more."""
+        """Release what the tools hold. Call it when no tool runs any more."""
         if "supervisor" in vars(self):
             self.supervisor.close()
         self.spill.remove()
         self.roots.close()
 
     def program(self, name: str) -> str | None:
-        """The path of a program of ralph's own, looked up once; None when the machine has none outside the work."""
+        """The path of a program for ralph's own use, looked up once; None when there is none outside the work."""
         if name not in self._found:
             work = repository_top(self.settings.cwd) or self.settings.cwd
             search_path = self.settings.environment.get("PATH", os.defpath)
@@ -107,7 +111,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self._found[name]
 
     def resolve(self, path: str) -> Path:
-        """Absolute, from the working directory; `~` is the home directory. Links are not followed."""
+        """An absolute path, relative to the working directory; `~` is the home directory. Links are not followed."""
         if path == "~" or path.startswith("~/"):
             path = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises without a home
         try:
@@ -119,7 +123,9 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self.settings.cwd / path
 
     def shown(self, path: Path) -> str:
-        """Relative to the working directory when inside it: shorter, and what models type back."""
+        """A path for the model, relative to the working directory when inside it: shorter, and models type it
+        like that.
+        """
         try:
             return str(path.relative_to(self.settings.cwd))
         except ValueError:

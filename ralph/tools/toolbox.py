@@ -1,4 +1,4 @@
-"""Runs tool calls: what fails becomes an error the model reads, what was started is gone when a signal comes."""
+"""Runs tool calls: a failure becomes an error for the model, and a signal leaves nothing running."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from threading import Thread
     from typing import TypeAlias
 
-    from ralph.conversation.session import Session
     from ralph.values.ports import Clock, Mailbox, Waiter
+    from ralph.values.tool_calls import Block
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
     Job: TypeAlias = tuple[str, Callable[[], T]]
-    """What a heartbeat calls it, and what is to be done on a thread. It raises WorkingDirectoryGoneError alone."""
+    """The name for heartbeats, and the work for a thread. The work raises only WorkingDirectoryGoneError."""
 
-# What files hold is shown as it is, or no edit would match; what programs and searches print is not.
+# Tools that show a file's content unredacted, or no edit would match; the output of programs and searches is
+# redacted.
 _REDACTED = frozenset({"Bash", "Glob", "Grep"})
-# Searches look up ten times a second, and a write that is in progress is better finished than left with its
-# temporary file; what hangs on a dead mount is left behind.
+# Searches look up ten times a second, and a write in progress should finish rather than leave its temporary file;
+# what hangs on a dead mount is left behind.
 _GIVE_UP_S = 0.8
-# Without memory a thread may die without a word.
+# Without memory a thread may die without a message.
 _LOOK_AT_THREADS_S = 1.0
-# Waits for signals itself, and the kernel ties its command to the thread that starts it.
+# Bash waits for signals itself, and the kernel ties its command to the thread that starts it.
 _ON_THIS_THREAD = frozenset({"Bash"})
 
 
@@ -59,7 +60,7 @@ class LocalToolbox:
     ) -> None:
         """`redact` replaces every known credential; `redact_longest` is the longest one's length in bytes.
 
-        `why_refused`: why a tool that is offered may not be used just now; None: it may.
+        `why_refused`: the reason why an offered tool may not be used now; None: it may.
 
         Raises WorkingDirectoryGoneError, and OSError for another directory that cannot be held open.
         """
@@ -72,16 +73,18 @@ class LocalToolbox:
     def definitions(self) -> Sequence[ToolDefinition]:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
-    def go_on_from(self, session: Session) -> None:
-        """What earlier runs of it have shown the model is known again, and counted."""
-        self._room.seen.restore(session.seen)
-        for message in session.conversation.messages:
-            self._room.images.restore(message.content)
+    def resume_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
+        """Take over the files and images that earlier runs of the session have shown the model. `seen`: the digest of
+        each path's content; `contents`: those of the messages.
+        """
+        self._room.seen.restore(seen)
+        for content in contents:
+            self._room.images.restore(content)
 
     def expect(self, name: str) -> None:
         """A call of this tool has begun to arrive: what takes time to start is started meanwhile. Changes nothing else."""
         if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
-            with suppress(OSError, ImportError, MemoryError):  # a shortage is told by the call itself
+            with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
 
     def plan(self, call: ToolCall) -> FileChange | None:
@@ -121,7 +124,7 @@ class LocalToolbox:
         return call.name, there
 
     def _together(self, jobs: Sequence[Job[T]]) -> list[tuple[T, float]]:
-        """On threads of their own, so that a signal is heard while they run."""
+        """Do all jobs on threads of their own, so that a signal is noticed while they run."""
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
         done: dict[int, tuple[T, float] | BaseException] = {}
@@ -152,7 +155,7 @@ class LocalToolbox:
             return None
 
     def _next_done(self, mailbox: Mailbox, threads: Sequence[Thread | None], waiting_for: str) -> Any:
-        """A job's index, and what came of it. Raises ShortageError for threads that could not even say that they failed."""
+        """A job's index and its result. Raises ShortageError for threads that could not even report their failure."""
         while True:
             were_alive = any(thread is not None and thread.is_alive() for thread in threads)
             until_s = self._room.clock.now_s() + _LOOK_AT_THREADS_S
@@ -163,7 +166,7 @@ class LocalToolbox:
                 raise ShortageError("memory")
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
-        """Stop what the calls have started. A further signal means: do not wait for that."""
+        """Stop everything that the calls have started. A further signal ends the wait for that."""
         self._room.give_up.set()
         deadline_s = self._room.clock.now_s() + _GIVE_UP_S
         try:
@@ -184,7 +187,7 @@ class LocalToolbox:
         if call.name not in self._room.settings.enabled or call.name not in DEFINITIONS:
             names = ", ".join(known.name for known in self.definitions)
             return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
-        why = self._why_refused(call.name)  # asked last of all: whoever calls may have forgotten to
+        why = self._why_refused(call.name)  # asked last, as the caller may have forgotten to
         if why is not None:
             return ToolOutput(why, is_error=True)
         if call.name not in FILE_TOOLS:
@@ -196,11 +199,11 @@ class LocalToolbox:
         return self._presentable(call.name, output)
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
-        """What is to be done; or why nothing is, as the model will be told."""
+        """The planned write; or the output for the model that says why there is none."""
         return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._room))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
-        """Redacted where that is promised, and encodable whatever names files have."""
+        """The output, redacted where that is promised, and encodable whatever names files have."""
         if not isinstance(output.content, str):
             return output
         text = self._room.redact(output.content) if name in _REDACTED else output.content
@@ -208,7 +211,7 @@ class LocalToolbox:
 
 
 def _no_plan(_call: ToolCall) -> None:
-    """What a command will do cannot be told; that there is a place for it to run in has been looked at by now."""
+    """Plan nothing: the effects of a command cannot be foreseen. Its working directory has been checked by now."""
 
 
 def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
@@ -222,7 +225,7 @@ def _is_read_only(call: ToolCall) -> bool:
 
 
 def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
-    """What a tool cannot do is for the model to read, and so is a bug: the run goes on."""
+    """Do the work; its failure, or a bug, becomes an error for the model, and the run goes on."""
     try:
         return work()
     except ToolError as failure:
@@ -237,5 +240,5 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
 
 
 def _module(call: ToolCall) -> Any:
-    """Each tool is a module of its name, loaded when it is first called: most runs need half of them."""
+    """The module of a tool, loaded when it is first called: most runs need half of them."""
     return import_module(f"ralph.tools.{call.name.lower()}")

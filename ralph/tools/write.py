@@ -1,4 +1,4 @@
-"""Write: a whole file, replaced or created atomically."""
+"""Write: replaces or creates a whole file atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole assistant message, as the loop sees it: its blocks, its calls, what was odd about it."""
+"""A whole assistant message as the loop sees it: its blocks, its calls, and warnings about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ralph.values.tool_calls import Block, ToolCall
 
-# The API refuses a conversation that holds an id or a name of other characters, or a longer name.
+# The API refuses a conversation with other characters in an id or a name, or with a longer name.
 _REFUSED_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 128
 
@@ -34,7 +34,7 @@ class Answer(Struct, frozen=True):
     message: dict[str, Any]
     """The API's message object; `content` holds finished blocks in index order."""
     calls: tuple[ToolCall | MalformedCall, ...]
-    """The client tool calls, in order. Empty where the stop reason forbids to run any."""
+    """The client tool calls, in order. Empty where the stop reason forbids running any."""
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
 
@@ -54,15 +54,16 @@ class Answer(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The model's text, unchanged; blocks on lines of their own."""
+        """The model's text, unchanged; each block begins a new line."""
         return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
 
 
 def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
-    """The answer with new ids and names for calls whose own the API would refuse in the next request.
+    """The answer with new ids and names for calls whose own ids and names the API would refuse in the next
+    request.
 
-    Some local servers number their calls from 0 in every answer, or call them `functions.Bash:0`; the API wants ids
-    unique over a conversation (`taken`: the ids so far), and both without dots and colons.
+    Some local servers number their calls from 0 in every answer, or call them `functions.Bash:0`; the API wants
+    ids unique over a conversation (`taken`: the ids so far), and both without dots and colons.
     """
     ids = _sendable_ids(answer.call_ids, taken)
     content = [_renamed(block, ids) if block.get("type") == "tool_use" else block for block in answer.content]

@@ -1,4 +1,5 @@
-"""Is an error worth another try, what kind of failure is it, and how does a run end that died of it.
+"""Classifies an error: is it worth another try, what kind of failure is it, and with which outcome does a run end
+because of it.
 
 Decided over fields, never over message text, with three exceptions where servers give nothing else: context
 overflow, low credit, and spend limits sent as a plain 400. `docs/retry.md` shows the table; a test compares.
@@ -19,7 +20,7 @@ class ErrorClass(enum.Enum):
 
 
 class FailureKind(enum.Enum):
-    """Finer than `ErrorClass`; feeds outcomes, events and the choice of a target."""
+    """The kinds of failure, finer than `ErrorClass`. They decide outcomes, events and the choice of a target."""
 
     RATE_LIMIT = "rate_limit"
     USAGE_LIMIT = "usage_limit"
@@ -47,7 +48,7 @@ PERMANENT_KINDS = frozenset(
         FailureKind.CONTEXT_OVERFLOW,
     }
 )
-"""Asking again cannot mend these."""
+"""Kinds that asking again cannot mend."""
 
 PERMANENT_CAUSES = frozenset(
     {
@@ -57,14 +58,14 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""Causes that somebody has to mend. All others count as passing, unknown ones included."""
+"""Kinds that somebody has to mend. All others count as passing, unknown ones included."""
 
 # The last one is OpenAI's: a 429 that no waiting mends.
 SPEND_LIMIT_CODES = frozenset(
     {"enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"}
 )
 OVERFLOW_CODES = frozenset({"context_length_exceeded"})
-"""OpenAI's name for it, which gateways pass on."""
+"""OpenAI's code for an overflow, which gateways pass on."""
 
 DECISIVE_CODES = SPEND_LIMIT_CODES | OVERFLOW_CODES
 """Error codes that decide, whatever the status or the type beside them."""
@@ -85,7 +86,7 @@ STATUS_OF_TYPE = {
 """The status that belongs to each `error.type`: inside a stream the type stands for the status."""
 
 # Anthropic (with and without counts), its Bedrock form, llama.cpp, vLLM/OpenAI.
-# Like all patterns that only a failure needs: text, which `re` compiles once, when it is first looked for.
+# Compiled by `re` when first searched for, like all patterns that only a failure needs.
 _OVERFLOW_TEXT = (
     r"(?i:prompt is too long|input is too long|exceed context limit|exceed_context_size|exceeds the available context"
     r"|maximum context length|context_length_exceeded)"
@@ -99,7 +100,7 @@ _KIND_OF_STATUS = {
     403: FailureKind.AUTH,
     404: FailureKind.NOT_FOUND,
     407: FailureKind.AUTH,
-    # These two pass with time, as the official client holds too; the rest of 4xx does not.
+    # 408 and 409 pass with time, as the official client holds too; the rest of 4xx does not.
     408: FailureKind.TIMEOUT,
     409: FailureKind.SERVER,
     413: FailureKind.CONTEXT_OVERFLOW,
@@ -111,7 +112,7 @@ _KIND_OF_STATUS = {
 
 
 def classify_error(error: AgentError) -> ErrorClass:
-    """R1 of the retry specification: transient errors are asked again, permanent ones never."""
+    """Classify by R1 of the retry specification: transient errors are asked again, permanent ones never."""
     match error:
         case HttpError():
             transient = _is_transient_status(error)
@@ -127,7 +128,7 @@ def classify_error(error: AgentError) -> ErrorClass:
 
 
 def is_damaged(error: AgentError) -> bool:
-    """The server answered, and what came makes no sense: no error of its own, and no word on the request."""
+    """Whether the server answered and its answer makes no sense: no error of its own, and no word on the request."""
     match error:
         case Json():
             return True
@@ -155,17 +156,17 @@ def failure_kind(error: AgentError) -> FailureKind:
 
 
 def status_meant(error_type: str | None, status: int | None) -> int | None:
-    """Inside a stream: the type decides; one that is not the API's gives way to a status that stands beside it."""
+    """The status inside a stream: the type decides; an unknown type gives way to the status beside it."""
     return STATUS_OF_TYPE.get(error_type or "", status)
 
 
 def kind_of(status: int | None, error_type: str | None, error_code: str | None, text: str) -> FailureKind:
-    """One rule for every error that a server reports. None: nothing tells what status it would have."""
+    """The kind of any error that a server reports, by one rule. `status` None: the status is unknown."""
     if error_code in SPEND_LIMIT_CODES:
         return FailureKind.USAGE_LIMIT
     if error_code in OVERFLOW_CODES or error_type == "exceed_context_size_error":
         return FailureKind.CONTEXT_OVERFLOW
-    # A spend limit set by the user comes as 400 and one of the tier as 429, both told by text alone.
+    # A user's spend limit comes as 400, a tier's as 429; only the text tells them from other errors.
     if status in (400, 429) and re.search(_SPEND_LIMIT_TEXT, text):
         return FailureKind.USAGE_LIMIT
     if status == 400 and re.search(_LOW_CREDIT_TEXT, text):
@@ -176,7 +177,7 @@ def kind_of(status: int | None, error_type: str | None, error_code: str | None, 
 
 
 def outcome_of(error: AgentError) -> Outcome:
-    """How a run ends when this error is final."""
+    """The outcome of a run whose final error this is."""
     if classify_error(error) is ErrorClass.TRANSIENT or is_for_later(error):
         return Outcome.API_UNAVAILABLE
     kind = failure_kind(error)
@@ -190,24 +191,24 @@ def outcome_of(error: AgentError) -> Outcome:
 
 
 def is_for_later(error: AgentError) -> bool:
-    """A 429 or a 5xx that the server wants nobody to try again now: permanent for this run, not for the next one."""
+    """Whether a 429 or 5xx says not to try again now: permanent for this run, not for the next one."""
     if not isinstance(error, HttpError) or error.should_retry is not False:
         return False
     return (error.status == 429 or error.status >= 500) and failure_kind(error) not in PERMANENT_KINDS
 
 
 def is_low_credit(error: AgentError) -> bool:
-    """Low credit comes as a plain 400 with nothing but its text to tell it."""
+    """Whether credit is low. That comes as a plain 400, and only the text tells."""
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
 
 
 def is_shortage(error: AgentError) -> bool:
-    """The machine lacks something: no server has to do with it, and none would fare better."""
+    """Whether the machine lacks something: no server is involved, and none would do better."""
     return isinstance(error, Api) and error.cause is NetworkCause.SHORTAGE
 
 
 def is_bad_key(error: AgentError) -> bool:
-    """The key itself is refused (401): another one may be taken."""
+    """Whether the key itself is refused (401): another one may be taken."""
     return _status_of(error) == 401
 
 

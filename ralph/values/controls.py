@@ -1,6 +1,4 @@
-"""The settings that a driver may change while a run is at work. The agent reads them; nothing is decided
-here.
-"""
+"""The settings that a driver may change while a run is at work. The agent reads them; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -20,15 +18,15 @@ class RunControls:
         self.model = model
         """The model to take from the next request on. None: stay with the one in use."""
         self.permission_mode = permission_mode
-        """Which calls run from the next one on; never more than the tools of the run."""
+        """The permission mode for the next calls; it never allows more than the tools of the run."""
         self.stays_in_plan = stays_in_plan
-        """The command line said plan: no request of a driver leads out of it."""
+        """The command line chose plan mode: no request of a driver leads out of it."""
 
     def why_refused(self, tool: str) -> str | None:
         """The reason for refusing a call of this tool now, for the model; None: it may run."""
         return why_refused(self.permission_mode, tool)
 
-    def take_model_wish(self) -> str | None:
-        """The requested model, once."""
-        wish, self.model = self.model, None
-        return wish
+    def take_requested_model(self) -> str | None:
+        """The requested model, given once."""
+        requested, self.model = self.model, None
+        return requested

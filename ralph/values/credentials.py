@@ -1,7 +1,7 @@
-"""Recognises credentials, by name and by value, and chooses the environment that a tool's process may see.
+"""Recognises credentials by name and by value, and chooses the environment that a tool's process may see.
 
-Refuses to guess about short values: under eight characters nothing is a known secret, so that "1" or "true"
-is never cut out of a text.
+Short values are not guessed at: under eight characters nothing is a known secret, so that "1" or "true" is never
+cut out of a text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SECRET_CHARS = 8
-"""Shorter values occur in ordinary text by accident; nobody hands out keys this short."""
+"""The least length of a secret: shorter values occur in ordinary text by accident, and nobody hands out keys this
+short.
+"""
 
 
 class Secret(Generic[T]):
-    """A value that never shows itself: not in a `repr`, and so in no error and no log line. Equal by what it holds."""
+    """A value that never shows itself: not in a `repr`, and so in no error and no log line. Equality compares
+    what it holds.
+    """
 
     __slots__ = ("plain",)
 
@@ -42,7 +46,7 @@ class Secret(Generic[T]):
 
 
 Headers = Secret[tuple[tuple[str, str], ...]]
-"""Names and values, sent in this order; latin-1. Any of them may be a credential."""
+"""Header names and values, sent in this order; latin-1. Any of them may be a credential."""
 NO_HEADERS: Headers = Secret(())
 
 
@@ -63,9 +67,9 @@ class Credential(Struct, frozen=True):
 
 
 def credential_from(variable: str, environment: Mapping[str, str]) -> Credential | None:
-    """The key that a variable holds; None when it is not set or empty. A name that ends so says how it is sent.
+    """The key in a variable; None when it is not set or empty. The variable's name tells how the key is sent.
 
-    Raises ValueError, without the value, for what a header cannot carry.
+    Raises ValueError, without the value, for a value that a header cannot carry.
     """
     text = environment.get(variable, "").strip()
     if not text:
@@ -79,16 +83,16 @@ def credential_from(variable: str, environment: Mapping[str, str]) -> Credential
     return Credential("x-api-key", Secret(key), variable)
 
 
-# One word of a name that is enough, wherever in the word it stands (PGPASSWORD, SECRETS).
+# A single word that is enough, anywhere in a word of the name (PGPASSWORD, SECRETS).
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
-# Neighbouring words that are enough wherever they stand (AWS_ACCESS_KEY_ID).
+# Neighbouring words that are enough anywhere (AWS_ACCESS_KEY_ID).
 _TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_")
 # Not a prefix: GIT_AUTHOR_NAME is no credential, and WWW-Authenticate asks for one.
 _AUTH_WORDS = frozenset({"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION"})
 _LAST_WORDS = frozenset({"DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS"})
 # Alone these are a directory, a word and a variable of every shell script.
 _LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD"})
-# The name of a place, not of what lies there: SSH_AUTH_SOCK, AWS_WEB_IDENTITY_TOKEN_FILE.
+# Names of a place, not of its content: SSH_AUTH_SOCK, AWS_WEB_IDENTITY_TOKEN_FILE.
 _PLACES = frozenset({"SOCK", "SOCKET", "FILE", "PATH", "DIR", "HOME"})
 # Settings about credentials: TOKEN_LIMIT, AUTH_TYPE.
 _ABOUT = frozenset(
@@ -103,7 +107,7 @@ _KEYS_NOT_SECRET = frozenset({"PUBLIC", "CACHE", "SORT", "PRIMARY", "FOREIGN", "
 
 
 def looks_like_credential_name(name: str) -> bool:
-    """Whether a variable's or a header's name says that its value is secret. Matches whole words."""
+    """Whether the name of a variable or a header means that its value is secret. Matches whole words."""
     words = _words(name)
     if not words or words[-1] in _PLACES:
         return False
@@ -123,28 +127,31 @@ def looks_like_credential_name(name: str) -> bool:
 
 
 def is_header_list(name: str) -> bool:
-    """OTEL_EXPORTER_OTLP_HEADERS and its kin: `name=value` pairs, the value most often a key."""
+    """Whether a variable lists headers, as OTEL_EXPORTER_OTLP_HEADERS does: `name=value` pairs, the value most
+    often a key.
+    """
     words = _words(name)
     return words[:1] == ["OTEL"] and words[-1:] == ["HEADERS"]
 
 
 def is_endpoint_name(name: str) -> bool:
-    """HTTPS_PROXY, npm_config_proxy, OPENAI_BASE_URL: a server that requests go to or through."""
+    """Whether a variable names a server for requests: HTTPS_PROXY, npm_config_proxy, OPENAI_BASE_URL."""
     words = _words(name)
     return words[-1:] in (["PROXY"], ["ENDPOINT"]) or words[-2:] == ["BASE", "URL"]
 
 
 def _words(name: str) -> list[str]:
-    """`npm_config__authToken` -> NPM CONFIG AUTH TOKEN."""
+    """The words of a name: `npm_config__authToken` -> NPM CONFIG AUTH TOKEN."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
     return ["KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word]
 
 
 @cache
 def credential_shapes() -> re.Pattern[str]:
-    """Everything that looks like a credential inside a text; group `password` is set for a URL's password.
+    """A pattern for everything that looks like a credential inside a text; group `password` is set for a URL's
+    password.
 
-    Written so that no start is tried twice over the same run of characters: linear on hostile bodies.
+    No start is tried twice over the same run of characters, so it is linear on hostile bodies.
     """
     return re.compile(
         r"""
@@ -168,7 +175,7 @@ def credential_shapes() -> re.Pattern[str]:
 
 
 def looks_like_credential_value(value: str) -> bool:
-    """Whether a value holds something in the shape of a known kind of key, or a URL with a password."""
+    """Whether a value holds a key of a known shape, or a URL with a password."""
     return credential_shapes().search(value) is not None
 
 
@@ -187,8 +194,8 @@ def child_environment(
 ) -> dict[str, str]:
     """The environment of a tool's process. `pass_env` lets exactly those names through, whatever they hold.
 
-    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and what looks like a credential by name,
-    by value, or because one of `secrets` is part of it.
+    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and every variable that looks like a
+    credential by name or value, or that contains one of `secrets`.
     """
     login_names = _login_names(environment)
 
@@ -208,9 +215,9 @@ def child_environment(
 
 
 def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> frozenset[str]:
-    """The values to redact: of variables that look like a credential, and `extra` (settings, headers).
+    """The values to redact: those of variables that look like a credential, and `extra` (settings, headers).
 
-    Of a value that merely contains one (a URL, a JSON text) only that part counts.
+    Of a value that merely contains a credential (a URL, a JSON text) only that part counts.
     """
     found: set[str] = set()
     login_names = _login_names(environment)
@@ -229,9 +236,7 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
 
 
 def _header_list_values(value: str) -> Iterator[str]:
-    """Values in a list of headers: as written in the variable, as sent, and without the name of a scheme in
-    front.
-    """
+    """The values in a list of headers: as written in the variable, as sent, and without a scheme in front."""
     for pair in value.split(","):
         sent = pair.partition("=")[2].strip()
         for form in (sent, _unquoted(sent)):
@@ -243,10 +248,9 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
-    """The credential inside the address of an endpoint: `TOKEN@host`, `user:password@host`, with or without a
-    scheme before it.
+    """The credential inside an endpoint's address: `TOKEN@host`, `user:password@host`, with or without a scheme.
 
-    Empty where there is nothing, or only the user's own login name: that stands in every path of their files.
+    Empty where there is none, or only the user's own login name: that stands in every path of their files.
     """
     found = re.match(r"(?:[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
     if found is None or found[1] in login_names:
@@ -275,7 +279,7 @@ def _secret_parts(value: str) -> Iterator[str]:
 
 
 def _unquoted(text: str) -> str:
-    """Percent escapes resolved, as a program that uses the URL would see it."""
+    """The text with percent escapes resolved, as a program that uses the URL would see it."""
     raw = text.encode("utf-8", "surrogateescape")
     plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]), raw)
     return plain.decode("utf-8", "surrogateescape")

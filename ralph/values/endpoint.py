@@ -1,11 +1,15 @@
-"""Where requests go and what their headers may hold: base URLs and header lines, checked and made uniform.
+"""Base URLs and header lines: the endpoint of requests and the headers they may have, checked and made uniform.
 
-Refuses, by a ValueError that never repeats the text (it may hold a key), what HTTP cannot carry safely.
+Raises a ValueError, which never repeats the text (it may hold a key), for what HTTP cannot carry safely.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 MESSAGES_PATH = "/v1/messages"
@@ -17,13 +21,13 @@ FRAMING_HEADERS = frozenset(
 
 
 def messages_url(base_url: str) -> str:
-    """The address to which requests are posted. `base_url` as `normal_base_url` makes it."""
+    """The address to which requests are posted. `base_url`: as `normal_base_url` returns it."""
     return base_url + MESSAGES_PATH
 
 
 def normal_base_url(text: str) -> str:
-    """The address without a closing `/`, `/v1` or `/v1/messages`, so that `messages_url` is right for each
-    way of writing it.
+    """The address without a closing `/`, `/v1` or `/v1/messages`, so that `messages_url` is right for each way of
+    writing it.
     """
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 
@@ -61,12 +65,12 @@ def _above_the_api(path: str) -> str:
 
 
 def is_default(base_url: str) -> bool:
-    """Whether it leads to Anthropic's own API, where nothing works without a key."""
+    """Whether it is Anthropic's own API, where nothing works without a key."""
     return _host(base_url) == _host(DEFAULT_BASE_URL)
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the URL's host is this machine by name or number: what is sent there crosses no wire."""
+    """Whether the URL's host is this machine by name or number: requests to it cross no wire."""
     host = _host(url)
     if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, 6.3
         return True
@@ -93,7 +97,9 @@ def _host(url: str) -> str:
 
 
 def header_value(text: str) -> str:
-    """The value without white space around it. A line break inside would begin a header of its own."""
+    """The value without white space around it. Raises ValueError for a line break, which would begin another
+    header.
+    """
     value = text.strip()
     if any(character < " " or character == "\x7f" for character in value):
         raise ValueError("must not hold line breaks or control characters")
@@ -103,7 +109,7 @@ def header_value(text: str) -> str:
 
 
 def header_lines(text: str) -> tuple[tuple[str, str], ...]:
-    """`Name: value` on each line; empty lines do not count. Errors name the line, from 1."""
+    """The headers in `Name: value` lines; empty lines do not count. Errors name the line, from 1."""
     headers = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -115,14 +121,12 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(headers)
 
 
-def header_table(value: object) -> tuple[tuple[str, str], ...]:
-    """`{name: value}`, as a settings file has it. Errors name the header, or its number from 1."""
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise ValueError('must be a table of header = "value", each value a text')
-    for number, name in enumerate(value, start=1):
+def header_table(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The headers in a `{name: value}` table of a settings file. Errors name the header, or its number from 1."""
+    for number, name in enumerate(headers, start=1):
         if not _is_header_name(name):
             raise ValueError(f"must hold names that HTTP allows; entry {number} has none")
-    return tuple(_header(name, text, name) for name, text in value.items())
+    return tuple(_header(name, text, name) for name, text in headers.items())
 
 
 def _is_header_name(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Exceptions in one line: what the system said, what a tool tells the model, and for a bug of ralph's own where it was."""
+"""Exceptions in one line: the system's own words, a tool's words for the model, and the place of a bug in ralph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def os_error_text(error: OSError) -> str:
 
 
 class ToolError(Exception):
-    """The failure of a tool that is the model's to read, in words it can act on: its text becomes an error result.
+    """A failure of a tool that is for the model to read, in words it can act on: its text becomes an error
+    result.
 
     Anything else that a tool raises is a bug.
     """

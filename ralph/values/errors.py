@@ -18,7 +18,7 @@ from ralph.values.usage import TokenUsage
 
 
 class NetworkCause(enum.Enum):
-    """Why no answer came, in words of our own: core knows neither httpx nor ssl."""
+    """Why no answer came, in our own words: this room knows neither httpx nor ssl."""
 
     TIMEOUT = "timeout"
     REFUSED = "connection refused"
@@ -44,11 +44,11 @@ class AgentError(Exception):
 
 
 class HttpError(AgentError):
-    """A status outside 2xx. `retry_after` is the wait that the server requests, in seconds (>= 0); None: it
-    named none.
+    """A status outside 2xx. `retry_after`: the wait that the server requests, in seconds (>= 0); None: it
+    requests none.
 
-    `body` holds at most 64 KiB, redacted; `error_type`, `error_code` and `message` come from it where it is
-    the API's error object. `should_retry` is the `x-should-retry` header.
+    `body` holds at most 64 KiB, redacted; `error_type`, `error_code` and `message` come from it where it is the
+    API's error object. `should_retry` is the `x-should-retry` header.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class StreamTransient(AgentError):  # noqa: N818 - the specification's name
         self.error_code = error_code
         self.request_id = request_id
         self.status = status
-        """The status that a server other than the API's own named inside its error."""
+        """The status that another server than the API's own named inside its error."""
 
     def __str__(self) -> str:
         return _stream_text(self.message, self.error_type, self.request_id)

@@ -1,6 +1,6 @@
 """Events, as values. Output turns them into JSON lines and into sentences; nothing here prints.
 
-Every event is emitted once, by the one who knows. `output/stream_json.py` holds their names on the wire.
+Every event is emitted once, where it is known first. `output/stream_json.py` holds their names on the wire.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class DeadEnd(Struct, frozen=True):
     name: str
     """One of `guards.GUARDS`, or of `malformed_answers.NAMES`."""
     call: ToolCall
-    """The last one of it."""
+    """The last such call."""
     error: str
-    """For people: why the run ends."""
+    """Why the run ends, for people."""
 
 
 class RunStarted(Struct, frozen=True):
@@ -35,7 +35,7 @@ class RunStarted(Struct, frozen=True):
     api_key_source: str
     """The source of the credential: a variable's name, or "none"."""
     targets: tuple[str, ...] = ()
-    """Everybody who can be asked, the first first; empty where there is only one."""
+    """All targets of the run, the first first; empty where there is only one."""
     permission_mode: str = "bypassPermissions"
     """One of `permission_mode.PermissionMode`."""
 
@@ -83,7 +83,7 @@ class AttemptEnded(Struct, frozen=True):
     tokens: TokenUsage
     """The server's counts; for a broken answer, as far as it got."""
     facts: ModelFacts | None = None
-    """The known facts of the target's model, above all its price."""
+    """The known facts of the target's model: its price most of all."""
     status: int | None = None
     """The HTTP status of an error answer."""
     kind: str | None = None
@@ -103,7 +103,7 @@ class TurnAsked(Struct, frozen=True):
 
 
 class RetryScheduled(Struct, frozen=True):
-    """Emitted before each retry, zero waits included. `attempt` is 1-based and counts retries."""
+    """A retry is about to be made, zero waits included. `attempt` is 1-based and counts retries."""
 
     attempt: int
     max_retries: int
@@ -113,10 +113,10 @@ class RetryScheduled(Struct, frozen=True):
     kind: str
     """`FailureKind` value."""
     message: str
-    server_wish_s: float | None = None
+    requested_wait_s: float | None = None
     """Set when the wait is the one that the server requested."""
     restarts_response: bool = False
-    """A broken stream is asked again from the beginning."""
+    """The answer broke off in the stream; it is asked for again from the beginning."""
     turn: int = 1
     target: str = ""
     """The target that the error came from."""
@@ -127,7 +127,7 @@ class RetryRecovered(Struct, frozen=True):
     total_wait_s: float
     turn: int = 1
     attempt: int = 1
-    """The one that was answered, counted as in `AttemptEnded`; so in the next four events."""
+    """The attempt that was answered, counted as in `AttemptEnded`; likewise in the next four events."""
 
 
 class RetryExhausted(Struct, frozen=True):
@@ -144,10 +144,10 @@ class ModelFallback(Struct, frozen=True):
     from_target: str
     to_target: str
     reason: str
-    """The `FailureKind` of the error that made it so, or "cooldown": an earlier one did."""
+    """The `FailureKind` of the error that caused the change, or "cooldown" after an earlier one."""
     turn: int
     attempt: int
-    """The one that failed; 0: none of this turn did."""
+    """The attempt that failed; 0: none of this turn did."""
 
 
 class ModelFallbackSucceeded(Struct, frozen=True):
@@ -190,7 +190,7 @@ class TurnStarted(Struct, frozen=True):
 
 
 class SyntheticRetry(Struct, frozen=True):
-    """An answer that is no use is asked for again; neither it nor what the model is told about it is kept."""
+    """A useless answer is asked for again; neither it nor the notice about it is kept."""
 
     turn: int
     number: int
@@ -220,7 +220,7 @@ class GuardTripped(Struct, frozen=True):
 
 
 class FinalTurnEntered(Struct, frozen=True):
-    """From here on only a report or a closing answer is taken."""
+    """The final turn has begun: only a report or a closing answer is taken from now on."""
 
     turn: int
     reason: str
@@ -228,7 +228,7 @@ class FinalTurnEntered(Struct, frozen=True):
 
 
 class TurnsCollapsed(Struct, frozen=True):
-    """A report that failed has shortened what is left of the run."""
+    """A failed report has shortened the rest of the run."""
 
     turn: int
     reason: str
@@ -245,7 +245,7 @@ class ReportAccepted(Struct, frozen=True):
     status: str
     """One of `report.STATUSES`: "success" or "failure"."""
     turn: int
-    """The turn that gave it; of a synthetic one, the last that was asked."""
+    """The turn that gave it; for a synthetic report the last turn that was asked."""
     attempts: int
     """Attempts at a report in this run, this one included: calls of the tool, and plain text in its place."""
     forced_reason: str | None = None
@@ -260,32 +260,38 @@ class ContextCompacted(Struct, frozen=True):
     source: str
     """Who made the summary: "model", or "cut" where the history was cut without one."""
     pre_tokens: int
-    """Estimated size of the context before, and after."""
+    """Estimated tokens of the context before; `post_tokens`: after."""
     post_tokens: int
 
 
 class PermissionModeChanged(Struct, frozen=True):
-    """A driver set it in the middle of the run."""
+    """A driver has set the mode in the middle of the run."""
 
     mode: str
 
 
 class Notice(Struct, frozen=True):
-    """A sentence for the people who read what a run or a loop tells."""
+    """A sentence for the people who read a run's or a loop's messages."""
 
     text: str
     is_vital: bool = False
-    """`--quiet` does not hide it. In a run: something of what the user gave is left out."""
+    """`--quiet` does not hide it. In a run: some of the user's input is left out."""
 
 
 class LoopEvent(Struct, frozen=True):
-    """What happens in a loop, around its runs. `loop/events.py` has the kinds of it."""
+    """An event of a loop, around its runs. `loop/events.py` has the kinds."""
+
+
+class SessionOpened(Struct, frozen=True):
+    """The session is open: what is told from here on belongs to it."""
+
+    session_id: str
 
 
 class SessionTotal(Struct, frozen=True):
     turns: int = 0
     cost_usd: float | None = 0.0
-    """The cost of all runs; None: one of them is not known."""
+    """The cost of all runs; None: the cost of one of them is unknown."""
 
     def plus(self, ended: RunEnded) -> SessionTotal:
         known = (self.cost_usd, ended.usage.cost_usd)
@@ -294,12 +300,12 @@ class SessionTotal(Struct, frozen=True):
 
 
 class RunEnded(Struct, frozen=True):
-    """The last word. Everything the `result` object says comes from here."""
+    """The end of a run. Everything the `result` object says comes from here."""
 
     outcome: Outcome
     exit_code: int
     result: str | None
-    """The model's final answer, None when there was none."""
+    """The model's final answer; None: there was none."""
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
@@ -319,11 +325,11 @@ class RunEnded(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     """Parts of the user's input that were left out, one sentence each."""
     limit: str | None = None
-    """Which limit of the user's ended it: "max_turns", "max_budget_usd" or "context"; None: none of these."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context"; None: none of these."""
     report: Report | None = None
     """The final report, the model's or a synthetic one; None: none was required and an answer took its place."""
     dead_end: DeadEnd | None = None
-    """The call that led nowhere once too often."""
+    """The call that was repeated too often."""
     denied: tuple[ToolCall, ...] = ()
     """Calls that the permission mode did not let run."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
@@ -359,6 +365,7 @@ Event = (
     | PermissionModeChanged
     | Notice
     | LoopEvent
+    | SessionOpened
     | RunEnded
 )
 

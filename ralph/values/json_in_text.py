@@ -1,7 +1,7 @@
-"""Finds what is meant as JSON in a text that a model wrote: all of it, or its last fenced block. Pure.
+"""Finds the JSON that a model meant in its text: all of the text, or its last fenced block. Pure.
 
-What merely stands in brackets in the middle of prose is an example or a quotation, and not looked at. It parses
-nothing: whether it is JSON, and whether that is wanted, is the caller's to say. Time grows with the length.
+Brackets in the middle of prose are an example or a quotation, and ignored. It parses nothing: the caller decides
+whether it is JSON, and whether that is wanted. Time grows with the length.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONGEST_TEXT = 1_000_000
-"""Characters. A part of a longer one might show a fragment as if it were the whole."""
+"""The most characters: a part of a longer text might show a fragment as if it were the whole."""
 
 
 class Found(NamedTuple):
     body: str
     around: str
-    """The text around it; empty: nothing."""
+    """The text around it; empty: there is none."""
 
 
 def found_in(text: str) -> Iterator[Found]:

@@ -1,16 +1,17 @@
-"""The limits of a run, and what it may still spend: looked at before each call, at the worst that the call can cost.
+"""The limits of a run, and the rest of its budget, checked before each call against the call's worst price.
 
-The worst case: every token of the prompt at the dearest input price, and an answer as long as it may get.
+The worst case: every token of the prompt at the dearest input price, and an answer of the greatest length.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: the rows of settings are read from the annotations.
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
 from ralph.values.events import AttemptEnded
+from ralph.values.setting import DURATION, POSITIVE_DOLLARS, SMALLER, Flag, Key, at_least
 from ralph.values.usage import cost_usd
 
 if TYPE_CHECKING:
@@ -18,49 +19,77 @@ if TYPE_CHECKING:
     from ralph.values.models import ModelFacts, Price
 
 SHORTEST_ANSWER = 1024
-"""Tokens. An answer that may not even get so long is not worth its prompt: the run ends instead."""
+"""Tokens. An answer that may not even get this long is not worth its prompt: the run ends instead."""
 
 MOST_REFUSALS = 6
-"""The most refusals in a row by guards: with the last one the run ends."""
+"""The most refusals in a row by guards: the last one ends the run."""
 
 _MILLION = 1_000_000
 
 
 class LimitSettings(Struct, frozen=True):
-    max_turns: int | None = None
+    max_turns: Annotated[
+        int | None,
+        Key(
+            at_least(1),
+            "turns that one task may take (exit 3); the last one is for a closing answer",
+            Flag("--max-turns", "End after N turns; the last one is for a closing answer (exit 3).", "N"),
+            in_repository=SMALLER,
+        ),
+    ] = None
     """Turns that one task may take (exit 3); None: no limit."""
-    max_budget_usd: float | None = None
+    max_budget_usd: Annotated[
+        float | None,
+        Key(
+            POSITIVE_DOLLARS,
+            "dollars that the process may spend (exit 3); looked at before each request, at its worst case",
+            Flag("--max-budget-usd", "Never spend more; looked at before each request (exit 3).", "USD"),
+            in_repository=SMALLER,
+        ),
+    ] = None
     """US dollars that the process may spend (exit 3); None: no limit."""
-    max_time_s: float | None = None
+    max_time_s: Annotated[
+        float | None,
+        Key(
+            DURATION,
+            'the run ends after so long (exit 124); also as text: `"30m"`, `"1h30m"`',
+            Flag("--max-time", "End the run after 90s, 30m, 1h30m (exit 124).", "TIME"),
+            in_repository=SMALLER,
+        ),
+    ] = None
     """Seconds from the start of the process after which the run ends (exit 124); None: no limit."""
 
 
 class Budget:
-    """One for all that a process asks for, summaries and broken answers included."""
+    """The budget of a process for all its requests, summaries and broken answers included."""
 
     def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
         """The budget in US dollars; None: no limit."""
         self.spent_usd = spent_usd
-        """Dollars by the servers' counts so far."""
+        """Dollars spent so far, by the servers' counts."""
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: "Event") -> None:
         if isinstance(event, AttemptEnded):
             self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
 
-    def longest_answer(self, facts: ModelFacts | None, prompt_tokens: int, wish: int) -> int:
-        """Tokens of answer that it still buys, at most `wish`; 0 or less: not even the prompt."""
+    def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, requested: int) -> int:
+        """Tokens of answer that the budget still buys, at most `requested`; 0 or less: it does not even buy the prompt."""
         if self.max_usd is None:
-            return wish
+            return requested
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
             return 0  # what cannot be counted cannot be kept within a budget
         left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
         if left_millionths < 0:
             return 0
-        return wish if wish * price.output <= left_millionths else math.floor(left_millionths / price.output)
+        return (
+            requested
+            if requested * price.output <= left_millionths
+            else math.floor(left_millionths / price.output)
+        )
 
-    def least_usd(self, facts: ModelFacts | None, prompt_tokens: int) -> float:
+    def least_usd(self, facts: "ModelFacts | None", prompt_tokens: int) -> float:
         """The least money that must be left before a request is made."""
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
@@ -68,12 +97,12 @@ class Budget:
         return (prompt_tokens * _dearest_input(price) + SHORTEST_ANSWER * price.output) / _MILLION
 
     def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
-        """True if the share is spent, or if one more request, which may cost `least_usd`, may be the last."""
+        """True if that share is spent, or if the next request, which may cost `least_usd`, may be the last."""
         if self.max_usd is None or not self.spent_usd:
             return False
         return self.spent_usd >= share * self.max_usd or self.max_usd - self.spent_usd < 2 * least_usd
 
 
-def _dearest_input(price: Price) -> float:
+def _dearest_input(price: "Price") -> float:
     """The highest price that input of our requests can be billed at: they never ask for the 1-hour cache."""
     return max(price.input, price.cache_write, price.cache_read)

@@ -1,7 +1,7 @@
 """Known facts of each model: window, largest answer, thinking, effort, prices. Data, with date and source.
 
-Source: the Messages API reference as of 2026-11-21 (prices in USD per million tokens). A model that is not
-listed gets a plain request and no price: nothing is guessed.
+Source: the Messages API reference as of 2026-11-21 (prices in USD per million tokens). An unlisted model gets a
+plain request and no price: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class NamedModel(NamedTuple):
     id: str
     """The id that requests carry."""
     context_window: int | None = None
-    """Tokens, where the name says so of a model of which nothing else is known."""
+    """Tokens, where the name states them and nothing else is known of the model."""
 
 
 ALIASES = {
@@ -57,7 +57,7 @@ class ModelFacts(Struct, frozen=True):
     """Thinking is off unless the request says `adaptive`."""
     takes_effort: bool = True
     long_prompt_price: Price | None = None
-    """Price of a whole request whose prompt is over `long_prompt_tokens`."""
+    """The price of a whole request whose prompt is over `long_prompt_tokens`."""
     long_prompt_tokens: int = 0
 
     def price_for(self, prompt_tokens: int) -> Price | None:
@@ -108,9 +108,7 @@ MODELS: dict[str, ModelFacts] = {
 
 
 def facts_of(model: str) -> ModelFacts | None:
-    """The known facts of `model`, dated ids such as `claude-opus-4-5-20251101` included; None: there are
-    none.
-    """
+    """The known facts of `model`, dated ids such as `claude-opus-4-5-20251101` included; None: there are none."""
     if model in MODELS:
         return MODELS[model]
     name, _, date = model.rpartition("-")
@@ -118,9 +116,9 @@ def facts_of(model: str) -> ModelFacts | None:
 
 
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
-    """The model that a name, an alias or one of them with `[1m]` stands for. `default` is ralph's own choice.
+    """The model behind a name, an alias or one of them with `[1m]`. `default` is ralph's own choice.
 
-    Raises ValueError, whose text goes after what the name was given for: a name that means something else to Claude
+    Raises ValueError, whose text follows the name of the option or setting: a name with another meaning in Claude
     Code must not become an id.
     """
     has_million = name.lower().endswith(_MILLION_SUFFIX)
@@ -135,7 +133,9 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
 
 
 def _with_a_million(model: NamedModel) -> NamedModel:
-    """`[1m]` is no part of an id: it says that the window holds a million tokens, which current models need no word for."""
+    """The model with a window of a million tokens. `[1m]` is no part of an id, and current models need no word
+    for that window.
+    """
     facts = facts_of(model.id)
     if facts is None:
         return NamedModel(model.id, _MILLION)
@@ -152,10 +152,8 @@ def is_claude(model: str) -> bool:
     return "claude" in model
 
 
-def max_tokens_for(model: str, wish: int | None) -> int:
-    """The `max_tokens` of a request: as requested, else the default, and never more than the model is known
-    for.
-    """
+def max_tokens_for(model: str, requested: int | None) -> int:
+    """The `max_tokens` of a request: as requested, else the default, and never more than the model's known limit."""
     facts = facts_of(model)
-    wished = wish or DEFAULT_MAX_TOKENS
-    return wished if facts is None or facts.max_output is None else min(wished, facts.max_output)
+    max_tokens = requested or DEFAULT_MAX_TOKENS
+    return max_tokens if facts is None or facts.max_output is None else min(max_tokens, facts.max_output)

@@ -1,4 +1,4 @@
-"""How a run ended: one enum decides exit code, `result` event and the last line together."""
+"""The outcome of a run: one enum decides exit code, `result` event and the last line together."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Outcome(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """The fate of a result once it was written. The value stands in the journal."""
+    """How the written result was delivered. The value stands in the journal."""
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"
-    """Whoever read standard output had gone: the work's own outcome holds."""
+    """The reader of standard output had gone: the work's own outcome holds."""
     UNREAD = "unread"
-    """The reader never read, and was waited for in vain."""
+    """The reader never read; the wait for it was in vain."""
     FAILED = "failed"
-    """A full disk, for one: the process ended with `io_error`, whatever the work had come to."""
+    """A full disk, for example: the process ended with `io_error`, whatever the work's own outcome."""
 
 
 # 64-78 are the BSD sysexits; 75 is EX_TEMPFAIL; 124 is what timeout(1) uses.

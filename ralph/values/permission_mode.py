@@ -1,7 +1,7 @@
-"""Permission modes: which there are, and which calls each lets run. Pure.
+"""The permission modes, and the calls that each lets run. Pure.
 
-Nobody is asked in ralph, so that a mode which asks elsewhere lets everything run here, and says so. Refuses a mode
-whose limits ralph cannot keep.
+Ralph asks nobody: a mode that asks elsewhere lets everything run here, and a notice says so. A mode whose limits
+ralph cannot keep is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
 
 
 def permission_mode(text: str) -> PermissionMode:
-    """Raises ValueError with what to say after the option's name."""
+    """The mode of that name. Raises ValueError, whose text follows the option's name."""
     try:
         return PermissionMode(text)
     except ValueError:
@@ -45,7 +45,7 @@ def is_permitted(mode: PermissionMode, tool: str) -> bool:
 
 
 def why_refused(mode: PermissionMode, tool: str) -> str | None:
-    """The reason for the model why the mode does not let a call run; None: it may."""
+    """Why the mode does not let a call run, for the model; None: it may run."""
     if is_permitted(mode, tool):
         return None
     return (

@@ -1,4 +1,5 @@
-"""The ports that every room speaks: clock, waiter, events. `machine/` and `run/` implement them, tests have fakes.
+"""The ports that every room speaks: clock, waiter, events. `machine/` and `run/` implement them, tests have
+fakes.
 
 A port of one room stands there: `retry/ports.py`, `agent/ports.py`.
 """
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Interrupted(BaseException):
-    """Somebody asked ralph to stop, by a signal or by a limit. Raised by the `Waiter`, and where a limit is looked at.
+    """Something asked ralph to stop: a signal, a limit or a driver. Raised by the `Waiter`, and where a limit is
+    checked.
 
-    A BaseException, so that no `except Exception` on the way can swallow it. Where an API error came before it, that
-    is its `__cause__`.
+    A BaseException, so that no `except Exception` on the way can swallow it. An API error that came before it is
+    its `__cause__`.
     """
 
     outcome: Outcome
@@ -42,19 +44,19 @@ class SignalReceived(Interrupted):
 
 
 class TimeIsUp(Interrupted):
-    """The run's time limit has passed, or what comes next would outlast it. Raised once, and never after a signal."""
+    """The run's time limit has passed, or the next step would outlast it. Raised once, and never after a signal."""
 
     outcome = Outcome.TIMED_OUT
 
 
 class BudgetSpent(Interrupted):
-    """The rest of the budget does not buy the next call at its worst."""
+    """The rest of the budget does not buy the next call at its worst price."""
 
     outcome = Outcome.LIMIT_REACHED
 
 
 class InterruptRequested(Interrupted):
-    """A driver asked for the work on the message to stop: as after Ctrl-C, but ralph takes the next message."""
+    """A driver asked to stop the work on the message: as after Ctrl-C, but ralph takes the next message."""
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
@@ -64,7 +66,9 @@ class InterruptRequested(Interrupted):
 
 
 class RetryAborted(Interrupted):
-    """The driver of this run does not want to wait for the API any longer. Raised while a chain of retries is open."""
+    """The driver of this run does not want to wait for the API any longer. Raised while a chain of retries is
+    open.
+    """
 
     outcome = Outcome.API_UNAVAILABLE
 
@@ -79,7 +83,7 @@ class GuardRefused(Interrupted):
 
 
 class JournalError(Exception):
-    """The journal takes no more records: nothing that it would have to announce may happen."""
+    """The journal takes no more records: nothing may happen that it would have to announce."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"cannot write the journal {path}: {error.strerror or error}")
@@ -101,7 +105,7 @@ TIMED_OUT = TimedOut()
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """Seconds on a clock that never jumps and, where the system has one, counts sleep."""
+        """Seconds on a clock that never jumps and, where the system has one, counts suspend."""
         ...
 
     def utc_now(self) -> datetime:
@@ -110,14 +114,14 @@ class Clock(Protocol):
 
 
 class Mailbox(Protocol):
-    """Takes things from a worker thread for the main thread."""
+    """Passes items from a worker thread to the main thread."""
 
     def put(self, item: Any) -> None:
-        """Called from any thread; never blocks. Ignored once the mailbox is closed."""
+        """Add an item. Called from any thread; never blocks. Ignored once the mailbox is closed."""
         ...
 
     def close(self) -> None:
-        """Nobody will ask again: what is there and what still comes is dropped."""
+        """Drop the items that are there and all that still come: nobody will ask for them."""
         ...
 
 
@@ -129,15 +133,15 @@ class Waiter(Protocol):
     def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
         """The mailbox's next item, or `TIMED_OUT` when `now_s()` passes `until_s` (None: wait for ever).
 
-        An item that is there wins over a deadline that has passed. `waiting_for` is what a heartbeat says.
-        Raises `SignalReceived` once for each signal that came, also for one that came before the call, and
-        `TimeIsUp` once when the run's time limit passes. With a driver also `InterruptRequested` and
-        `RetryAborted`, at most one of them for each message.
+        An item that is there wins over a deadline that has passed. `waiting_for` is the text of a heartbeat.
+        Raises `SignalReceived` once for each signal, also for one that came before the call, and `TimeIsUp` once
+        when the run's time limit passes. With a driver also `InterruptRequested` and `RetryAborted`, at most one
+        of them for each message.
         """
         ...
 
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
-        """Raises like `wait`."""
+        """Wait so long. Raises like `wait`."""
         ...
 
     def time_left_s(self) -> float:
@@ -154,11 +158,11 @@ class Driven(Protocol):
         ...
 
     def can_take(self) -> bool:
-        """Whether a line may be handled now; it stays where it is otherwise."""
+        """Whether a line may be handled now; otherwise it stays in the mailbox."""
         ...
 
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
-        """Raises `InterruptRequested` and `RetryAborted`, which then leave the wait."""
+        """Handle a line. Raises `InterruptRequested` and `RetryAborted`, which then leave the wait."""
         ...
 
 

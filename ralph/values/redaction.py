@@ -1,6 +1,6 @@
 """Cuts known secrets, and on request whatever looks like one, out of text before anybody sees it.
 
-Refuses to know where a secret came from: `credentials.known_secrets` finds them.
+It does not know where a secret came from: `credentials.known_secrets` finds them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _USER_IN_URL = re.compile(r"(?i)\b(https?://)(?!\[redacted\]@)[^\s/?#:@'\"<>]+:?
 _UNRESERVED = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 )  # RFC 3986, 2.3
-# What encoders leave as it is: the RFC's, Python's `quote`, JavaScript's encodeURIComponent, encodeURI and forms.
+# Characters that encoders leave as they are: the RFC's, Python's `quote`, JavaScript's encodeURIComponent,
+# encodeURI and forms.
 _KEPT_IN_URLS = (
     _UNRESERVED,
     _UNRESERVED | frozenset(b"/"),
@@ -34,9 +35,9 @@ _PLAIN_EVERYWHERE = re.compile(r"[A-Za-z0-9._-]+")
 """Characters that no encoder of JSON or URLs changes: those of most keys."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _SHORTEST_BASE64_LINE = 64
-"""PEM (RFC 7468); MIME and the `base64` command wrap at 76."""
+"""The length of a line in PEM (RFC 7468); MIME and the `base64` command wrap at 76."""
 _LEAST_WRAPPED = 24
-"""Shorter forms have no part that would not occur by accident."""
+"""The least length of a wrapped form: every part of a shorter one could occur by accident."""
 _BREAK = r"(?:\r?\n[ \t]{0,8}|\\r\\n|\\n)?"
 _LONGEST_BREAK_BYTES = 10
 
@@ -51,9 +52,9 @@ class Redactor:
         self._secrets = frozenset(secret for secret in secrets if secret and secret not in MARK)
 
     def redact(self, text: str) -> str:
-        """No known secret remains in what comes back; a text without one comes back as it was.
+        """The text without any known secret; a text that has none comes back unchanged.
 
-        Looking for a form as it is costs a tenth of a regular expression, which few runs ever need.
+        Searching for a plain form costs a tenth of a regular expression, which few runs ever need.
         """
         if ("\n" in text or "\\n" in text) and _holds_any(_joined(text), self._wrapped_forms):
             text = self._wrapped_pattern.sub(MARK, text)
@@ -65,9 +66,10 @@ class Redactor:
         return redacted
 
     def redact_all(self, text: str) -> str:
-        """Known secrets and everything in the shape of a credential: for error bodies and complaints.
+        """The text without known secrets and without anything in the shape of a credential: for error bodies and
+        complaints.
 
-        Wider than `redact`, and wrong now and then: not for what the model reads.
+        Wider than `redact`, and wrong now and then: not for text that the model reads.
         """
         redacted = credential_shapes().sub(_mark_shape, self.redact(text))
         return _USER_IN_URL.sub(rf"\1{MARK}@", redacted)
@@ -76,7 +78,7 @@ class Redactor:
     def longest_bytes(self) -> int:
         """UTF-8 length of the longest form of any secret, 0 without one.
 
-        Who redacts a stream piece by piece holds back one byte less than this.
+        A caller that redacts a stream piece by piece holds back one byte less than this.
         """
         plain = max((len(_utf8(form)) for form in self._forms), default=0)
         breaks = _LONGEST_BREAK_BYTES * (1 + plain // _SHORTEST_BASE64_LINE) if self._wrapped_forms else 0
@@ -105,7 +107,9 @@ class Redactor:
 
     @cached_property
     def _may_rejoin(self) -> bool:
-        """A secret can come together anew across a mark's edge only if it holds one of its brackets."""
+        """Whether a secret can come together anew across a mark's edge: only if it holds one of the mark's
+        brackets.
+        """
         return any("[" in form or "]" in form for form in self._forms)
 
 
@@ -132,8 +136,8 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 
 def _json_forms(secret: str) -> Iterator[str]:
-    """The secret as the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and once more
-    inside of JSON.
+    """The secret as the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and the same once
+    more inside JSON.
     """
     for is_ascii in (True, False):
         form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]
@@ -160,10 +164,10 @@ def _base64_forms_of(secret: str) -> Iterator[str]:
 
 
 def _base64_forms(raw: bytes) -> Iterator[str]:
-    """Base64 of the secret alone, and what it looks like inside a longer text (`user:secret`).
+    """Base64 of the secret alone, and inside a longer text (`user:secret`).
 
-    Three bytes make four characters, so there are three alignments; characters that also depend on a
-    neighbour are left out. Only 12 characters and more are kept: fewer occur by accident.
+    Three bytes make four characters, so there are three alignments; characters that also depend on a neighbour
+    are left out. Only 12 characters and more are kept: fewer occur by accident.
     """
     whole = binascii.b2a_base64(raw, newline=False).decode()
     yield whole

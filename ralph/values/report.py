@@ -1,4 +1,4 @@
-"""The final report of a run: what counts as one, and what stands in where none came.
+"""The final report of a run: what counts as one, and the stand-in where none came.
 
 Pure. A user's schema is checked elsewhere: whoever holds a schema library injects a `Validator`.
 """
@@ -47,7 +47,7 @@ class Report(Struct, frozen=True):
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
-    """The `Validator` of a report without a payload."""
+    """Check a report without a payload, as its `Validator`."""
     text = "a text that is not empty"
     status, summary = arguments.get("status"), arguments.get("summary")
     problems = []
@@ -59,7 +59,7 @@ def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def problems_without_payload(arguments: Mapping[str, Any]) -> list[str]:
-    """The problems besides the payload, where there is a schema for that."""
+    """The problems besides those of the payload, where there is a schema for that."""
     problems = plain_problems(arguments)
     if "payload" not in arguments and arguments.get("status") != "failure":
         problems.append('payload: required with status "success"')
@@ -73,7 +73,7 @@ def _problem(arguments: Mapping[str, Any], key: str, expected: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Never long: what is inside a list or an object has problems of its own."""
+    """A short text for a value: faults inside a list or an object have lines of their own."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -95,19 +95,19 @@ class ReportForm(Struct, frozen=True):
     has_payload: bool
 
     def desk(self) -> ReportDesk:
-        """For one task."""
+        """A new desk, for one task."""
         return ReportDesk(self.validator, self.has_payload)
 
 
 class ReportDesk:
-    """Takes a run's reports: checks each, keeps the first that is right."""
+    """Takes a run's reports: checks each, and keeps the first right one."""
 
     def __init__(self, validator: Validator, has_payload: bool) -> None:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """Attempts at a report: calls of the tool, and answers of plain text in its place, whatever became of
-        them.
+        """Attempts at a report so far: calls of the tool, and answers of plain text in its place, whatever came
+        of them.
         """
         self.accepted: Report | None = None
         self.cached: Report | None = None
@@ -116,10 +116,10 @@ class ReportDesk:
         """Why the last attempt was not accepted; None: it was, or there was none."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
-        """The result of a report call, for the model. A report after an accepted one changes nothing: its
-        result may be out already.
+        """The result of a report call, for the model. A report after an accepted one changes nothing: its result
+        may be out already.
 
-        Whatever it says, an older text of the model's is no longer its last word.
+        Whatever the report says, an older text of the model is no longer its last word.
         """
         self.attempts += 1
         self.cached = None
@@ -142,17 +142,17 @@ class ReportDesk:
         return ToolOutput("The report was accepted.")
 
     def restored(self, arguments: Mapping[str, Any]) -> Report:
-        """One that was accepted before: nothing is checked again."""
+        """A report that was accepted before: nothing is checked again."""
         self.attempts += 1
         self.accepted = self._report(arguments, "tool_call")
         return self.accepted
 
     def forget_text(self) -> None:
-        """The model was told that its text does not count, or is about to say or do something else."""
+        """Forget the text: the model was told that it does not count, or is about to do something else."""
         self.cached = None
 
     def take_text(self, text: str) -> bool:
-        """An answer that is nothing but text, in the place of a call. Whether it is a report, which is then cached."""
+        """Take an answer that is only text, in the place of a call. Whether it is a report, which is then cached."""
         is_report = self.look_at_text(text)
         if text.strip():
             self.attempts += 1
@@ -160,7 +160,9 @@ class ReportDesk:
         return is_report
 
     def look_at_text(self, text: str) -> bool:
-        """Whether an answer's text is a report or a payload; if so, it is cached. Other words take an older one's place."""
+        """Whether an answer's text is a report or a payload; if so, it is cached. Any other text replaces an
+        older one.
+        """
         if text.strip():
             self.cached = None
         for found in found_in(text):
@@ -180,7 +182,9 @@ class ReportDesk:
         return self.accepted
 
     def _as_arguments(self, value: Any, found: Found) -> dict[str, Any] | None:
-        """A bare payload is a success only where the answer says nothing else: words beside it may say otherwise."""
+        """The arguments of a report, made from a value in a text. A bare payload is a success only where the
+        answer says nothing else: words beside it may say otherwise.
+        """
         if isinstance(value, dict) and not self.validator(value):
             return value
         if not self.has_payload or found.around or _is_meant_as_report(value):
@@ -194,7 +198,9 @@ class ReportDesk:
 
 
 def _is_meant_as_report(value: object) -> bool:
-    """A report with a mistake must not pass for a payload: a lenient schema would make a success of a failure."""
+    """Whether a value is meant as a report: with a mistake in it, a lenient schema would take it for a payload,
+    and a failure for a success.
+    """
     if not isinstance(value, dict) or value.get("status") not in STATUSES:
         return False
     return "payload" in value or value["status"] == "failure"
@@ -222,7 +228,9 @@ def synthetic_report(
     last_stop_reason: str | None,
     last_error: str | None,
 ) -> Report:
-    """Its summary can stand as the run's only output. A reason that is not known is said in its own words."""
+    """The stand-in for a report. Its summary can stand as the run's only output. An unknown reason is given in
+    its own words.
+    """
     what = _WHAT_HAPPENED.get(reason, reason.replace("_", " "))
     sentences = [f"No final answer: {what} after {_counted(turns_completed, 'turn')}."]
     if attempts:

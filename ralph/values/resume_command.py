@@ -1,4 +1,4 @@
-"""The command that resumes a session, as it can be typed into a shell. Pure."""
+"""The command that resumes a session, as typed into a shell. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NEXT_PROMPT = "what is to be done next"
-"""Stands for the prompt that a completed session needs, in commands that people are shown."""
+"""The placeholder for the prompt that a completed session needs, in commands that people are shown."""
 
 
 def resume_command(
@@ -22,7 +22,7 @@ def resume_command(
 ) -> str:
     """The command. `name`: enough of the session's id. Arguments that are None are left out.
 
-    `again`: further options of the run, by name, that the next one needs too.
+    `again`: further options, by name, that the next run needs too.
     """
     options = {"--cd": cwd, "--session-dir": session_dir, **(again or {})}
     words = ["ralph", "--resume", name]
@@ -33,7 +33,9 @@ def resume_command(
 
 
 def shell_word(text: str) -> str:
-    """One word to a shell. What cannot be printed, as a path's bytes that are no UTF-8, stands in octal (`$'...'`)."""
+    """The text as one word of a shell. Bytes that cannot be printed, as a path's that are no UTF-8, are octal
+    (`$'...'`).
+    """
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(map(_in_octal, text.encode("utf-8", "surrogateescape"))) + "'"

@@ -1,4 +1,4 @@
-"""Reads from headers when the server wants to be asked again. Never raises, whatever they hold."""
+"""Reads from headers how long the server wants to be left alone. Never raises, whatever they hold."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RATE_LIMITED = 429
-# About three centuries; keeps arithmetic on a 35-digit header finite.
+# This is about three centuries; it keeps arithmetic on a 35-digit header finite.
 LONGEST_WISH_S = 1e10
 # A reset header over a year ahead is no delay but a Unix time.
 _LONGEST_DELAY_S = 365 * 86400.0
 
 
-def server_wish_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
-    """Seconds from `now` (aware) that the server asks to be left alone, 0 or more; None when it says nothing.
+def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
+    """Seconds from `now` (aware) that the server asks to be left alone, 0 or more; None when it names none.
 
-    `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or
-    an HTTP date). Only when both are absent the largest of the rate-limit resets counts, each only where its limit is
-    exhausted: the others say nothing about this failure. A moment is measured by the server's own clock where the
-    answer has a `date`: `now` may be hours away from it.
+    `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or an
+    HTTP date). Only when both are absent, the largest of the rate-limit resets counts, and only for limits that
+    are exhausted: the others say nothing about this failure. A moment is measured by the server's own clock where
+    the answer has a `date`: `now` may be hours away from it.
     """
     now = _http_date(headers.get("date", "")) or now
     if "retry-after-ms" in headers or "retry-after" in headers:
@@ -31,23 +31,25 @@ def server_wish_s(headers: Mapping[str, str], now: datetime, status: int) -> flo
         if milliseconds is not None:
             return _bounded(milliseconds / 1000)
         return _delay_or_date(headers.get("retry-after", ""), now)
-    wishes = _exhausted_limits(headers, now, is_limited=status == RATE_LIMITED)
+    waits_s = _exhausted_limits(headers, now, is_limited=status == RATE_LIMITED)
     # One limit, so a 429 is about it.
     if status == RATE_LIMITED or _is_used_up(headers, "x-ratelimit"):
-        wishes.append(_reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001))
-        wishes.append(_reset(headers.get("x-ratelimit-reset", ""), now, unit_s=1.0))
-    return max((wish for wish in wishes if wish is not None), default=None)
+        waits_s.append(_reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001))
+        waits_s.append(_reset(headers.get("x-ratelimit-reset", ""), now, unit_s=1.0))
+    return max((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
 
 def _exhausted_limits(headers: Mapping[str, str], now: datetime, *, is_limited: bool) -> list[float | None]:
-    """Resets of `anthropic-ratelimit-*` limits. There are several: what remains tells which of them a 429 is about."""
-    wishes = []
+    """The resets of exhausted `anthropic-ratelimit-*` limits. The remaining amounts tell which limit a 429 is
+    about.
+    """
+    waits_s = []
     for name, value in headers.items():
         if name.startswith("anthropic-ratelimit-") and name.endswith("-reset"):
             limit = name.removesuffix("-reset")
             if _is_used_up(headers, limit) or (is_limited and f"{limit}-remaining" not in headers):
-                wishes.append(_rfc3339(value, now))
-    return wishes
+                waits_s.append(_rfc3339(value, now))
+    return waits_s
 
 
 def _is_used_up(headers: Mapping[str, str], limit: str) -> bool:
@@ -64,7 +66,7 @@ def _delay_or_date(value: str, now: datetime) -> float | None:
 
 
 def _http_date(value: str) -> datetime | None:
-    """Aware. None: it is no date."""
+    """An aware datetime; None: it is no date."""
     try:
         moment = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -73,7 +75,7 @@ def _http_date(value: str) -> datetime | None:
 
 
 def _reset(value: str, now: datetime, unit_s: float) -> float | None:
-    """A reset header holds a delay or a Unix time, in its unit."""
+    """The delay in a reset header, which holds a delay or a Unix time, in its unit."""
     number = _number(value)
     if number is None:
         return _rfc3339(value, now)
@@ -90,7 +92,7 @@ def _rfc3339(value: str, now: datetime) -> float | None:
 
 
 def _until(moment: datetime, now: datetime) -> float | None:
-    """A moment that has passed means 0 seconds: ask again at once."""
+    """Seconds until a moment. One that has passed means 0: ask again at once."""
     try:
         return _bounded(max(0.0, (_aware(moment) - now).total_seconds()))
     except OverflowError:
@@ -110,7 +112,7 @@ def _number(value: str) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    """A negative number of seconds makes no sense, and is ignored."""
+    """The seconds within bounds. A negative number makes no sense, and is ignored."""
     if seconds < 0:
         return None
     return min(seconds, LONGEST_WISH_S)

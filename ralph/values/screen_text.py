@@ -1,7 +1,9 @@
-"""Text of others, made fit to be shown to people: nothing in it acts on a terminal, hides, or looks like ralph's own.
+"""Makes foreign text fit to be shown to people: nothing in it acts on a terminal, hides, or looks like ralph's
+own.
 
-Others are models, tools, servers, files and records. Ralph's own lines begin with a word in brackets, `[retry]`, or
-with `ralph:`. Where a program reads, it gets the exact text instead; that is decided by who writes.
+Foreign text comes from models, tools, servers, files and records. Ralph's own lines begin with a word in
+brackets, `[retry]`, or with `ralph:`. Where a program reads, it gets the exact text instead; the writer decides
+that.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import re
 from functools import cache
 
 FOREIGN = "| "
-"""Stands before a line of somebody else's that begins as ralph's own do."""
+"""Stands before a foreign line that begins as ralph's own do."""
 
 # ECMA-48, with ESC or as one character (C1): CSI sequences; strings (OSC, DCS, PM, APC, SOS), up to the end of the line
 # where nothing ends them; other escapes.
@@ -26,10 +28,11 @@ _HIDDEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
-# What may stand before a bracket and not be noticed: neither a letter nor a digit nor ASCII; letters without a shape.
+# Characters that may stand before a bracket unnoticed: neither a letter nor a digit nor ASCII; letters without a
+# shape.
 _UNNOTICED = r"(?:[^\w!-~]|[\u115f\u1160\u3164\uffa0])*"
 _BRACKETS = r"[\[\uff3b\u2045\u27e6\u2772\u3010\u3014\u3016]"
-# Between the letters of a name stands what has no width: the joiners and selectors that are shown.
+# Between the letters of a name there may be characters without width: the joiners and selectors that are shown.
 _NAME = _UNNOTICED.join("ralph")
 _LIKE_OURS = rf"{_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNOTICED}[:\uff1a])"
 
@@ -69,7 +72,9 @@ def _looks_like_ours(line: str) -> bool:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Most runs need none, and each would take part of a millisecond of every start."""
+    """A pattern, compiled when first used: most runs need none, and each would take part of a millisecond of
+    every start.
+    """
     return re.compile(pattern, re.IGNORECASE)
 
 

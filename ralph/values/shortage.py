@@ -1,4 +1,4 @@
-"""A machine that has no thread, process, memory or file descriptor left. That is weather: nobody is at fault, and it passes."""
+"""A machine that has no thread, process, memory or file descriptor left. Nobody is at fault, and it passes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _MISSING = {
     errno.ENOMEM: "memory",
     errno.ENOBUFS: "memory",
 }
-# What an extension module says that cannot be loaded; the error has no code.
+# The message for an extension module that cannot be loaded; the error has no code.
 _LOADER_SAYS = {
     "Too many open files": "file descriptor",
     "Cannot allocate memory": "memory",
     "failed to map segment": "memory",
 }
 _CPYTHON_SAYS = {"can't start new thread": "thread", "can't allocate lock": "memory"}
-"""All that is left of the system's error."""
+"""CPython's messages, which are all that is left of the system's error."""
 
 
-def told_with_advice(error: ShortageError) -> str:
-    """One line for the person whose run ends of it."""
+def line_with_advice(error: ShortageError) -> str:
+    """One line for the person whose run ends because of it."""
     return f"{error}: {ADVICE}"
 
 
 class ShortageError(OSError):
-    """The machine has none left of what is `missing`: "thread", "process", "memory" or "file descriptor"."""
+    """The machine has none left of `missing`: "thread", "process", "memory" or "file descriptor"."""
 
     def __init__(self, missing: str) -> None:
         super().__init__(errno.EAGAIN, f"this machine has no {missing} left")
@@ -46,7 +46,7 @@ class ShortageError(OSError):
 
 
 def shortage_of(error: BaseException) -> ShortageError | None:
-    """The shortage that lies below an error, None where something else does."""
+    """The shortage that caused an error; None: something else did."""
     for cause in causes_of(error):
         if isinstance(cause, ShortageError):
             return cause
@@ -57,7 +57,7 @@ def shortage_of(error: BaseException) -> ShortageError | None:
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """The error and what lies below it, what a library has hidden by `from None` too."""
+    """The error and its causes, including those that a library has hidden by `from None`."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -71,7 +71,7 @@ def _missing(cause: BaseException) -> str | None:
         return _CPYTHON_SAYS.get(str(cause))
     if isinstance(cause, ImportError):
         return next((missing for words, missing in _LOADER_SAYS.items() if words in str(cause)), None)
-    # Those of name lookup and TLS are system errors too, with numbers of their own.
+    # Errors of name lookup and TLS are system errors too, with numbers of their own.
     if isinstance(cause, OSError) and type(cause).__module__ == "builtins":
         return _MISSING.get(cause.errno or 0)
     return None

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 
 DEEPEST = 100
-"""Everything behind the door may walk a value by recursion."""
+"""The deepest level of nesting: everything behind the door may walk a value by recursion."""
 
 
 def strict_json(text: str) -> Any:
@@ -18,16 +18,18 @@ def strict_json(text: str) -> Any:
     """
     try:
         value = _QUICK.decode(text)
-    except ValueError:  # it refuses half characters, which may join later, and says less of a fault
+    except (
+        ValueError
+    ):  # it refuses half characters, which may join later, and describes a fault in less detail
         value = _EXACT.decode(text)
-    # Counting brackets is quick, and hardly any text has so many of them.
+    # Counting brackets is quick, and hardly any text has this many of them.
     if text.count("[") + text.count("{") > DEEPEST and _is_deeper(value, DEEPEST):
         raise ValueError(f"nested deeper than {DEEPEST}")
     return value
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Level by level, without recursion."""
+    """Whether the value has more levels than that. Goes level by level, without recursion."""
     level = [value]
     for _ in range(levels):
         level = [

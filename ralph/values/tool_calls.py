@@ -1,4 +1,4 @@
-"""The vocabulary of tools: what the model may call, what it called, what came back."""
+"""The vocabulary of tools: their definitions, the model's calls, and the results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FINAL_REPORT = "final_report"
 """The tool by which a model ends its task, where a report is required. It runs nothing: `values/report.py` takes it."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-"""Tools whose effect is one file's new content, so that it can be checked afterwards whether they had it."""
+"""Tools whose effect is one file's new content: it can be checked afterwards whether they had it."""
 
 Block = dict[str, Any]
 """One content block as it stands on the wire; unknown kinds are carried verbatim."""
 
 
 class ToolDefinition(Struct, frozen=True):
-    """A tool as the model is told about it. `input_schema` is JSON Schema, `type: object` at the top."""
+    """A tool as the model sees it. `input_schema` is JSON Schema, `type: object` at the top."""
 
     name: str
     description: str
@@ -43,8 +43,8 @@ class ToolOutput(Struct, frozen=True):
     content: str | tuple[Block, ...]
     is_error: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)
-    """The content of files that the model knows from this result, by path. For the journal alone, no part of
-    the block.
+    """The content of files that the model knows from this result, by path. It is for the journal alone, and no
+    part of the block.
     """
 
 
@@ -67,17 +67,6 @@ class ToolResult(Struct, frozen=True):
 
     tool_use_id: str
     output: ToolOutput
-
-    @classmethod
-    def of_block(cls, block: Block) -> ToolResult:
-        """Also of its record in the journal, which may say more."""
-        content = block["content"]
-        output = ToolOutput(
-            content if isinstance(content, str) else tuple(content),
-            block.get("is_error", False),
-            block.get("seen", {}),
-        )
-        return cls(block["tool_use_id"], output)
 
     def as_block(self) -> Block:
         content = self.output.content

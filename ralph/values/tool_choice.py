@@ -1,4 +1,4 @@
-"""Which tools a run has, from what was said about them, and which names may be said.
+"""Chooses the tools of a run from the user's options, and checks the names in them.
 
 Pure. Refuses a name that is no tool anywhere: a typing mistake must not leave a tool in, or take one out.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 READ_ONLY = ("Read", "Glob", "Grep")
 ALL_OF_THEM = "default"
-"""The word by which `--tools` takes all tools, as SDKs send it."""
+"""The word for all tools in `--tools`, as SDKs send it."""
 
 # Tools of Claude Code: those of its tools reference (https://code.claude.com/docs/en/tools-reference, read 2026-11)
 # and those of earlier versions, which scripts still name. ralph does not have them, so that taking one away or
@@ -68,17 +68,17 @@ _ELSEWHERE = frozenset(
         "TodoRead",
     ]
 )
-_ELSEWHERE_FORM = re.compile(r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?", re.ASCII | re.DOTALL)
+_ELSEWHERE_FORM = r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?"
 
 
 def is_elsewhere(name: str) -> bool:
-    """A tool that ralph does not have and others do; a pattern narrows nothing of it that is there."""
-    form = _ELSEWHERE_FORM.fullmatch(name)
+    """Whether a tool is one that others have and ralph does not; a pattern of its calls narrows nothing here."""
+    form = re.fullmatch(_ELSEWHERE_FORM, name, re.ASCII | re.DOTALL)
     return form is not None and (form[1] in _ELSEWHERE or form[1].startswith("mcp__"))
 
 
 def check_tool_name(name: str) -> None:
-    """Raises ValueError with what is wrong with it, to go after the option's name."""
+    """Check a tool's name. Raises ValueError, whose text follows the option's name."""
     if name in TOOL_NAMES or is_elsewhere(name):
         return
     tools = ", ".join(TOOL_NAMES)
@@ -100,15 +100,15 @@ def _suggestion(name: str) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """The names among them that ralph does not have."""
+    """The names that ralph has no tool for."""
     return tuple(name for name in names if name not in TOOL_NAMES)
 
 
 def enabled_tools(
     exact: tuple[str, ...] | None, allowed: tuple[str, ...] | None, disallowed: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The enabled tools. `exact`: these and no others. `allowed`: these and the read-only ones. None: not
-    given, so all of them.
+    """The enabled tools. `exact`: these and no others. `allowed`: these and the read-only ones. None: not given,
+    so all of them.
     """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*allowed, *READ_ONLY)

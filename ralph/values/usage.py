@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ralph.values.models import ModelFacts
 
 
-# No answer has so many tokens; a larger number is a mistake, and arithmetic with huge ones raises.
+# No answer has this many tokens; a larger number is a mistake, and arithmetic with huge ones raises.
 _NONSENSE = 10**12
 
 
 class TokenUsage(Struct, frozen=True):
     """Token counts of one answer, or a sum of them.
 
-    `input` counts what was neither written to nor read from the cache, as the API does.
+    `input` counts tokens that were neither written to nor read from the cache, as the API does.
     """
 
     input: int = 0
@@ -57,7 +57,7 @@ class RunUsage(Struct, frozen=True):
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
     def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
-        """The usage with `tokens` added. `facts`: the known facts of the target's model, above all its price."""
+        """The usage with `tokens` added. `facts`: the known facts of the target's model: its price most of all."""
         cost = cost_usd(facts, tokens)
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
         total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
@@ -87,7 +87,7 @@ def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
 
 
 def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
-    """Price of one answer in USD; None where the price is not known. What counts nothing costs nothing."""
+    """The price of one answer in USD; None where it is unknown. No tokens cost nothing."""
     if tokens == TokenUsage():
         return 0.0
     price = facts.price_for(tokens.prompt) if facts else None
@@ -104,9 +104,7 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
 
 
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
-    """The tokens of a whole answer: those that its server does not count are taken to be the most they can
-    be.
-    """
+    """The tokens of a whole answer. Where its server does not count them, they are the most that they can be."""
     counted = tokens_of(usage)
     if not counted.prompt:
         counted = replace(counted, input=prompt_tokens)

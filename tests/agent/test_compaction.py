@@ -440,8 +440,8 @@ def test_a_summary_may_be_no_longer_than_this_however_large_the_window_is() -> N
 def test_what_was_counted_of_the_old_context_is_forgotten_with_it() -> None:
     world = World(SmallServer([works(1), works(2), SignalReceived(2)]))
     assert len(world.compactions) == 1
-    assert world.roster.meter == replay(world.journal.records).meter
-    assert world.roster.meter.counts == {}
+    assert world.run.log.session.meter == replay(world.journal.records).meter
+    assert world.run.log.session.meter.counts == {}
 
 
 # --- Whatever the server does

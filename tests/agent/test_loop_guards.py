@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.guards import MOST_EQUAL
-from ralph.conversation.records import result_entry
+from ralph.conversation.records import result_record
 from ralph.conversation.session import replay
 from ralph.values.events import GuardTripped
 from ralph.values.limits import MOST_REFUSALS
@@ -118,7 +118,7 @@ def test_calls_that_an_earlier_process_ran_count() -> None:
     pending = Played(answer(*[call(f"s{n}") for n in range(4)]), DONE)
     behind_the_answer = pending.journal.kinds.index("assistant") + 1
     killed.records = pending.journal.records[:behind_the_answer]
-    killed.append(*(result_entry(ToolResult(f"s{n}", ToolOutput("hi"))) for n in range(3)))
+    killed.append(*(result_record(ToolResult(f"s{n}", ToolOutput("hi"))) for n in range(3)))
     played = Played(DONE, session=replay(killed.records), journal=killed, prompt=None)
     assert played.ran == []
     assert refusals(played) == [1]

@@ -496,7 +496,7 @@ def test_a_report_whose_result_was_written_before_the_end_is_not_forgotten() -> 
 
 def test_an_accepted_report_stands_though_the_result_of_another_call_follows_it() -> None:
     journal = killed_behind(answer(report(summary="All of it."), call("n", "Nowhere")), kinds_cut=3)
-    assert [record.fields["tool_use_id"] for record in journal.records[-2:]] == ["r", "n"]
+    assert [record.tool_use_id for record in journal.records[-2:]] == ["r", "n"]
     played = resumed(journal)
     assert (played.ended.exit_code, played.calls_made, played.ended.result) == (0, 0, "All of it.")
 

@@ -51,14 +51,11 @@ class Sent:
         clock, events = SystemClock(), RecordingEvents()
         waiter = InboxWaiter(clock)
         chosen = {f"model.{name}": value for name, value in flags.items()}
-        around = Surroundings(
-            load_settings(chosen, environment, cwd, None), environment, cwd, waiter, clock, events
-        )
-        toolbox = build_toolbox(around, Redactor(around.secrets), RunOptions())
+        settings, redactor = load_settings(chosen, environment, cwd, None), Redactor()
+        around = Surroundings(settings, environment, cwd, waiter, clock, events, redactor)
+        toolbox = build_toolbox(around, RunOptions())
         client = ScriptedClient(script)
-        roster, _ = build_roster(
-            around, Redactor(around.secrets), tuple(toolbox.definitions), RunOptions(**(prompts or {})), None
-        )
+        roster, _ = build_roster(around, tuple(toolbox.definitions), RunOptions(**(prompts or {})), None)
         self.run = Run(
             roster,
             run_policy(around.settings.retry, 1.0),

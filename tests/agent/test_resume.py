@@ -13,15 +13,17 @@ from ralph.agent.finishing import Finishing
 from ralph.agent.session_log import SessionLog
 from ralph.agent.task import Run
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
+from ralph.conversation.decoding import SessionError
 from ralph.conversation.messages import NOT_RUN, RequestShape
+from ralph.conversation.open_answer import OpenAnswer
 from ralph.conversation.reading import Reading
-from ralph.conversation.records import run_entry
-from ralph.conversation.session import Session, SessionError, replay
+from ralph.conversation.records import DeliveryRecord, QueuedRecord, run_record
+from ralph.conversation.session import Session, replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
 from ralph.values.errors import HttpError
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import Delivery, Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 from tests.conversation_rules import conversation_problems
@@ -34,6 +36,7 @@ from tests.fakes import (
     RecordingEvents,
     ScriptedClient,
     answer,
+    as_written,
     call,
     roster_of,
     text,
@@ -75,7 +78,7 @@ class Life:
         self.journal = journal or FakeJournal.of_run(shape)
         self.session = replay(self.journal.records) if journal else None
         if journal:
-            journal.append(run_entry(shape, "later", 2))
+            journal.append(run_record(shape, "later", 2))
         waiter = FakeWaiter()
         target = Target(shape.model, shape.model, "http://127.0.0.1:1")
         self.run = Run(
@@ -131,7 +134,7 @@ def test_p1_a_call_with_effects_is_on_the_disk_before_it_runs() -> None:
     def runs(calls: Sequence[ToolCall]) -> None:
         for one in calls:
             lasting[one.id] = [
-                record.fields.get("id", record.kind) for record in journal.records[: journal.synced]
+                getattr(record, "id", record.kind) for record in journal.records[: journal.synced]
             ]
 
     Played(answer(call("e"), call("t", "Touch")), SECOND, DONE, journal=journal, on_run=runs)
@@ -146,8 +149,8 @@ def test_p1_a_call_with_effects_is_on_the_disk_before_it_runs() -> None:
 @every_row("had_effect", [False, True])
 def test_p2_a_run_killed_after_any_record_ends_as_it_would_have(length, had_effect) -> None:
     journal = cut(length)
-    intents = [record.fields["id"] for record in journal.records if record.kind == "tool_intent"]
-    results = [record.fields["tool_use_id"] for record in journal.records if record.kind == "tool_result"]
+    intents = [record.id for record in journal.records if record.kind == "tool_intent"]
+    results = [record.tool_use_id for record in journal.records if record.kind == "tool_result"]
     hanging = set(intents) - set(results)
     done = {CHANGE.path: ToolOutput("was done")} if had_effect else {}
     asked = sum(record.kind == "assistant" for record in journal.records)
@@ -260,9 +263,10 @@ def test_a_session_without_a_message_cannot_go_on(length) -> None:
         replay(WHOLE.journal.records[:length])
 
 
-def test_records_that_make_no_sense_are_an_error() -> None:
-    with pytest.raises(SessionError, match="makes no sense"):
-        replay([*cut(3).records, type(WHOLE.journal.records[0])(3, "assistant", {})])
+def test_a_record_that_no_run_writes_there_is_an_error_with_its_line() -> None:
+    result = next(record for record in WHOLE.journal.records if record.kind == "tool_result")
+    with pytest.raises(SessionError, match="line 4 makes no sense: the result of no call"):
+        replay([*cut(3).records, result])
 
 
 def test_a_session_knows_every_id_that_was_used() -> None:
@@ -277,7 +281,7 @@ def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str,
     told.records = list(WHOLE.journal.records)
     before = replay(told.records)
     assert (before.is_completed, before.awaits_delivery) == (False, True)
-    told.append(("delivery", {"state": state}))
+    told.append(DeliveryRecord(state=Delivery(state)))
     after = replay(told.records)
     assert (after.is_completed, after.awaits_delivery) == (bool(is_completed), not is_completed)
 
@@ -285,9 +289,7 @@ def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str,
 def test_a_journal_of_a_ralph_that_told_nothing_of_deliveries_is_completed() -> None:
     old = FakeJournal()
     for record in WHOLE.journal.records:
-        old.append(
-            (record.kind, {name: value for name, value in record.fields.items() if name != "delivered"})
-        )
+        old.append_as_written(record.kind, as_written(record, without="delivered"))
     assert replay(old.records).is_completed
 
 
@@ -308,10 +310,10 @@ def test_a_prompt_waits_in_the_journal_while_pending_calls_run() -> None:
 
 def test_a_run_that_was_killed_before_its_prompt_leaves_a_completed_session_completed() -> None:
     whole = Life(DONE, prompt="the task")
-    whole.journal.append(("delivery", {"state": "delivered"}))
-    whole.journal.append(run_entry(SHAPE, "later", 2))
+    whole.journal.append(DeliveryRecord(state=Delivery.DELIVERED))
+    whole.journal.append(run_record(SHAPE, "later", 2))
     assert replay(whole.journal.records).is_completed
-    whole.journal.append(("queued", {"content": [{"type": "text", "text": "more"}]}))
+    whole.journal.append(QueuedRecord(content=(text("more"),)))
     assert not replay(whole.journal.records).is_completed
 
 
@@ -330,9 +332,9 @@ def test_an_image_that_the_api_refused_is_not_sent_again_with_what_is_said_next(
 def test_the_newest_thing_seen_of_a_file_counts_and_is_no_part_of_the_conversation() -> None:
     first = Life(answer(call("e")), answer(call("e2")), DONE, prompt="go")
     records = list(first.journal.records)
-    older, newer = [record for record in records if record.kind == "tool_result"]
-    for record, seen in ((older, {"/a": "1", "/b": "1"}), (newer, {"/a": "2"})):
-        records[record.seq] = replace(record, fields={**record.fields, "seen": seen})
+    older, newer = [at for at, record in enumerate(records) if record.kind == "tool_result"]
+    for at, seen in ((older, {"/a": "1", "/b": "1"}), (newer, {"/a": "2"})):
+        records[at] = replace(records[at], seen=seen)
     session = replay(records)
     assert session.seen == {"/a": "2", "/b": "1"}
     assert session.conversation.messages == replay(first.journal.records).conversation.messages
@@ -352,7 +354,7 @@ def test_p7_a_signal_while_a_write_is_settled_leaves_its_effects_unknown() -> No
     turn = ToolTurn(
         [ToolCall("w", "Write", {})],
         toolbox,
-        SessionLog(journal, Session(intents={"w": CHANGE})),
+        SessionLog(journal, Session(pending=OpenAnswer(answer(call("w", "Write")), intents={"w": CHANGE}))),
         events,
         rules,
     )

@@ -6,19 +6,27 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.agent.compaction import SUMMARIZE
-from ralph.conversation.journal_lines import FORMAT, Record, read_lines
+from ralph.conversation.journal_lines import read_lines
 from ralph.conversation.messages import user_message
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
-from ralph.conversation.records import compacted_entry, fork_entries, user_entry
-from ralph.conversation.session import NewerFormatError, replay
+from ralph.conversation.records import (
+    FORMAT,
+    Record,
+    compacted_record,
+    forked_record,
+    session_record,
+    user_record,
+)
+from ralph.conversation.session import replay
 from ralph.sessions.history import history_of, messages_of
 from ralph.sessions.story import Prompted, story_of
 from ralph.values.events import ContextCompacted
 from ralph.values.outcome import Outcome
 from tests.conversation_rules import conversation_problems
-from tests.fakes import FakeJournal, answer, call, text
+from tests.fakes import FakeJournal, answer, as_written, call, text
 from tests.journals.corpus import JOURNALS
 from tests.rows import every_row
 from tests.session_journals import Told
@@ -85,7 +93,7 @@ def test_what_was_counted_is_known_again(length: int) -> None:
 
 
 def test_the_meter_of_a_resumed_session_is_the_one_that_the_run_left() -> None:
-    assert replay(RECORDS).meter == WHOLE.roster.meter
+    assert replay(RECORDS).meter == WHOLE.run.log.session.meter
     after = next(index for index, record in enumerate(RECORDS) if record.kind == "compacted") + 1
     assert replay(RECORDS[:after]).meter.counts == {}
 
@@ -96,7 +104,7 @@ def test_the_meter_weighs_what_the_target_was_sent_also_where_another_one_though
     down.status, down.message = 529, None
     world = World(SmallServer([works(1), down, works(2), DONE]), main, spare)
     assert {request.target for request in world.server.requests} == {"main", "spare"}
-    assert replay(world.journal.records).meter == world.roster.meter
+    assert replay(world.journal.records).meter == world.run.log.session.meter
 
 
 def test_the_journal_keeps_everything_and_the_story_tells_all_of_it() -> None:
@@ -120,7 +128,8 @@ def test_the_request_for_a_summary_is_no_part_of_the_journal() -> None:
 @every_row("length", range(BEGUN, len(RECORDS), 4))
 def test_a_fork_goes_on_as_the_session_would_have(length: int) -> None:
     fork = FakeJournal()
-    fork.append(*fork_entries(RECORDS[:length], "s2", "now", "0"))
+    opening = forked_record(session_record("s2", "/work", "now", "0"), "s1", length - 1)
+    fork.append(opening, *RECORDS[1:length])
     answered = fork.kinds.count("assistant")
     again = World(SmallServer(SCRIPT[answered:]), journal=fork, prompt=None)
     assert again.run.conversation.messages == WHOLE.run.conversation.messages
@@ -129,10 +138,7 @@ def test_a_fork_goes_on_as_the_session_would_have(length: int) -> None:
 
 
 def test_a_session_with_a_compaction_says_a_format_that_an_older_ralph_refuses() -> None:
-    assert RECORDS[0].fields["format"] == FORMAT == 3
-    newer = Record(0, "session", {**RECORDS[0].fields, "format": FORMAT + 1})
-    with pytest.raises(NewerFormatError):
-        replay([newer, *RECORDS[1:]])
+    assert RECORDS[0].format == FORMAT == 3
 
 
 def test_a_resumed_answer_finds_no_more_room_than_its_results_have_left() -> None:
@@ -146,16 +152,16 @@ def test_a_resumed_answer_finds_no_more_room_than_its_results_have_left() -> Non
 
 def result_sizes(world: World) -> list[int]:
     records = [record for record in world.journal.records if record.kind == "tool_result"]
-    return [len(record.fields["content"]) for record in records]
+    return [len(record.content) for record in records]
 
 
 def test_text_that_was_begun_before_a_compaction_is_not_gone_on_with() -> None:
     journal = Told().run().prompt("Tell me.").answers(text("half"))
-    journal.records[-1].fields["message"]["stop_reason"] = "max_tokens"
-    journal.append(user_entry(user_message(CONTINUE)))
+    journal.records[-1].message["stop_reason"] = "max_tokens"
+    journal.append(user_record(user_message(CONTINUE)))
     assert replay(journal.records).turn_state.said == "half"
     fresh = user_message([text("fresh")])
-    journal.append(compacted_entry(fresh, "", ContextCompacted("threshold", "cut", 9, 3)))
+    journal.append(compacted_record(fresh, "", ContextCompacted("threshold", "cut", 9, 3)))
     assert replay(journal.records).turn_state.said == ""
 
 
@@ -166,11 +172,9 @@ def told(*contents: tuple[list[dict[str, Any]], bool], format_: int) -> Told:
     """`user` records of a run that nobody answered. Before format 3 none of them told what of it was a task."""
     journal = Told().run()
     for content, amends in contents:
-        kind, fields = user_entry(user_message(content), amends=amends, task=1)
-        if format_ < 3:
-            del fields["task"]
-        journal.append((kind, fields))
-    journal.records[0] = Record(0, "session", {**journal.records[0].fields, "format": format_})
+        record = user_record(user_message(content), amends=amends, task=1)
+        journal.append_as_written("user", as_written(record, without="task" if format_ < 3 else ""))
+    journal.records[0] = replace(journal.records[0], format=format_)
     return journal
 
 
@@ -216,7 +220,7 @@ def test_p14_a_recorded_journal_of_any_format_tells_its_tasks(name: str, tasks: 
 def test_p14_results_and_continuations_of_older_formats_are_no_tasks() -> None:
     journal = told(([A], False), format_=2)
     journal.answers(text("The first half"))
-    journal.append(("user", {"content": [text(CONTINUE)]}))
+    journal.append_as_written("user", {"content": [text(CONTINUE)]})
     session = replay(journal.records)
     assert session.tasks == ((A,),)
     assert conversation_problems(session.conversation.messages) == []
@@ -227,7 +231,7 @@ def test_a_record_of_a_compaction_takes_the_place_of_all_messages_before_it() ->
     journal.prompt("Mend it.")
     journal.answers(text("I look."), call("a"))
     fresh = user_message([text("fresh")])
-    journal.append(compacted_entry(fresh, "All is well.", ContextCompacted("overflow", "model", 9, 3)))
+    journal.append(compacted_record(fresh, "All is well.", ContextCompacted("overflow", "model", 9, 3)))
     session = replay(journal.records)
     assert session.conversation.messages == (fresh,)
     assert (session.answer, session.results, session.summary) == (None, {}, "All is well.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
-from ralph.conversation.records import fork_entries, run_entry, session_entry
+from ralph.conversation.records import forked_record, run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
-from ralph.run.prepared_run import _go_on_from
+from ralph.run.prepared_run import _take_over_cooldowns
 from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.events import ModelFallbackRecovered, ModelFallbackSucceeded
@@ -84,9 +83,9 @@ class Life:
             recorded=old.shapes if old else {},
         )
         if old is None:
-            self.journal.append(session_entry("s1", "/work", "now", "0"))
+            self.journal.append(session_record("s1", "/work", "now", "0"))
         else:
-            _go_on_from(self.roster, old, cast("Any", SimpleNamespace(clock=clock)))
+            _take_over_cooldowns(self.roster, old, cast("Any", SimpleNamespace(clock=clock)))
         self.run = Run(
             self.roster,
             off(),
@@ -103,7 +102,7 @@ class Life:
 
     def task(self, prompt: str | None) -> None:
         first = self.roster.first
-        self.journal.append(run_entry(self.roster.first_shape, "now", 1, target=first.name))
+        self.journal.append(run_record(self.roster.first_shape, "now", 1, target=first.name))
         self.ended = self.run.run(prompt)
 
     @property
@@ -126,16 +125,21 @@ def switched(*script: Answer | BaseException, **options: Any) -> Life:
     return life
 
 
+def forked(records: list[Any]) -> list[Any]:
+    opening = session_record("s2", "/work", "later", "0")
+    return [forked_record(opening, "s1", len(records) - 1), *records[1:]]
+
+
 def test_another_target_is_recorded_before_its_first_answer_and_once() -> None:
     life = switched(answer(call("c2")), DONE)
     kinds = [kind for kind in life.journal.kinds if kind in {"run", "target", "assistant"}]
     assert kinds == ["run", "assistant", "target", "assistant", "assistant"]
     [record] = [record for record in life.journal.records if record.kind == "target"]
-    assert (record.fields["target"], record.fields["model"], record.fields["endpoint"]) == (
+    assert (record.target, record.model, record.endpoint) == (
         *("b", "claude-opus-5-5"),
         "http://127.0.0.1:2",
     )
-    assert record.fields["cooling"] == {"a": (EPOCH + timedelta(seconds=100)).isoformat()}
+    assert record.cooling == {"a": (EPOCH + timedelta(seconds=100)).isoformat()}
 
 
 @every_row(("after_s", "asked"), [(0, "b"), (99, "b"), (100, "a"), (10**9, "a")])
@@ -200,12 +204,12 @@ def test_requests_begin_with_the_recorded_head_to_the_byte_for_each_target() -> 
 
 def test_settings_that_are_given_change_the_recorded_head_and_nothing_else_does() -> None:
     recorded = {"a": replace(A, thinking="adaptive", effort="low").shape("the old prompt", ())}
-    before = json.loads(recorded["a"].head() + b"}")
+    before = recorded["a"].head().fields
     assert "thinking" in before
 
     def head_of(**wished: Any) -> Any:
         roster = Roster((replace(A, **wished),), system="another prompt", recorded=recorded)
-        return json.loads(roster.first_shape.head() + b"}")
+        return dict(roster.first_shape.head().fields)
 
     assert head_of() == before
     without = {name: value for name, value in before.items() if name != "thinking"}
@@ -221,7 +225,7 @@ def test_a_model_that_is_spelled_another_way_is_sent_its_recorded_head_behind_on
         roster = Roster(
             (A, replace(B, name="haiku", model="claude-haiku-5-5")), recorded=recorded, can_grow=can_grow
         )
-        assert (b"the old prompt" in roster.shape_of(roster.find("haiku")).head()) is can_grow
+        assert (b"the old prompt" in roster.shape_of(roster.find("haiku")).head().body) is can_grow
 
 
 def test_the_same_request_is_sent_again_to_the_byte_by_whom_it_was_for() -> None:
@@ -257,7 +261,7 @@ def _unmarked(body: bytes) -> bytes:
 def test_a_fork_takes_the_target_and_its_cooldowns_along() -> None:
     whole = switched(DONE)
     fork = FakeJournal()
-    fork.append(*fork_entries(whole.journal.records, "s2", "later", "0"))
+    fork.append(*forked(whole.journal.records))
     assert fork.kinds == whole.journal.kinds
     again = Life(DONE, journal=fork, after_s=50, prompt="and now?")
     assert again.names == "b"
@@ -280,5 +284,5 @@ def test_a_target_that_a_driver_wished_for_is_recorded_and_forked_like_any_other
 
 def _forked(journal: FakeJournal) -> FakeJournal:
     fork = FakeJournal()
-    fork.append(*fork_entries(journal.records, "s2", "later", "0"))
+    fork.append(*forked(journal.records))
     return fork

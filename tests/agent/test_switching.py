@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ralph.agent.task import Run
 from ralph.conversation.reading import Reading
-from ralph.conversation.records import run_entry, session_entry
+from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.output.result_object import result_object
@@ -90,8 +90,8 @@ class Talk:
     ) -> None:
         self.roster = Roster(targets, system="system", tools=(ECHO, TOUCH), **options)
         self.journal = FakeJournal()
-        first = run_entry(self.roster.first_shape, "now", 1, target=self.roster.first.name)
-        self.journal.append(session_entry("s1", "/work", "now", "0"), first)
+        first = run_record(self.roster.first_shape, "now", 1, target=self.roster.first.name)
+        self.journal.append(session_record("s1", "/work", "now", "0"), first)
         waiter = FakeWaiter()
         self.client = Talking(script, waiter)
         self.run = Run(
@@ -181,11 +181,9 @@ def test_the_same_model_elsewhere_reads_what_is_signed(block, is_sent) -> None:
 
 def test_the_journal_keeps_whatever_anybody_thought() -> None:
     talk = Talk([A, B], answer(thought("a1"), call("c1")), DOWN, answer(thought("b1"), call("c2")), DONE)
-    told = [
-        record.fields["message"]["content"] for record in talk.journal.records if record.kind == "assistant"
-    ]
+    told = [record.blocks for record in talk.journal.records if record.kind == "assistant"]
     assert [content[0] for content in told[:2]] == [thought("a1"), thought("b1")]
-    assert {record.fields["target"] for record in talk.journal.records if record.kind == "target"} == {"b"}
+    assert {record.target for record in talk.journal.records if record.kind == "target"} == {"b"}
 
 
 BLOCKS = st.sampled_from(

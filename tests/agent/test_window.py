@@ -147,13 +147,8 @@ def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, s
     )
     world = World(server, target(window=window), result_bytes=size)
     assert world.ended.outcome is Outcome.COMPLETED
-    results = [
-        block
-        for message in world.journal.records
-        if message.kind == "tool_result"
-        for block in [message.fields]
-    ]
-    sizes = [len(result["content"]) for result in results]
+    results = [record.content for record in world.journal.records if record.kind == "tool_result"]
+    sizes = list(map(len, results))
     assert len(sizes) == calls
     room = window * MOST_FILLED_PERCENT // 100 - tokens_of(server.requests[0])
     if size * calls / 2 + 200 * calls < room:
@@ -161,7 +156,7 @@ def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, s
     else:
         assert max(sizes) - min(sizes) <= 10, "an equal share"
         assert sum(sizes) / 2 <= max(room, calls * (LEAST_BYTES + 100) / 2)
-        assert all("left out" in result["content"] for result in results)
+        assert all("left out" in result for result in results)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -169,9 +164,7 @@ def test_one_call_after_the_other_finds_less_room(window: int) -> None:
     calls = [call("a"), call("t", "Touch"), call("b"), call("u", "Touch"), call("c")]
     server = SmallServer([answer(*calls), DONE], bytes_per_token=2)
     world = World(server, target(window=window), result_bytes=1_000_000)
-    content = {
-        r.fields["tool_use_id"]: r.fields["content"] for r in world.journal.records if r.kind == "tool_result"
-    }
+    content = {r.tool_use_id: r.content for r in world.journal.records if r.kind == "tool_result"}
     assert len(content["a"]) > window
     assert len(content["b"]) <= LEAST_BYTES + 100
     assert len(content["c"]) <= LEAST_BYTES + 100

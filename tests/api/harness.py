@@ -80,7 +80,7 @@ class Rig:
     http: httpx.Client | None = None
     ca_file: str | None = None
     is_loopback: bool = True
-    waiter_class: type[InboxWaiter] = InboxWaiter
+    waiter_class: Callable[[SystemClock], InboxWaiter] = InboxWaiter
     events: RecordingEvents = field(default_factory=RecordingEvents)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,8 @@ import pytest
 from ralph.api.clocks import ClockLimits
 from ralph.api.describe_model import DESCRIPTION_BYTES
 from ralph.conversation.model_description import ModelDescription
+from ralph.machine.inbox import Inbox
+from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
 from ralph.values.ports import InterruptRequested, SignalReceived, TimeIsUp
 from tests.api.harness import (
@@ -32,6 +34,8 @@ from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from ralph.values.ports import Clock
 
 NUMBERS = {"max_input_tokens": 200_000, "max_tokens": 64_000}
 SAID = ModelDescription(context_window=200_000, max_output=64_000)
@@ -272,7 +276,7 @@ def test_the_bound_holds_with_every_clock_off(describing, rig) -> None:
 )
 def test_a_signal_ends_the_wait_at_once_and_its_thread(describing, rig, fault) -> None:
     client = rig(describing(fault))
-    timer = threading.Timer(0.1, client.waiter.note_signal, [15])
+    timer = threading.Timer(0.1, client.waiter.inbox.note_signal, [15])
     started_s = time.monotonic()
     timer.start()
     with pytest.raises(SignalReceived):
@@ -284,8 +288,10 @@ def test_a_signal_ends_the_wait_at_once_and_its_thread(describing, rig, fault) -
 
 
 def test_the_end_of_the_runs_time_ends_the_wait(describing, rig) -> None:
-    client = rig(describing(Fault(stall_before_headers_s=30)))
-    client.waiter.run_ends_s = client.clock.now_s() + 0.1
+    def waiter_for_a_moment(clock: Clock) -> InboxWaiter:
+        return InboxWaiter(clock, run_ends_s=clock.now_s() + 0.1)
+
+    client = rig(describing(Fault(stall_before_headers_s=30)), waiter_class=waiter_for_a_moment)
     with pytest.raises(TimeIsUp):
         client.describe()
     assert await_no_exchange()
@@ -294,8 +300,11 @@ def test_the_end_of_the_runs_time_ends_the_wait(describing, rig) -> None:
 class Impatient:
     """A driver whose one line asks for the work to stop."""
 
-    def __init__(self, client: Any) -> None:
-        self.mailbox = client.waiter.mailbox()
+    def __init__(self, clock: Clock) -> None:
+        inbox = Inbox(clock)
+        self.mailbox = inbox.mailbox()
+        self.waiter = InboxWaiter(clock, inbox, driver=self)
+        self.mailbox.put("interrupt")
 
     def can_take(self) -> bool:
         return True
@@ -307,9 +316,8 @@ class Impatient:
 
 
 def test_a_control_line_is_taken_during_the_wait(describing, rig) -> None:
-    client = rig(describing(Fault(stall_before_headers_s=30)))
-    client.waiter.steering = driver = Impatient(client)
-    driver.mailbox.put("interrupt")
+    fault = Fault(stall_before_headers_s=30)
+    client = rig(describing(fault), waiter_class=lambda clock: Impatient(clock).waiter)
     with pytest.raises(InterruptRequested):
         client.describe()
     assert await_no_exchange()

@@ -81,7 +81,9 @@ def test_a_run_that_is_stopped_while_an_errors_body_comes_still_knows_the_status
     def serve(sock: socket.socket) -> None:
         read_request(sock)
         sock.sendall(b"HTTP/1.1 401 No\r\ncontent-length: 9\r\n\r\nhalf")
-        threading.Timer(0.2, client.waiter.note_signal, [15]).start()  # the status has been seen by then
+        threading.Timer(
+            0.2, client.waiter.inbox.note_signal, [15]
+        ).start()  # the status has been seen by then
         sock.recv(1)
 
     client = rig(raw_server(serve))

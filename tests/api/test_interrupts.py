@@ -25,7 +25,7 @@ PATIENT = ClockLimits(connect_s=within_s(2), response_s=within_s(60))
 
 
 def assert_a_signal_ends(client: Rig) -> None:
-    timer = threading.Timer(AFTER_S, client.waiter.note_signal, [15])
+    timer = threading.Timer(AFTER_S, client.waiter.inbox.note_signal, [15])
     timer.start()
     with pytest.raises(Interrupted) as caught:
         client.send()
@@ -118,7 +118,7 @@ def test_a_lookup_left_behind_does_not_break_the_next_request(serve, rig, slow_l
 
 def test_a_signal_that_came_before_the_request_ends_it_at_once(serve, rig) -> None:
     client = rig(serve(Turn("ok"), Turn("ok")))
-    client.waiter.note_signal(2)
+    client.waiter.inbox.note_signal(2)
     with pytest.raises(Interrupted):
         client.send()
     assert await_no_exchange()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ralph.cli.app import COMMANDS
 from ralph.cli.command_words import instead_of
+from ralph.cli.commands import COMMANDS
 from tests.rows import every_row
 
 PROMPTS = [

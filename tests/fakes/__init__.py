@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ralph.agent.session_log import SessionLog
 from ralph.api.stream import answer_from_message
-from ralph.conversation.journal_lines import Record, line_of, read_lines
-from ralph.conversation.records import run_entry, session_entry
+from ralph.conversation.decoding import decoded
+from ralph.conversation.journal_lines import line_of
+from ralph.conversation.records import run_record, session_record
+from ralph.conversation.session import Session
 from ralph.conversation.target import Target
 from ralph.retry.roster import Roster
 from ralph.values.ports import TIMED_OUT, SignalReceived, TimeIsUp
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.messages import RequestBody, RequestShape
     from ralph.conversation.model_description import ModelDescription
-    from ralph.conversation.records import Entry
+    from ralph.conversation.records import Record
     from ralph.values.answer import Answer
     from ralph.values.errors import AgentError
     from ralph.values.events import Event
@@ -110,28 +114,45 @@ class RecordingEvents:
 
 
 class FakeJournal:
-    """Keeps the records, each as it would stand on disk, and how many of them a power cut would leave."""
+    """Keeps the records, each as it would be read from the disk, and how many of them a power cut would leave.
+
+    Tests may read any field of any record.
+    """
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[Any] = []
         self.synced = 0
 
-    def append(self, *entries: Entry, sync: bool = True) -> None:
-        for kind, fields in entries:
-            [record] = read_lines(line_of(Record(0, kind, fields))).records
-            self.records.append(Record(len(self.records), record.kind, record.fields))
+    def append(self, *records: Record, sync: bool = True) -> None:
+        for record in records:
+            self.append_as_written(record.kind, as_written(record))
         self.synced = len(self.records) if sync else self.synced
+
+    def append_as_written(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """A record as another ralph wrote it."""
+        self.records.append(decoded(kind, fields))
 
     @classmethod
     def of_run(cls, shape: RequestShape) -> FakeJournal:
         """As it is when a new session's first run begins."""
         journal = cls()
-        journal.append(session_entry("s1", "/work", "now", "0"), run_entry(shape, "now", 1))
+        journal.append(session_record("s1", "/work", "now", "0"), run_record(shape, "now", 1))
         return journal
 
     @property
     def kinds(self) -> list[str]:
         return [record.kind for record in self.records]
+
+
+def new_log() -> SessionLog:
+    """Of a session in which nothing was recorded yet."""
+    return SessionLog(FakeJournal(), Session())
+
+
+def as_written(record: Record, without: str = "") -> dict[str, Any]:
+    """A record's fields, as they stand on the disk. `without`: the name of one that older ralphs did not write."""
+    fields = json.loads(line_of(0, record))
+    return {name: value for name, value in fields.items() if name not in {"seq", "kind", "crc", without}}
 
 
 class ScriptedClient:

@@ -104,7 +104,7 @@ class Played:
         again = replay(self.journal.records)
         assert again.conversation.request_body() == self.run.conversation.request_body(), "to the byte"
         assert again.ended is not None
-        assert again.ended["outcome"] == ended.outcome.value
+        assert again.ended.outcome == ended.outcome.value
         told = self.events.of(ReportAccepted)[told_before:]
         assert [event.source for event in told] == ([ended.report.source] if ended.report else [])
         assert not self.needs_report or ended.report is not None

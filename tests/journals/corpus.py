@@ -22,10 +22,10 @@ def summary_of(journal: bytes) -> dict[str, Any]:
     """Where a journal has got to: the request to the byte, and what is pending in it."""
     session = replay(read_lines(journal).records)
     sent = Reading(session.shape).of(session.conversation)
-    summary = {
+    summary: dict[str, Any] = {
         "request_sha256": _sha256(session, session.shape),
         "roles": "".join(message.role[0] for message in sent.messages),
-        "outcome": session.ended["outcome"] if session.ended else None,
+        "outcome": session.ended.outcome if session.ended else None,
         "calls": len(session.call_ids),
         "pending": [call.id for call in session.answer.calls] if session.answer else None,
         "results": sorted(session.results),

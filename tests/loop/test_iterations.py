@@ -18,8 +18,7 @@ from ralph.mock_api import Fault, Turn
 from ralph.values.outcome import Outcome
 from tests.children import is_gone, is_running
 from tests.loop.iteration_processes import SESSION_ID
-from tests.patience import within_s
-from tests.program.conftest import wait_until
+from tests.patience import wait_until, within_s
 from tests.program.model_answers import DONE, bash, report, results, told_texts
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
@@ -129,7 +128,7 @@ def test_options_that_ralph_run_refuses_are_usage(iterating) -> None:
 def test_a_signal_ends_the_command_and_the_lock_is_not_the_commands(iterating, serve) -> None:
     server = serve(bash("ls -l /proc/self/fd"), bash(f"echo $$ >{iterating.root}/launch/pid; sleep 99"))
     lock = os.open(iterating.root / "lock", os.O_RDWR | os.O_CREAT)
-    iterating.once_there("pid", lambda _line: iterating.waiter.note_signal(signal.SIGTERM))
+    iterating.once_there("pid", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
     started_s = time.monotonic()
     result = iterating.run(lock=lock)
     os.close(lock)

@@ -46,7 +46,7 @@ def notes_signals(expected: int) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
 def test_a_signal_reaches_the_process_once_and_not_its_children(iterating, number) -> None:
-    iterating.once_there("ready", lambda _line: iterating.waiter.note_signal(number))
+    iterating.once_there("ready", lambda _line: iterating.waiter.inbox.note_signal(number))
     result = iterating.run_stand_in(notes_signals(1))
     assert iterating.noted("got") == f"{int(number)}\n"
     assert (result.exit_code, result.outcome) == (128 + number, Outcome.INTERRUPTED)
@@ -55,8 +55,8 @@ def test_a_signal_reaches_the_process_once_and_not_its_children(iterating, numbe
 
 def test_a_second_signal_is_passed_on_too_and_the_first_one_is_told(iterating) -> None:
     def twice(_line: str) -> None:
-        iterating.waiter.note_signal(signal.SIGINT)
-        iterating.once_there("got", lambda _line: iterating.waiter.note_signal(signal.SIGTERM))
+        iterating.waiter.inbox.note_signal(signal.SIGINT)
+        iterating.once_there("got", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
 
     iterating.once_there("ready", twice)
     result = iterating.run_stand_in(notes_signals(2))
@@ -65,7 +65,7 @@ def test_a_second_signal_is_passed_on_too_and_the_first_one_is_told(iterating) -
 
 
 def test_a_signal_that_came_before_the_start_ends_it_at_once(iterating) -> None:
-    iterating.waiter.note_signal(signal.SIGTERM)
+    iterating.waiter.inbox.note_signal(signal.SIGTERM)
     started_s = time.monotonic()
     result = iterating.run_stand_in("sleep 99")
     assert time.monotonic() - started_s < within_s(20)
@@ -73,7 +73,7 @@ def test_a_signal_that_came_before_the_start_ends_it_at_once(iterating) -> None:
 
 
 def test_one_that_does_not_stop_is_killed_and_what_it_started_too(iterating) -> None:
-    iterating.once_there("pid", lambda _line: iterating.waiter.note_signal(signal.SIGTERM))
+    iterating.once_there("pid", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
     script = "trap '' TERM; (trap '' TERM; sleep 99; sleep 99) & echo $! >pid; sleep 99; sleep 99"
     result = iterating.run_stand_in(script, stops_within_s=0.1)
     assert (result.exit_code, result.stopped_by) == (137, signal.SIGTERM)

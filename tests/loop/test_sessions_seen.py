@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.loop.process.sessions_seen import session_seen
 from ralph.values.outcome import Outcome
@@ -62,8 +63,9 @@ def test_of_a_damaged_one_what_can_be_read_counts(tmp_path) -> None:
     assert seen_of(tmp_path, b"what?\n" + completed().data) is not None
 
 
-def test_of_records_that_no_run_writes_nothing_is_known(tmp_path) -> None:
-    told = Told().run().prompt("go")
-    told.append(("ended", {"outcome": "splendid"}))
+def test_of_an_end_that_only_a_newer_ralph_knows_nothing_is_known(tmp_path) -> None:
+    told = Told().run().prompt("go").ends()
+    end = told.kinds.index("ended")
+    told.records[end] = replace(told.records[end], outcome="splendid")
     seen = seen_of(tmp_path, told.data)
     assert (seen.turns, seen.cost_usd, seen.ended) == (0, None, None)

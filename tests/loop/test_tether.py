@@ -14,8 +14,7 @@ import pytest
 
 from ralph.loop.process import tether
 from tests.children import is_gone
-from tests.patience import within_s
-from tests.program.conftest import wait_until
+from tests.patience import wait_until, within_s
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl")
 

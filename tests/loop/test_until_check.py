@@ -113,7 +113,7 @@ def test_one_that_ends_its_supervisor_has_no_verdict(tmp_path) -> None:
 
 def test_a_signal_is_raised_once_it_is_gone(tmp_path) -> None:
     waiter = InboxWaiter(SystemClock())
-    Timer(0.3, waiter.note_signal, [signal.SIGINT]).start()
+    Timer(0.3, waiter.inbox.note_signal, [signal.SIGINT]).start()
     with pytest.raises(SignalReceived, match="SIGINT"):
         check(tmp_path, "echo $$ >pid; exec sleep 99", waiter=waiter).run(20)
     assert is_gone(int((tmp_path / "pid").read_text()))

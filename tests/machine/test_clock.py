@@ -10,14 +10,14 @@ from freezegun import freeze_time
 
 from ralph.machine import clock as clock_module
 from ralph.machine.clock import SystemClock
-from ralph.values.retry_after import server_wish_s
+from ralph.values.retry_after import requested_wait_s
 
 
 def test_a_servers_date_is_measured_against_the_wall_clock() -> None:
     with freeze_time("2026-11-21 12:00:00"):
         now = SystemClock().utc_now()
         assert now == datetime(2026, 11, 21, 12, tzinfo=UTC)
-        assert server_wish_s({"retry-after": "Sat, 21 Nov 2026 12:01:30 GMT"}, now, 529) == 90
+        assert requested_wait_s({"retry-after": "Sat, 21 Nov 2026 12:01:30 GMT"}, now, 529) == 90
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux counts sleep")

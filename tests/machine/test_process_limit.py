@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.process_limit import NoLimitError, Place, ProcessLimit, place_of, remove_left_over
+from ralph.machine.process_limit import ControlGroup, NoLimitError, ProcessLimit, place_of, remove_left_over
 from tests.machine.test_command_supervisor import finished, started
 from tests.patience import within_s
 from tests.process_groups import groups_of, needs_group
@@ -32,16 +32,16 @@ OTHERS = (
 @every_row(
     ("groups", "mounts", "place"),
     [
-        pytest.param("8:pids:/\n0::/", FIRST.format(root="/", at="/sys/pids"), Place(Path("/sys/pids"), True), id="first"),
-        pytest.param("8:pids:/a/b", FIRST.format(root="/a", at="/pids"), Place(Path("/pids/b"), True), id="below a mount"),
+        pytest.param("8:pids:/\n0::/", FIRST.format(root="/", at="/sys/pids"), ControlGroup(Path("/sys/pids"), True), id="first"),
+        pytest.param("8:pids:/a/b", FIRST.format(root="/a", at="/pids"), ControlGroup(Path("/pids/b"), True), id="below a mount"),
         pytest.param("8:pids:/ab", FIRST.format(root="/a", at="/pids"), None, id="beside a mount"),
-        pytest.param("0::/a:b", SECOND.format(root="/", at="/sys/cg"), Place(Path("/sys/cg/a:b"), False), id="second"),
+        pytest.param("0::/a:b", SECOND.format(root="/", at="/sys/cg"), ControlGroup(Path("/sys/cg/a:b"), False), id="second"),
         pytest.param("0::/../x", SECOND.format(root="/", at="/sys/cg"), None, id="outside of a namespace"),
         pytest.param("8:pids:/a\n0::/a", SECOND.format(root="/", at="/cg"), None, id="counted by the first alone"),
         pytest.param("4:memory:/", "", None, id="none"),
     ],
 )  # fmt: skip
-def test_the_group_lies_beneath_our_own(groups: str, mounts: str, place: Place | None) -> None:
+def test_the_group_lies_beneath_our_own(groups: str, mounts: str, place: ControlGroup | None) -> None:
     assert place_of(groups, OTHERS + mounts) == place
 
 

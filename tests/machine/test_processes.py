@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ralph.machine import launcher, processes
-from tests.children import is_gone, is_running
+from tests.children import children, is_gone, is_running
 from tests.patience import within_s
 from tests.rows import every_row
 
@@ -87,6 +87,7 @@ def test_a_tree_dies_with_a_parent_that_is_killed() -> None:
             sys.stdout.buffer.write(os.read(command.output_descriptor, 100))
             sys.stdout.buffer.flush()
     """)
+    before = children()
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
         assert parent.stdout
         pids = [int(parent.stdout.readline()) for _ in range(2)]
@@ -94,7 +95,7 @@ def test_a_tree_dies_with_a_parent_that_is_killed() -> None:
         parent.send_signal(signal.SIGKILL)
         assert all(is_gone(pid) for pid in pids)
     # Other tests made this process the adopter of its descendants: the launcher is ours now.
-    for pid in launcher.children_of(os.getpid()):
+    for pid in children() - before:
         os.waitpid(pid, 0)
 
 

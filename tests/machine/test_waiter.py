@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import Heartbeats, InboxWaiter, catch_stop_signals
+from ralph.machine.inbox import Inbox, catch_stop_signals
+from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.values.events import (
     ClockFired,
     Heartbeat,
@@ -31,7 +32,7 @@ from tests.rows import every_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.machine.waiter import InboxMailbox
+    from ralph.machine.inbox import InboxMailbox
     from ralph.values.events import Event
 
 CLOCK = SystemClock()
@@ -45,6 +46,11 @@ def waiter() -> InboxWaiter:
 def take(waiter: InboxWaiter, mailbox: InboxMailbox, *, within_s: float | None = 0.05) -> Any:
     until_s = None if within_s is None else CLOCK.now_s() + within_s
     return waiter.wait(mailbox, until_s=until_s, waiting_for="a test")
+
+
+def test_nothing_of_a_waiter_is_set_later() -> None:
+    """What it is to do stands in its constructor; the rest are its own findings."""
+    assert {name for name in vars(InboxWaiter(CLOCK)) if not name.startswith("_")} == {"inbox", "was_stopped"}
 
 
 def test_items_come_in_the_order_they_were_put_whoever_asks_first(waiter) -> None:
@@ -108,8 +114,8 @@ def test_a_closed_mailbox_drops_what_is_there_and_what_still_comes(waiter) -> No
 def test_interrupted_comes_once_for_each_signal(waiter) -> None:
     mailbox = waiter.mailbox()
     mailbox.put("still here")
-    waiter.note_signal(15)
-    waiter.note_signal(2)
+    waiter.inbox.note_signal(15)
+    waiter.inbox.note_signal(2)
     for number in (15, 2):
         with pytest.raises(Interrupted) as caught:
             take(waiter, mailbox)
@@ -118,14 +124,14 @@ def test_interrupted_comes_once_for_each_signal(waiter) -> None:
 
 
 def test_a_signal_that_came_before_ends_the_next_wait_or_sleep(waiter) -> None:
-    waiter.note_signal(1)
+    waiter.inbox.note_signal(1)
     with pytest.raises(Interrupted):
         waiter.sleep(0, waiting_for="a test")
     waiter.sleep(0, waiting_for="a test")
 
 
 def test_a_signal_wakes_a_wait_for_ever(waiter) -> None:
-    threading.Timer(0.05, waiter.note_signal, [15]).start()
+    threading.Timer(0.05, waiter.inbox.note_signal, [15]).start()
     with pytest.raises(Interrupted):
         take(waiter, waiter.mailbox(), within_s=None)
 
@@ -133,10 +139,11 @@ def test_a_signal_wakes_a_wait_for_ever(waiter) -> None:
 CHILD = """
 import signal
 from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter, catch_stop_signals
+from ralph.machine.inbox import catch_stop_signals
+from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import Interrupted
 waiter = InboxWaiter(SystemClock())
-restore = catch_stop_signals(waiter)
+restore = catch_stop_signals(waiter.inbox)
 print("ready", signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True)
 try:
     waiter.sleep(600, waiting_for="a signal")
@@ -178,10 +185,11 @@ def test_p8_a_hangup_that_the_parent_ignores_stays_ignored() -> None:
 STUCK = """
 import os, sys, time
 from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter, catch_stop_signals
+from ralph.machine.inbox import catch_stop_signals
+from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import Interrupted
 waiter = InboxWaiter(SystemClock())
-catch_stop_signals(waiter)
+catch_stop_signals(waiter.inbox)
 print("ready", flush=True)
 if sys.argv[1] == "busy":
     time.sleep(0.5)
@@ -229,18 +237,18 @@ def test_p7_two_signals_at_once_wait_for_a_main_thread_that_is_busy() -> None:
 def test_p7_who_has_not_heard_a_signal_for_a_second_is_stuck(heard, after_s, is_stuck) -> None:
     clock = FakeClock()
     waiter = InboxWaiter(clock)
-    assert not waiter.is_stuck
-    waiter.note_signal(15)
+    assert not waiter.inbox.is_stuck
+    waiter.inbox.note_signal(15)
     if heard:
         with pytest.raises(Interrupted):
             waiter.wait(waiter.mailbox(), until_s=0, waiting_for="a test")
     clock.seconds = after_s
-    assert waiter.is_stuck == is_stuck
+    assert waiter.inbox.is_stuck == is_stuck
 
 
 def test_handlers_are_put_back(waiter) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    catch_stop_signals(waiter)()
+    catch_stop_signals(waiter.inbox)()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
@@ -259,14 +267,15 @@ class Silence:
 
     def __init__(self, interval_s: float = 30, **shows: bool) -> None:
         self.clock = FakeClock()
-        self.events = RecordingEvents()
-        self.heartbeats = Heartbeats(self.events, self.clock, interval_s, **shows)
+        self.told: list[Heartbeat] = []
+        self.heartbeats = Heartbeats(self.clock, interval_s, **shows)
 
     def beat_at(self, now_s: float) -> list[float]:
         """The silences that have been told, in seconds, once the clock says so."""
         self.clock.seconds = now_s
-        self.heartbeats.beat("the answer to go on")
-        return [event.since_s for event in self.events.of(Heartbeat)]
+        beat = self.heartbeats.beat("the answer to go on")
+        self.told += [beat] if beat is not None else []
+        return [each.since_s for each in self.told]
 
     def saw_at(self, now_s: float, event: Event) -> None:
         self.clock.seconds = now_s
@@ -279,7 +288,7 @@ def test_a_heartbeat_comes_once_per_interval_and_counts_the_whole_silence() -> N
     assert silence.beat_at(30) == [30]
     assert silence.beat_at(59.9) == [30]
     assert silence.beat_at(60) == [30, 60]
-    assert silence.events.of(Heartbeat)[0].waiting_for == "the answer to go on"
+    assert silence.told[0].waiting_for == "the answer to go on"
 
 
 def test_text_of_a_retry_is_no_sign_of_life_until_its_chain_is_closed() -> None:
@@ -338,10 +347,10 @@ def test_an_interval_of_zero_is_silent() -> None:
     assert Silence(0).beat_at(1e6) == []
 
 
-def test_items_that_keep_coming_do_not_keep_a_wait_silent(waiter) -> None:
+def test_items_that_keep_coming_do_not_keep_a_wait_silent() -> None:
     """Pings every few milliseconds: each wait is short, the silence is not."""
     events = RecordingEvents()
-    waiter.heartbeats = Heartbeats(events, CLOCK, 0.05)
+    waiter = InboxWaiter(CLOCK, events=events, heartbeats=Heartbeats(CLOCK, 0.05))
     mailbox = waiter.mailbox()
     began_s = CLOCK.now_s()
     while len(events.of(Heartbeat)) < 3:
@@ -352,27 +361,26 @@ def test_items_that_keep_coming_do_not_keep_a_wait_silent(waiter) -> None:
     assert told == sorted(told)
 
 
-def test_a_long_wait_beats_within_a_second_of_its_interval(waiter) -> None:
+def test_a_long_wait_beats_within_a_second_of_its_interval() -> None:
     events = RecordingEvents()
-    waiter.heartbeats = Heartbeats(events, CLOCK, 0.05)
+    waiter = InboxWaiter(CLOCK, events=events, heartbeats=Heartbeats(CLOCK, 0.05))
     threading.Timer(0.1, waiter.mailbox().put, ["for somebody else"]).start()
     assert take(waiter, waiter.mailbox(), within_s=0.2) is TIMED_OUT
     assert len(events.of(Heartbeat)) >= 1
 
 
 def test_the_first_stop_is_told_once_before_it_is_raised() -> None:
-    waiter = InboxWaiter(SystemClock())
     told: list[Interrupted] = []
-    waiter.on_first_stop = told.append
+    waiter = InboxWaiter(CLOCK, on_first_stop=told.append)
     for number in (2, 15):
-        waiter.note_signal(number)
+        waiter.inbox.note_signal(number)
         with pytest.raises(Interrupted):
             waiter.sleep(1, waiting_for="nothing")
     assert [stop.signal_number for stop in told] == [2]
 
 
-def test_a_wait_ends_when_the_runs_time_is_up_and_only_the_first_does(waiter) -> None:
-    waiter.run_ends_s = CLOCK.now_s() + 0.1
+def test_a_wait_ends_when_the_runs_time_is_up_and_only_the_first_does() -> None:
+    waiter = InboxWaiter(CLOCK, run_ends_s=CLOCK.now_s() + 0.1)
     started_s = time.monotonic()
     with pytest.raises(TimeIsUp, match="--max-time"):
         waiter.wait(waiter.mailbox(), until_s=None, waiting_for="a test")
@@ -380,19 +388,21 @@ def test_a_wait_ends_when_the_runs_time_is_up_and_only_the_first_does(waiter) ->
     assert take(waiter, waiter.mailbox()) is TIMED_OUT, "what cleans up may wait"
 
 
-def test_items_that_keep_coming_do_not_put_the_end_of_the_run_off(waiter) -> None:
+def test_items_that_keep_coming_do_not_put_the_end_of_the_run_off() -> None:
+    clock = FakeClock()
+    waiter = InboxWaiter(clock, run_ends_s=10)
     mailbox = waiter.mailbox()
     for item in range(3):
         mailbox.put(item)
     assert take(waiter, mailbox) == 0
-    waiter.run_ends_s = CLOCK.now_s()
+    clock.seconds = 10
     with pytest.raises(TimeIsUp):
         take(waiter, mailbox)
 
 
-def test_a_run_that_a_signal_stops_has_no_time_limit_any_more(waiter) -> None:
-    waiter.run_ends_s = CLOCK.now_s() + 0.05
-    waiter.note_signal(15)
+def test_a_run_that_a_signal_stops_has_no_time_limit_any_more() -> None:
+    waiter = InboxWaiter(CLOCK, run_ends_s=CLOCK.now_s() + 0.05)
+    waiter.inbox.note_signal(15)
     with pytest.raises(Interrupted) as caught:
         take(waiter, waiter.mailbox())
     assert caught.value.signal_number == 15
@@ -401,7 +411,7 @@ def test_a_run_that_a_signal_stops_has_no_time_limit_any_more(waiter) -> None:
 
 def test_time_left_counts_down_to_the_end_of_the_run(waiter) -> None:
     assert waiter.time_left_s() == math.inf
-    waiter.run_ends_s = CLOCK.now_s() + 10
+    waiter = InboxWaiter(CLOCK, run_ends_s=CLOCK.now_s() + 10)
     assert 9 < waiter.time_left_s() <= 10
 
 
@@ -418,11 +428,10 @@ def test_a_signal_that_came_by_two_ways_is_heard_once(
     signals: list[tuple[int, float]], heard: list[int]
 ) -> None:
     clock = FakeClock()
-    waiter = InboxWaiter(clock)
-    waiter.one_signal_for_s = 1.0
+    waiter = InboxWaiter(clock, Inbox(clock, one_signal_for_s=1.0))
     for number, at_s in signals:
         clock.seconds = 100 + at_s
-        waiter.note_signal(number)
+        waiter.inbox.note_signal(number)
     for number in heard:
         with pytest.raises(Interrupted) as raised:
             waiter.wait(waiter.mailbox(), until_s=0, waiting_for="nothing")

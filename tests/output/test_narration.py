@@ -75,7 +75,7 @@ def ended(outcome: Outcome = Outcome.COMPLETED, **fields: Any) -> ev.RunEnded:
             ["[retry] Attempt 2/4: Api — waiting 0.5s"],
         ),
         (
-            retry(status=429, wait_s=7.0, server_wish_s=7.0),
+            retry(status=429, wait_s=7.0, requested_wait_s=7.0),
             ["[retry] Attempt 1/4: 429 — waiting 7s", "[retry] Using retry-after: 7s"],
         ),
         (
@@ -86,7 +86,7 @@ def ended(outcome: Outcome = Outcome.COMPLETED, **fields: Any) -> ev.RunEnded:
             ],
         ),
         (
-            retry(wait_s=0.0, server_wish_s=0.0),
+            retry(wait_s=0.0, requested_wait_s=0.0),
             ["[retry] Attempt 1/4: 529 — waiting 0s", "[retry] Using retry-after: 0s"],
         ),
         (retry(attempt=21, max_retries=21, wait_s=1800.0), ["[retry] Attempt 21/21: 529 — waiting 1800s"]),

@@ -6,6 +6,7 @@ import json
 import re
 from datetime import UTC, datetime
 
+from ralph.conversation.records import EventRecord
 from ralph.sessions.document import json_text, markdown
 from ralph.sessions.history import KILLED, RUNNING, history_of
 from ralph.sessions.list_text import SessionList
@@ -93,7 +94,7 @@ def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
 
 def test_an_event_of_a_later_ralph_is_passed_over() -> None:
     journal = Told().run().prompt("go")
-    journal.append(("event", {"event": {"subtype": "from_the_future"}}))
+    journal.append(EventRecord(event={"subtype": "from_the_future"}))
     assert len(story(journal.ends())) == 4
     assert "from_the_future" in document(journal)
 

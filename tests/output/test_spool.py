@@ -188,7 +188,7 @@ def test_p10_p18_without_a_thread_a_reader_that_never_reads_holds_nobody_up(pipe
     spool.write(b"end", must_arrive=True)
     assert drain(spool, 0.1) >= 0.1
     waiter = InboxWaiter(CLOCK)
-    waiter.note_signal(15)
+    waiter.inbox.note_signal(15)
     with pytest.raises(Interrupted):
         spool.drain(waiter, CLOCK, CLOCK.now_s() + 5)
     no_threads.undo()
@@ -213,6 +213,6 @@ def test_a_signal_ends_the_wait_for_a_reader(pipe) -> None:
     spool = Spool(pipe().write_fd)
     spool.write(b"x" * 1_000_000)
     waiter = InboxWaiter(CLOCK)
-    waiter.note_signal(15)
+    waiter.inbox.note_signal(15)
     with pytest.raises(Interrupted):
         spool.drain(waiter, CLOCK, CLOCK.now_s() + 5)

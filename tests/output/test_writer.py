@@ -166,7 +166,7 @@ def test_colour_is_for_standard_error_alone(output) -> None:
 
 def test_p10_the_result_is_the_last_line_whatever_comes_while_a_reader_is_waited_for(output) -> None:
     made = output("stream-json")
-    made.waiter.heartbeats = Heartbeats(made.writer, CLOCK, 1e-9)
+    made.waiter = InboxWaiter(CLOCK, events=made.writer, heartbeats=Heartbeats(CLOCK, 1e-9))
     time.sleep(0.01)
     objects = made.objects(ev.Notice("n"), ended())
     assert objects[-1]["type"] == "result"
@@ -217,7 +217,7 @@ def test_p10_a_signal_shortens_even_that(full_pipe) -> None:
     writer = stuck_writer(full_pipe, within_s(60))
     writer.emit(ended())
     waiter = InboxWaiter(CLOCK)
-    threading.Timer(0.05, waiter.note_signal, [15]).start()
+    threading.Timer(0.05, waiter.inbox.note_signal, [15]).start()
     started_s = time.monotonic()
     finish(writer, ended(), waiter)
     assert time.monotonic() - started_s < within_s(20)
@@ -226,8 +226,8 @@ def test_p10_a_signal_shortens_even_that(full_pipe) -> None:
 def test_signals_that_came_before_the_end_do_not_take_the_result_from_a_healthy_reader(output) -> None:
     for _ in range(20):
         made = output("json")
-        made.waiter.note_signal(15)
-        made.waiter.note_signal(2)
+        made.waiter.inbox.note_signal(15)
+        made.waiter.inbox.note_signal(2)
         out, _ = made.after(ended())
         assert json.loads(out)["type"] == "result"
 

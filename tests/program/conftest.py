@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -18,6 +17,8 @@ import pytest
 
 from ralph.mock_api import MockApi, Scenario, Turn
 from tests.api.harness import RawServer, read_request
+from tests.fork_server import REPOSITORY, start_ralph
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     import signal
@@ -59,6 +60,8 @@ class Ralph:
 
     cwd: Path
     environment: dict[str, str] = field(default_factory=dict)
+    starts_afresh: bool = False
+    """Each start is that of a new interpreter: for facts about the start itself."""
 
     @property
     def user_file(self) -> Path:
@@ -75,9 +78,7 @@ class Ralph:
         popen.setdefault("stdin", subprocess.DEVNULL)
         popen.setdefault("stdout", subprocess.PIPE)
         popen.setdefault("stderr", subprocess.PIPE)
-        return subprocess.Popen(
-            [sys.executable, "-m", "ralph", *arguments], cwd=self.cwd, env=self.environment, **popen
-        )
+        return start_ralph(arguments, self.cwd, self.environment, afresh=self.starts_afresh, **popen)
 
     def __call__(self, *arguments: str, stdin: bytes | None = None) -> Finished:
         process = self.start(*arguments, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
@@ -85,7 +86,7 @@ class Ralph:
 
     def finish(self, process: subprocess.Popen[bytes], stdin: bytes | None = None) -> Finished:
         try:
-            stdout, stderr = process.communicate(stdin, timeout=30)
+            stdout, stderr = process.communicate(stdin, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -121,7 +122,7 @@ def ralph_in(directory: Path) -> Ralph:
             "TMPDIR": str(temporary),
             "ANTHROPIC_API_KEY": KEY,
             # The tree that these tests belong to, whatever is installed.
-            "PYTHONPATH": str(Path(__file__).parent.parent.parent),
+            "PYTHONPATH": str(REPOSITORY),
         },
     )
 
@@ -292,10 +293,3 @@ def processes_of(ralph: Ralph) -> list[int]:
             if entry.name.isdigit() and home in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tests.driver_lines import request, user
+from tests.patience import PATIENCE_S
 from tests.program.conftest import Finished
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from tests.program.conftest import Ralph
 
 STREAM_JSON = ("--input-format", "stream-json", "--output-format", "stream-json")
-# How long a line may take on a busy machine; no test takes it when all is well.
-PATIENCE_S = 30.0
 
 Line = dict[str, Any]
 

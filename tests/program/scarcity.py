@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from tests.program.conftest import wait_until
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

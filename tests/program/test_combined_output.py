@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import Fault, Text, ToolUse, Turn
+from tests.patience import PATIENCE_S
 from tests.program.model_answers import report
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def working_turn() -> Turn:
 
 def combined(ralph, *arguments: str) -> tuple[int, str]:
     process = ralph.start(*arguments, stderr=subprocess.STDOUT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, output.decode()
 
 
@@ -55,7 +56,7 @@ def test_a_file_that_both_were_opened_on_separately_loses_nothing_of_either(ralp
     serve(working_turn(), Turn(ANSWER))
     log = ralph.cwd.parent / "log"
     with log.open("wb") as stdout, log.open("wb") as stderr:
-        assert ralph.start("go", stdout=stdout, stderr=stderr).wait(30) == 0
+        assert ralph.start("go", stdout=stdout, stderr=stderr).wait(PATIENCE_S) == 0
     output = log.read_text()
     assert (output.count(ANSWER), output.count(PROMISE)) == (1, 0)
     assert [line.split("]")[0] for line in own_lines(output)] == ["[ralph", "[notice", "[tool", "[ralph"]
@@ -111,7 +112,7 @@ def test_one_terminal_shows_the_words_as_they_come(ralph, serve) -> None:
     except OSError:  # Linux: nobody has the other side open any more
         pass
     os.close(ours)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert (shown.decode().count(ANSWER), shown.decode().count(PROMISE)) == (1, 1)
 
 

@@ -14,8 +14,9 @@ import pytest
 from ralph.machine import launcher
 from ralph.mock_api import Fault, Step
 from tests.children import is_gone
+from tests.patience import wait_until
 from tests.process_groups import groups_of, needs_group
-from tests.program.conftest import processes_of, wait_until
+from tests.program.conftest import processes_of
 from tests.program.model_answers import DONE, bash, calls, results
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ralph.agent.compaction import GO_ON, MOST_SUMMARY_TOKENS, SUMMARIZE
 from ralph.conversation.journal_lines import read_lines
 from ralph.conversation.session import replay
 from ralph.mock_api import ErrorEvent, Fault, Model, Step, Text, Thinking, ToolUse, Turn
-from tests.program.conftest import wait_until
+from tests.patience import wait_until
 from tests.program.kept_sessions import only_journal
 from tests.program.several import at, settings
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import Fault, Turn
-from tests.program.conftest import wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.model_answers import bash
 
 pytestmark = pytest.mark.skipif(
@@ -55,7 +55,7 @@ def test_before_anything_is_imported_no_dump_can_come(ralph, tmp_path, command) 
     (planted / "signal.py").write_text(QUIT)
     ralph.environment["PYTHONPATH"] = f"{planted}{os.pathsep}{ralph.environment['PYTHONPATH']}"
     process = allowed_to_dump(ralph, *command)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGQUIT
     assert dumps(ralph.cwd) == []
 
@@ -71,7 +71,7 @@ def test_while_a_loop_waits_for_an_answer_neither_it_nor_its_iteration_can_be_du
     for pid in (iteration, loop.pid):
         resource.prlimit(pid, resource.RLIMIT_CORE, (most, most))
         os.kill(pid, signal.SIGQUIT)
-    loop.communicate(timeout=30)
+    loop.communicate(timeout=PATIENCE_S)
     assert loop.returncode == -signal.SIGQUIT
     assert dumps(ralph.cwd) == []
 
@@ -84,9 +84,9 @@ def test_commands_of_a_run_and_of_a_loop_have_the_limit_that_ralph_was_started_w
         ["bash", "-c", "ulimit -S -c 8; ulimit -S -c"], capture_output=True, text=True, check=False
     )
     serve(bash("ulimit -S -c >limit"), Turn("Done."))
-    allowed_to_dump(ralph, "go", limit=limit).communicate(timeout=30)
+    allowed_to_dump(ralph, "go", limit=limit).communicate(timeout=PATIENCE_S)
     iterations([bash("ulimit -S -c >>limit")])
     until = ("--until", "ulimit -S -c >>limit", "--at-least-once")
-    allowed_to_dump(ralph, "loop", "go", *until, limit=limit).communicate(timeout=30)
+    allowed_to_dump(ralph, "loop", "go", *until, limit=limit).communicate(timeout=PATIENCE_S)
     # A run, a check before the first iteration, the iteration, the check after it.
     assert (ralph.cwd / "limit").read_text().splitlines() == 4 * given.stdout.splitlines()

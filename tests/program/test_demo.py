@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
-from ralph.cli.options import DemoScenario
+from ralph.cli.scripted import DemoLine
 from ralph.demo.demo import SCENARIOS
 from ralph.demo.stages import STAGES
+from tests.patience import PATIENCE_S
 
 
 def test_the_demo_fixes_the_test_survives_three_faults_and_exits_0(ralph) -> None:
@@ -111,7 +113,8 @@ def test_a_scenario_is_survived_and_the_work_that_it_keeps_is_real(
 
 
 def test_the_command_line_offers_the_scenarios_that_there_are() -> None:
-    assert list(DemoScenario) == list(SCENARIOS)
+    scenario = get_type_hints(DemoLine)["scenario"]
+    assert get_args(scenario) == tuple(SCENARIOS)
 
 
 def test_an_unknown_scenario_is_misuse(ralph) -> None:
@@ -203,7 +206,7 @@ def test_without_git_and_without_a_reader_the_loop_finishes_and_nothing_of_the_u
     process = ralph.start("demo", "--scenario", "loop", "--speed", "100", stderr=subprocess.STDOUT)
     told = read_until(process, "[loop] check")
     process.stdout.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=PATIENCE_S) == 0
     assert "left out   there is no git on this machine" in told
     assert "--commit --max" not in told
     assert list(room.iterdir()) == []
@@ -220,7 +223,7 @@ def test_a_loop_that_is_stopped_leaves_neither_processes_nor_a_directory(ralph, 
     process = ralph.start("demo", "--scenario", "loop", "--speed", "0.1", stderr=subprocess.STDOUT)
     read_until(process, line)
     process.send_signal(number)
-    rest, _ = process.communicate(timeout=20)
+    rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     assert b"Traceback" not in rest
     assert list(room.iterdir()) == []
@@ -257,7 +260,7 @@ def test_mock_api_serves_a_scenario_and_records_without_secrets(ralph, tmp_path)
         ran = ralph("hello", "--base-url", url)
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE_S)
     assert ran.stdout == "Hi from a file.\n"
     line = record.read_text()
     assert json.loads(line)["path"].startswith("/v1/messages")
@@ -300,7 +303,7 @@ def assert_a_reader_may_leave(ralph, command: str) -> None:
         stdin=subprocess.DEVNULL,
         check=False,
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert ran.returncode == 0, ran.stderr
     assert b"Traceback" not in ran.stderr
@@ -310,7 +313,7 @@ def test_help_on_a_full_disk_is_one_line_and_an_io_error(ralph) -> None:
     for arguments in (["--help"], ["run", "--help"], ["demo", "--speed", "100"]):
         with Path("/dev/full").open("wb") as full:
             process = ralph.start(*arguments, stdout=full)
-            _, stderr = process.communicate(timeout=30)
+            _, stderr = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 74
         assert b"No space left" in stderr.splitlines()[-1]
         assert b"Traceback" not in stderr

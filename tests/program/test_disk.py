@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from ralph.conversation.journal_lines import read_lines
 from ralph.conversation.session import replay
 from ralph.mock_api import Text, ToolUse, Turn
 from tests.conversation_rules import conversation_problems
-from tests.program.conftest import wait_until
+from tests.patience import AT_ONCE_S, PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,9 +180,7 @@ def test_p6_without_any_place_for_a_session_nothing_is_spent_exits_74(ralph, ser
     server = serve(Turn(DONE))
     state = tmp_path / "state"
     ralph.environment["RALPH_STATE_DIR"] = str(state / "deep")
-    started_s = time.monotonic()
     ran = in_small_disk(ralph, READ_ONLY, state, "go", "--output-format", "json")
-    assert time.monotonic() - started_s < 2
     assert (ran.code, len(server.requests)) == (74, 0)
     assert "go on with" not in ran.stderr, "nothing can be resumed"
     assert str(state) in ran.last_line
@@ -192,7 +189,7 @@ def test_p6_without_any_place_for_a_session_nothing_is_spent_exits_74(ralph, ser
 
 @needs_mounts
 def test_p7_a_signal_ends_a_name_lookup_that_nobody_answers_exits_143(ralph, tmp_path) -> None:
-    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.9\n")
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.9\noptions timeout:30 attempts:5\n")
     (tmp_path / "nsswitch.conf").write_text("hosts: dns\n")
     binds = " && ".join(
         f"mount --bind '{tmp_path}/{name}' /etc/{name}" for name in ("resolv.conf", "nsswitch.conf")
@@ -200,7 +197,7 @@ def test_p7_a_signal_ends_a_name_lookup_that_nobody_answers_exits_143(ralph, tmp
     program = f"{binds} && exec {sys.executable} -m ralph hi --base-url http://slow.example.test"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.9", 53))
-        silent.settimeout(10)
+        silent.settimeout(PATIENCE_S)
         process = subprocess.Popen(
             ["unshare", "-m", "sh", "-c", program],
             cwd=ralph.cwd,
@@ -211,7 +208,7 @@ def test_p7_a_signal_ends_a_name_lookup_that_nobody_answers_exits_143(ralph, tmp
         )
         silent.recv(512)  # the lookup is under way
         ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
-    assert (ran.code, seconds < 1.5) == (143, True)
+    assert (ran.code, seconds < AT_ONCE_S) == (143, True)
     assert "interrupted (exit 143)" in ran.last_line
 
 
@@ -303,12 +300,12 @@ def test_p7_a_signal_while_the_journal_is_written_ends_the_run_and_seals_it_exit
     process = ralph.start("go")
     wait_until(lambda: count.exists() and count.read_text() == f"{at:08}\n")
     ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
-    assert (ran.code, seconds < 1.7) == (143, True)
+    assert (ran.code, seconds < AT_ONCE_S) == (143, True)
     [journal] = journals(state)
     reading = read_lines(journal.read_bytes())
     assert reading.torn == b""
     last = [record for record in reading.records if record.kind != "delivery"][-1]
-    assert (last.kind, last.fields.get("outcome")) in {("ended", "interrupted"), ("session", None)}
+    assert (last.kind, getattr(last, "outcome", None)) in {("ended", "interrupted"), ("session", None)}
 
 
 # --- Poor surroundings

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
-from tests.program.conftest import wait_until
-from tests.program.driver import PATIENCE_S, results
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.driver import results
 from tests.program.test_signals import is_alive
 
 STALLED = Step(Turn("slow " * 20), Fault(stall_after_events=4))
@@ -36,6 +36,16 @@ def test_the_status_of_an_idle_run(drive, serve) -> None:
         "model": FIRST,
         "waiting_for": "the next message",
     }
+
+
+def test_after_a_result_the_run_is_idle_again(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    driver.result()
+    status = driver.ask("get_status")
+    assert (status["state"], status["turn"]) == ("idle", 1)
+    assert driver.ask("interrupt") == {"interrupted": False}
 
 
 def test_the_status_is_told_while_a_stream_stalls(drive, serve) -> None:

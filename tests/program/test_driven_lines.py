@@ -9,7 +9,8 @@ import pytest
 
 from ralph.mock_api import Turn
 from tests.driver_lines import request, user
-from tests.program.driver import PATIENCE_S, errors, results
+from tests.patience import PATIENCE_S
+from tests.program.driver import errors, results
 
 NO_USE = [
     b"{",

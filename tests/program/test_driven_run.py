@@ -15,8 +15,8 @@ import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.driver_lines import request, user
-from tests.program.conftest import wait_until
-from tests.program.driver import PATIENCE_S, STREAM_JSON, errors, results
+from tests.patience import AT_ONCE_S, PATIENCE_S, wait_until
+from tests.program.driver import STREAM_JSON, errors, results
 from tests.program.kept_sessions import journals
 
 STALLED = Step(Turn("slow " * 20), Fault(stall_after_events=4))
@@ -153,7 +153,7 @@ def test_a_signal_leaves_a_result_for_every_message(drive, serve, ralph, number)
     driver.process.send_signal(number)
     ran = driver.ended()
     assert ran.code == ENDINGS[number]
-    assert time.monotonic() - started_s < 6
+    assert time.monotonic() - started_s < AT_ONCE_S
     ends = [(result["terminal_reason"], result["exit_code"]) for result in results(ran)]
     assert ends == [("interrupted", ENDINGS[number])] * 3
     assert results(ran)[1]["errors"] == [f"not begun: stopped by {number.name}"]

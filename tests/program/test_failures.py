@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from ralph.mock_api import Fault, MockApi, Scenario, Text, ToolUse, Turn
+from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY
 
 HELLO = Turn(content="Hello there.")
@@ -59,6 +60,7 @@ def test_misuse_is_one_line_and_exit_2_without_a_result(ralph_here, arguments, s
 
 
 def test_a_process_ends_with_the_line_and_the_code(ralph, ralph_here) -> None:
+    ralph.starts_afresh = True
     ran = ralph("--bogus")
     assert ran == ralph_here("--bogus")
     assert ran.code == 2
@@ -78,7 +80,12 @@ def test_a_working_directory_that_is_gone_is_an_io_error_with_a_result(ralph) ->
     gone.mkdir()
     command = f"rmdir '{gone}'; exec {sys.executable} -m ralph hi --output-format json -f PROMPT.md"
     ran = subprocess.run(
-        ["bash", "-c", command], cwd=gone, env=ralph.environment, check=False, capture_output=True, timeout=30
+        ["bash", "-c", command],
+        cwd=gone,
+        env=ralph.environment,
+        check=False,
+        capture_output=True,
+        timeout=PATIENCE_S,
     )
     assert ran.returncode == 74
     assert json.loads(ran.stdout)["terminal_reason"] == "io_error"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import Turn
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import first_prompt, loop_lines, loop_record
 
 if TYPE_CHECKING:
@@ -92,16 +93,30 @@ def test_p11_a_pipe_that_never_speaks_is_left_alone_which_quiet_runs_and_the_res
     assert os.read(reading, 100) == b"next item\n"
 
 
+def test_p11_a_pipe_left_alone_is_in_the_result_of_a_misused_run_too_exits_2(ralph, serve, pipe) -> None:
+    serve(HELLO)
+    assert ralph("go").code == 0
+    set_input_s(ralph, 0.2)
+    process = ralph.start("--continue", "--output-format", "json", stdin=pipe[0])
+    ran = ralph.finish(process)
+    assert (ran.code, ran.result["terminal_reason"]) == (2, "usage")
+    assert "is completed" in ran.result["errors"][0]
+    assert "nothing came in 0.2s" in ran.result["notices"][0]
+
+
 LATE = """
 import os, sys
 from ralph.values.events import RunStarted
 from ralph.output.writer import OutputOptions
-from ralph.run.command import RunCommand
+from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 
-command = RunCommand(RunOptions("go", output=OutputOptions("stream-json")), dict(os.environ))
-command.on_event = lambda event: os.write(int(sys.argv[1]), b"x") if isinstance(event, RunStarted) else None
-os._exit(command.execute())
+class Watcher:
+    def emit(self, event):
+        if isinstance(event, RunStarted):
+            os.write(int(sys.argv[1]), b"x")
+
+os._exit(run_command(RunOptions("go", output=OutputOptions("stream-json")), None, Watcher()))
 """
 
 
@@ -165,7 +180,7 @@ def test_a_pipe_named_as_the_prompt_file_is_read_once_somebody_writes(ralph, ser
     fifo = ralph.cwd / "fifo"
     os.mkfifo(fifo)
     process = ralph.start("-f", "fifo")
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             writing = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
@@ -191,10 +206,7 @@ def test_p11_a_loop_begins_nothing_when_data_comes_late_beside_its_prompt_exits_
     check = "touch checking; while ! test -e go; do sleep 0.02; done; false"
     process = ralph.start("loop", "do it", "-q", "--until", check, stdin=reading)
     wait_for_line(process, "what comes later stays unread")
-    deadline_s = time.monotonic() + 20
-    while not (ralph.cwd / "checking").exists():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until((ralph.cwd / "checking").exists)
     os.write(writing, b"late")
     (ralph.cwd / "go").touch()
     ran = ralph.finish(process)

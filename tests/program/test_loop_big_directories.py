@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.program.conftest import loop_lines, loop_record, wait_until
+from tests.patience import AT_ONCE_S, wait_until
+from tests.program.conftest import loop_lines, loop_record
 from tests.program.model_answers import bash
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def test_a_signal_among_rules_without_end_is_answered_and_not_after_them(ralph) 
     wait_until(lambda: started(ralph))
     ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
-    assert seconds < 10
+    assert seconds < AT_ONCE_S
 
 
 def started(ralph) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from ralph.loop.words import time_text
 from ralph.mock_api import Fault, Text, ToolUse, Turn
 from ralph.retry.backoff import PATIENT_SCHEDULE_S
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def night() -> Iterator[Playable]:
 
 def git(*arguments: str, cwd: Path) -> None:
     who = ("-c", "user.name=Night", "-c", "user.email=night@example.com")
-    subprocess.run(["git", *who, *arguments], cwd=cwd, check=True, capture_output=True, timeout=20)
+    subprocess.run(["git", *who, *arguments], cwd=cwd, check=True, capture_output=True, timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_the_steps_of_the_job_run_as_a_runner_runs_them(machine, serve, tmp_path
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
         assert ran.returncode == 0, ran.stderr
     summary = (tmp_path / "summary.md").read_text()
@@ -227,7 +228,11 @@ def test_limits_leave_the_job_green_and_all_else_but_0_makes_it_red(tmp_path, co
     ralph.chmod(0o755)
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     ran = subprocess.run(
-        ["bash", "-e", "-c", steps_of_the_job()["loop"]], env=path, cwd=tmp_path, check=False, timeout=20
+        ["bash", "-e", "-c", steps_of_the_job()["loop"]],
+        env=path,
+        cwd=tmp_path,
+        check=False,
+        timeout=PATIENCE_S,
     )
     assert ran.returncode == ends
 
@@ -264,7 +269,7 @@ def test_the_cron_lines_run_in_the_environment_that_cron_gives(machine, serve) -
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
         log = (home / "night.log").read_text()
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", ""), log
@@ -305,7 +310,7 @@ def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_tol
         capture_output=True,
         text=True,
         check=True,
-        timeout=20,
+        timeout=PATIENCE_S,
     )
     begun = "loop -f\n" if asked else ""
     assert ran.stdout == (begun if option is None else f"loop {option}\n")
@@ -325,7 +330,7 @@ def test_systemd_has_nothing_to_say_about_the_unit(tmp_path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
 

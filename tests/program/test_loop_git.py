@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
+from tests.patience import PATIENCE_S
 from tests.program.conftest import loop_lines, loop_record
 from tests.program.model_answers import bash
 
@@ -18,7 +19,7 @@ def test_a_second_loop_in_the_same_checkout_names_the_first_and_exits_78(
 ) -> None:
     server = iterations([HANGS])
     first = ralph.start("loop", "go")
-    assert server.wait_for_requests(1)
+    assert server.wait_for_requests(1, PATIENCE_S)
     status = ralph_here("loop", "--status").stdout
     assert f"running as process {first.pid}: 0 iterations, " in status
     assert "iteration 1, session " in status
@@ -177,7 +178,7 @@ def test_what_ralph_itself_writes_into_the_checkout_is_no_progress_and_in_no_com
     with (ralph.cwd / "loop.log").open("wb") as log:
         options = ("--commit", "--metrics-file", "m.prom", "--max-iterations", "9")
         process = ralph.start("loop", "go", *options, stdout=log, stderr=log)
-        assert process.wait(30) == 4
+        assert process.wait(PATIENCE_S) == 4
     assert checkout.git("rev-list", "--count", "HEAD").strip() == "1"
     untracked = checkout.git("status", "--porcelain").splitlines()
     assert {line.split()[1] for line in untracked} == {".state/", "loop.log", "m.prom", "summary.md"}

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import (
     first_prompt,
     in_turn,
@@ -23,7 +24,6 @@ from tests.program.conftest import (
     loop_lines,
     loop_record,
     processes_of,
-    wait_until,
 )
 from tests.program.model_answers import bash
 
@@ -87,7 +87,7 @@ def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_
     server = iterations(story)
     process = ralph.start("loop", "go", "--until", check, "--max-iterations", "3")
     if requests:
-        assert server.wait_for_requests(requests)
+        assert server.wait_for_requests(requests, PATIENCE_S)
     else:
         wait_until((ralph.cwd / "started").exists)
     assert f"running as process {process.pid}: 0 iterations, " in ralph_here("loop", "--status").stdout
@@ -221,7 +221,7 @@ def test_what_was_typed_elsewhere_and_read_from_standard_input_is_known_when_it_
     )
     process.stdin.write(b"the task")
     process.stdin.close()
-    assert server.wait_for_requests(1)
+    assert server.wait_for_requests(1, PATIENCE_S)
     kill(ralph, process)
     elsewhere = replace(ralph, cwd=ralph.cwd.parent)
     told = ralph_here("loop", "--status", "--cd", "below").stdout
@@ -272,7 +272,7 @@ def test_a_project_of_three_iterations_survives_kills_at_any_moment_exits_0(
     kills, ran = 0, None
     while ran is None:
         process = ralph.start(*arguments)
-        deadline_s = time.monotonic() + (moments.uniform(0.15, 1.0) if kills < 9 else 30)
+        deadline_s = time.monotonic() + (moments.uniform(0.15, 1.0) if kills < 9 else PATIENCE_S)
         while process.poll() is None and time.monotonic() < deadline_s:
             time.sleep(0.01)
         if process.poll() is None:

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
+from tests.patience import AT_ONCE_S
 from tests.program.conftest import loop_lines, loop_record
 from tests.program.model_answers import bash
 
@@ -43,7 +44,7 @@ def test_the_time_of_all_iterations_ends_the_one_under_way_and_the_loop_with_124
     started_s = time.monotonic()
     ran = ralph("loop", "go", "--max-time", "3s")
     assert ran.code == 124
-    assert 2.5 < time.monotonic() - started_s < 9
+    assert 2.5 < time.monotonic() - started_s < AT_ONCE_S
     assert "timed_out (exit 124): --max-time (3s) is over; 2 iterations" in loop_lines(ran)[-1]
     assert [record["exit_code"] for record in loop_record(ralph)["iterations"]] == [0, 124]
     assert (ralph.cwd / "log").read_text() == "1\n2\n"
@@ -54,8 +55,6 @@ def test_a_wait_that_would_outlast_the_time_is_not_begun_exits_75(ralph, serve) 
     with ralph.user_file.open("a") as file:
         file.write("max_retries = 1\n[loop]\noutage_waits_s = [60]\n")
     serve(Step(fault=Fault(status=529), repeat="forever"))
-    started_s = time.monotonic()
     ran = ralph("loop", "go", "--max-time", "20s")
     assert ran.code == 75
-    assert time.monotonic() - started_s < 10
     assert "and --max-time leaves " in loop_lines(ran)[-1]

@@ -5,25 +5,29 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields
-from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
-from typer.main import get_command
 
 import ralph.loop.command
 import ralph.loop.status
-from ralph.cli.app import app, run_cli
-from ralph.cli.loop_command import REFUSED as NOT_FOR_A_LOOP
-from ralph.cli.loop_command import LoopCommand
-from ralph.loop.options import LoopOptions, PromptWish
+from ralph.cli.app import run_cli
+from ralph.cli.loop import COMMAND as LOOP
+from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP
+from ralph.cli.loop import part_for_run
+from ralph.cli.run import COMMAND as RUN
+from ralph.loop.options import LoopOptions, RequestedPrompt
 from ralph.loop.values import LoopLimits, LoopPlan
+from tests.patience import PATIENCE_S, wait_until
+
+if TYPE_CHECKING:
+    from ralph.cli.line_command import LineCommand
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ def test_a_file_alone_is_a_plan_with_the_defaults(asked, tmp_path) -> None:
     here = str(tmp_path)
     plan = plan_of(asked, "-f", "PROMPT.md")
     assert plan == LoopPlan(here, here)
-    assert asked == [LoopOptions(plan, prompt_wish=PromptWish(None, str(tmp_path / "PROMPT.md")))]
+    assert asked == [LoopOptions(plan, requested_prompt=RequestedPrompt(None, str(tmp_path / "PROMPT.md")))]
 
 
 def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
@@ -86,7 +90,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         plan_file="TODO.md",
         limits=LoopLimits(7, 2.5, 5400.0),
     )
-    assert asked == [LoopOptions(plan, prompt_wish=PromptWish("do it"))]
+    assert asked == [LoopOptions(plan, requested_prompt=RequestedPrompt("do it"))]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
     # The prompt is looked for later, with the settings known.
     assert unset == ["prompt", "prompt_file", "settings_files"]
@@ -160,7 +164,7 @@ REFUSED = {
     "no check time": (["--until", "true", "--until-timeout", "0"], "--until-timeout must be more than nothing"),
     "no iterations": (["--max-iterations", "0"], "--max-iterations must be a whole number of at least 1, not 0"),
     "no number": (["--max-iterations", "x"], "'x'"),
-    "no money": (["--max-budget-usd", "0"], "--max-budget-usd must be more than 0 dollars"),
+    "no money": (["--max-budget-usd", "0"], "--max-budget-usd must be a number of dollars, more than 0"),
     "no time": (["--max-time", "soon"], "--max-time must be a time such as 90s, 30m or 1h30m, not 'soon'"),
     "no plan": (["--plan-file", ""], "--plan-file: is empty"),
     "no directory": (["-C", "gone"], "gone does not exist"),
@@ -203,12 +207,12 @@ def test_continue_takes_limits_and_a_directory(asked, tmp_path) -> None:
     typed = ["-C", "work", "--max-iterations", "9", "--max-budget-usd", "1", "--max-time", "60"]
     assert run_cli(["loop", "-c", *typed]) == 42
     there = LoopPlan(str(tmp_path / "work"), str(tmp_path))
-    assert asked == [LoopOptions(there, goes_on=True, limits_given=LoopLimits(9, 1.0, 60.0))]
+    assert asked == [LoopOptions(there, continues=True, limits_given=LoopLimits(9, 1.0, 60.0))]
 
 
 def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
     assert run_cli(["loop", "--continue"]) == 42
-    assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), goes_on=True)]
+    assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), continues=True)]
 
 
 def test_status_is_one_json_object_where_that_is_asked_for(asked, tmp_path) -> None:
@@ -236,20 +240,11 @@ def test_a_working_directory_that_is_gone_is_exit_74(asked, capfd, tmp_path, mon
 # --- Who gets what of one command line
 
 
-def _commands() -> tuple[LoopCommand, TyperCommand, Any]:
-    """`loop`, `run`, and a context of `loop`."""
-    group = get_command(app)
-    assert isinstance(group, TyperGroup)
-    loop, run = group.commands["loop"], group.commands["run"]
-    assert isinstance(loop, LoopCommand)
-    assert isinstance(run, TyperCommand)
-    above = group.context_class(group, help_option_names=["-h", "--help"])
-    return loop, run, loop.context_class(loop, parent=above)
+def context(command: LineCommand) -> typer.Context:
+    return typer.Context(command, help_option_names=["-h", "--help"])
 
 
-LOOP, RUN, CONTEXT = _commands()
-OF_LOOP = [one for one in LOOP.get_params(CONTEXT) if one not in RUN.get_params(CONTEXT)]
-OF_RUN = [one for one in LOOP.get_params(CONTEXT) if one in RUN.get_params(CONTEXT)]
+OF_LOOP, OF_RUN = ([slot.parameter for slot in slots] for slots in LOOP.slots())
 SPELLINGS = sorted(
     {spelling for parameter in (*OF_LOOP, *OF_RUN) for spelling in parameter.opts if spelling[0] == "-"}
 )
@@ -265,13 +260,14 @@ WORDS = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(WORDS, max_size=6))
 def test_run_reads_out_of_what_it_is_handed_what_the_loop_read_for_it(words) -> None:
+    parser = LOOP.make_parser(context(LOOP))
     try:
-        values, _, _ = LOOP.make_parser(CONTEXT).parse_args([*words])
+        values, _, _ = parser.parse_args([*words])
     except TyperException:
         return
-    handed_on = LOOP.typed_for_run(CONTEXT, words)
-    of_run, left, _ = RUN.make_parser(CONTEXT).parse_args([*handed_on])
     names = {parameter.name for parameter in OF_RUN}
+    handed_on = [word for option in parser.typed for word in part_for_run(option)]
+    of_run, left, _ = RUN.make_parser(context(RUN)).parse_args(handed_on)
     assert {name: value for name, value in of_run.items() if value is not None} == {
         name: value for name, value in values.items() if name in names
     }
@@ -357,10 +353,7 @@ def test_init_has_a_help_of_its_own(ralph) -> None:
 
 def test_a_signal_while_standard_input_is_awaited_ends_it(ralph) -> None:
     process = ralph.start("loop", "-", stdin=subprocess.PIPE)
-    deadline = time.monotonic() + 20
-    while not _catches(process.pid, signal.SIGTERM):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: _catches(process.pid, signal.SIGTERM))
     ended, _ = ralph.stopped_by(process, signal.SIGTERM)
     assert (ended.code, ended.stdout) == (143, "")
     assert ended.stderr.splitlines()[-1] == "[loop] interrupted (exit 143): stopped by SIGTERM"
@@ -375,5 +368,5 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 def test_init_onto_a_full_disk_says_so_and_is_exit_74(ralph) -> None:
     with Path("/dev/full").open("wb") as full:
         process = ralph.start("loop", "init", stdout=full)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, said) == (74, b"ralph: cannot write: No space left on device\n")

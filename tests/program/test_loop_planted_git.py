@@ -10,7 +10,8 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.certificates import make_certificate
-from tests.program.conftest import in_turn, loop_folder, loop_lines, processes_of, wait_until
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import in_turn, loop_folder, loop_lines, processes_of
 from tests.program.git_servers import GitServer, ThiefProxy, bare_git_http_is_there
 from tests.program.model_answers import bash, calls
 
@@ -121,7 +122,7 @@ def test_a_loop_that_was_killed_pushes_where_it_did_before(ralph, checkout, iter
     config = f'[remote "origin"]\n\tpushurl = {tmp_path}/thief.git\n'
     server = iterations([bash(planted(config)), in_turn(HANGS, bash("echo more >> work"))])
     process = ralph.start("loop", "go", "--commit", "--push", "--max-iterations", "1")
-    assert server.wait_for_requests(2)
+    assert server.wait_for_requests(2, PATIENCE_S)
     process.kill()
     process.communicate()
     wait_until(lambda: not processes_of(ralph))

@@ -10,7 +10,7 @@ from tests.program.model_answers import bash
 CHECK = "seq -f 'row %g' 2000; test -e done && test $(wc -l < done) = 3"
 OWN_COMMIT = r"1 commit \(1 by --commit\)"
 FOUR_FILES = "4 files changed: done, x, y and 1 more"
-MONEY, TIME = r"\$0\.000\d", r"\d+\.\ds"
+MONEY, TIME = r"\$0\.000\d", r"(\d\.\d|\d+|\d+m\d\d)s"
 
 
 def test_three_iterations_until_the_check_passes_tell_a_line_each_and_exit_0(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tests.program.conftest import Finished, loop_lines, loop_record, wait_until
+from tests.patience import wait_until
+from tests.program.conftest import Finished, loop_lines, loop_record
 from tests.program.model_answers import bash
 from tests.program.scarcity import scarcity
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from ralph.mock_api import Turn
+from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY, loop_folder, loop_lines, loop_record
 from tests.program.model_answers import bash
 from tests.program.test_disk import in_small_disk, needs_mounts
@@ -46,6 +47,23 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     assert KEY not in ralph_here("loop", "--status").stdout
 
 
+def test_quiet_lines_leave_ends_and_what_went_wrong_and_no_key_that_only_the_settings_name_exits_0(
+    ralph, checkout, iterations
+) -> None:
+    ralph.environment["GATE"] = "open-sesame-17"
+    server = iterations([bash("git switch -qc open-sesame-17; touch one")])
+    ralph.user_file.write_text(
+        f'[[targets]]\nname = "gate"\nmodel = "claude-opus-5-5"\nbase_url = "{server.base_url}"\napi_key_env = ["GATE"]\n'
+    )
+    ran = ralph("loop", "go", "--max-iterations", "1", "--quiet")
+    assert ran.code == 0, ran.stderr
+    [branch, iteration, end] = loop_lines(ran)
+    assert branch.startswith("iteration 1 went to branch [redacted]; before it was ")
+    assert iteration.startswith("iteration 1 of 1: completed, ")
+    assert end.startswith("completed: 1 iteration is done; ")
+    assert "open-sesame" not in ran.stderr
+
+
 @needs_mounts
 def test_a_full_disk_under_the_loops_record_ends_it_with_74_and_loses_no_work(
     ralph, iterations, tmp_path
@@ -78,14 +96,14 @@ def test_a_reader_of_both_outputs_that_leaves_after_a_line_changes_nothing(ralph
     os.close(writer)
     with os.fdopen(reader, "rb") as lines:
         assert lines.readline().startswith(b"[loop] iteration 1 of 1, session ")
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert ((ralph.cwd / "log").read_text(), server.request_count) == ("1\n", 2)
 
 
 def test_closed_outputs_change_nothing(ralph, iterations) -> None:
     iterations([bash("echo 1 >> log")])
     arguments = ["sh", "-c", f"exec {sys.executable} -m ralph loop go --max-iterations 1 2>&- >&- <&-"]
-    ran = subprocess.run(arguments, cwd=ralph.cwd, env=ralph.environment, timeout=20, check=False)
+    ran = subprocess.run(arguments, cwd=ralph.cwd, env=ralph.environment, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0
     assert loop_record(ralph)["ended"]["exit_code"] == 0
     assert (ralph.cwd / "log").read_text() == "1\n"

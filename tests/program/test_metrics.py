@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ralph.mock_api import Fault, Step, Turn
-from tests.program.conftest import wait_until
+from tests.patience import AT_ONCE_S, wait_until
 from tests.program.model_answers import DONE, SCHEMA, bash, report
 from tests.program.test_disk import in_small_disk, needs_mounts
 
@@ -113,7 +113,7 @@ def test_after_a_signal_the_file_tells_which(ralph, serve, prom, number_) -> Non
     process = ralph.start("go", "--metrics-file", "run.prom")
     wait_until(lambda: server.request_count == 1)
     ran, seconds = ralph.stopped_by(process, number_)
-    assert (ran.code, seconds < 1.5) == (128 + number_, True)
+    assert (ran.code, seconds < AT_ONCE_S) == (128 + number_, True)
     assert number(prom, "run_exit_code") == 128 + number_
     assert number(prom, "run_outcome", outcome="interrupted") == 1
 

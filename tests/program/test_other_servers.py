@@ -22,6 +22,7 @@ from ralph.mock_api import (
     load_example,
 )
 from ralph.mock_api.scenario import as_step
+from tests.patience import PATIENCE_S
 from tests.program.conftest import ralph_in
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ def test_a_quirk_can_be_played_by_name_on_the_command_line(ralph) -> None:
         ran = ralph("write the note", "--base-url", url)
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE_S)
     assert (ran.code, ran.stdout) == (0, CLOSING + "\n")
 
 

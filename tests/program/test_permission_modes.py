@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.program.conftest import wait_until
+from tests.patience import wait_until
 from tests.program.model_answers import DONE, bash, calls, results
 
 READERS = ["Read", "Glob", "Grep"]

@@ -166,6 +166,7 @@ def test_where_ralphs_own_modules_are_left_out_that_is_said_in_one_line(ralph) -
 
 
 def test_packages_that_are_installed_in_the_working_directory_stay(ralph) -> None:
+    ralph.starts_afresh = True
     del ralph.environment["PYTHONPATH"]
     ralph.cwd = Path(sys.prefix).parent  # as with a virtual environment inside a checkout
     assert ralph("--help").code == 0

@@ -8,13 +8,12 @@ import sys
 
 import pytest
 
+from tests.patience import AT_ONCE_S, wait_until
 from tests.program import process_storm
-from tests.program.conftest import processes_of, wait_until
+from tests.program.conftest import processes_of
 from tests.program.model_answers import bash
 
-WITHIN_S = 10
-"""Five seconds of grace after a signal, and what a busy machine takes."""
-SELF_LIMIT_S = 40
+SELF_LIMIT_S = int(2 * AT_ONCE_S)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere orphans cannot be found")
@@ -26,4 +25,4 @@ def test_a_storm_of_processes_stands_still_before_it_is_killed(ralph, serve) -> 
     stopped, took_s = ralph.stopped_by(process, signal.SIGTERM)
     assert (stopped.code, processes_of(ralph)) == (143, [])
     assert not (ralph.cwd / "respawned").exists(), "something could act while the others were being killed"
-    assert took_s < WITHIN_S
+    assert took_s < AT_ONCE_S

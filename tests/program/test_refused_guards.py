@@ -8,7 +8,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.driver_lines import request, user
-from tests.program.conftest import wait_until
+from tests.patience import wait_until
 from tests.program.driver import results
 from tests.program.model_answers import DONE, bash
 

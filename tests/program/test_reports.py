@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.patience import PATIENCE_S
 from tests.program.driver import results as results_of
 from tests.program.model_answers import DONE, SCHEMA, bash, calls, report, results, told_texts
 
@@ -98,7 +99,7 @@ def on_a_terminal(ralph: Ralph, *arguments: str) -> tuple[int, list[str]]:
     except OSError:  # the other end was closed
         pass
     os.close(ours)
-    return process.wait(timeout=30), shown.decode().splitlines()
+    return process.wait(timeout=PATIENCE_S), shown.decode().splitlines()
 
 
 @pytest.mark.parametrize(

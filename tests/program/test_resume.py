@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -14,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.conversation.journal_lines import FORMAT, Record, line_of, read_lines
+from ralph.conversation.journal_lines import read_lines, sealed
+from ralph.conversation.records import FORMAT
 from ralph.mock_api import Fault, MockApi, Scenario, Step, Text, Thinking, ToolUse, Turn
 from ralph.sessions.journal import FileJournal
 from tests.journals.corpus import EXPECTED, JOURNALS
-from tests.program.conftest import Finished, Ralph, ralph_in, wait_until
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import Finished, Ralph, ralph_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -127,9 +128,9 @@ def test_p2_a_run_that_ended_after_this_record_settles_its_call_exits_0(
 
 
 def cut_after(journal: Path, kind: str) -> None:
-    records = read_lines(journal.read_bytes()).records
-    [at] = [record.seq for record in records if record.kind == kind][:1]
-    journal.write_bytes(b"".join(map(line_of, records[: at + 1])))
+    data = journal.read_bytes()
+    at = [record.kind for record in read_lines(data).records].index(kind)
+    journal.write_bytes(b"".join(data.splitlines(keepends=True)[: at + 1]))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_p1_the_request_after_a_kill_is_the_one_before_to_the_byte_exits_0(ralph
         Turn("Done."),
     )
     process = ralph.start("go", "--session-id", ID)
-    assert server.wait_for_requests(2)
+    assert server.wait_for_requests(2, PATIENCE_S)
     process.kill()
     ralph.finish(process)
     assert ralph("--resume", ID).code == 0
@@ -202,7 +203,7 @@ def test_a_run_that_gave_up_goes_on_with_the_same_request_exits_75_or_0(ralph, s
 def test_a_run_that_was_stopped_goes_on_with_the_same_request_exits_130_or_0(ralph, serve) -> None:
     server = serve(Turn([THOUGHT, APPEND]), Step(Turn("never"), Fault(stall_after_events=3)), Turn("Done."))
     process = ralph.start("go", "--session-id", ID)
-    assert server.wait_for_requests(2)
+    assert server.wait_for_requests(2, PATIENCE_S)
     assert ralph.stopped_by(process, signal.SIGINT)[0].code == 130
     assert ralph("--resume", ID).code == 0
     assert server.requests[1].body == server.requests[2].body
@@ -256,7 +257,10 @@ def test_a_fork_leaves_the_old_journal_as_it_was_exits_0(ralph, serve, torn) -> 
     ran = ralph("-r", ID, "--fork-session", "--session-id", OTHER_ID, "--output-format", "json")
     assert (ran.code, ran.result["session_id"]) == (0, OTHER_ID)
     assert journal_of(ralph).read_bytes() == old
-    assert read_lines(journal_of(ralph, OTHER_ID).read_bytes()).records[0].fields["forked_from"] == ID
+    fork = journal_of(ralph, OTHER_ID).read_bytes()
+    opening, _, copied = fork.partition(b"\n")
+    assert json.loads(opening)["forked_from"] == ID
+    assert copied.startswith(old.partition(b"\n")[2].removesuffix(torn)), "line for line, as they were"
     assert server.requests[1].body == server.requests[2].body
     assert effects(ralph) == ["done"]
 
@@ -375,10 +379,15 @@ def test_p3_what_was_torn_before_is_never_overwritten_exits_0(ralph, serve) -> N
     assert sorted(torn.read_bytes() for torn in path.parent.glob("*.torn")) == sorted(tears)
 
 
-NONSENSE: dict[str, tuple[str, dict[str, Any]]] = {
-    "a prompt without a block": ("user", {"content": []}),
-    "a result before any message": ("tool_result", {"tool_use_id": "c", "content": "x"}),
-    "an answer without a message": ("assistant", {}),
+NONSENSE: dict[str, dict[str, Any]] = {
+    "a prompt without a block": {"kind": "user", "content": []},
+    "a result before any message": {
+        "kind": "tool_result",
+        "type": "tool_result",
+        "tool_use_id": "c",
+        "content": "x",
+    },
+    "an answer without a message": {"kind": "assistant"},
 }
 
 
@@ -389,10 +398,10 @@ def test_p3_a_record_that_no_run_writes_is_damage_with_a_valid_checksum_too_exit
     ralph, journal = whole_run
     whole = journal.splitlines(keepends=True)
     prompt = {"content": [{"type": "text", "text": "go"}]}
-    data = b"".join([*whole[:2], line_of(Record(2, *record)), line_of(Record(3, "user", prompt))])
+    data = b"".join([*whole[:2], sealed({"seq": 2, **record}), sealed({"seq": 3, "kind": "user", **prompt})])
     [(ran, path)] = resumed(ralph, tmp_path, [data])
     assert ran.code == 74
-    assert "makes no sense" in ran.last_line
+    assert "line 3 makes no sense: " in ran.last_line
     assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}`" in ran.last_line
     assert path.read_bytes() == data
     exported = ralph("sessions", "export", ID, "--format", "json", "--session-dir", str(path.parents[1]))
@@ -421,9 +430,7 @@ def held(ralph, serve) -> MockApi:
 def test_p13_a_second_run_of_a_session_names_the_holder_exits_78(ralph, held) -> None:
     process = ralph.start("--resume", ID)
     wait_until((ralph.cwd / "started").exists)
-    started_s = time.monotonic()
     second = ralph("--resume", ID)
-    assert time.monotonic() - started_s < 5, "it does not wait; a second on a machine with nothing else to do"
     assert second.code == 78
     assert f"session {ID} is in use by process {process.pid}, since 2" in second.last_line
     assert ralph("other", "--session-id", OTHER_ID).code == 0, "other sessions of the directory run"
@@ -441,7 +448,7 @@ def test_p13_a_lock_whose_holder_was_killed_is_none_exits_0(ralph, held) -> None
 
 def test_p13_of_twenty_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held) -> None:
     processes = [ralph.start("--resume", ID) for _ in range(20)]
-    wait_until(lambda: sum(process.poll() is not None for process in processes) == 19, 20)
+    wait_until(lambda: sum(process.poll() is not None for process in processes) == 19)
     (ralph.cwd / "release").touch()
     assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 19]
     assert held.request_count == 3
@@ -461,9 +468,10 @@ def test_p13_a_run_that_has_ended_is_not_named_as_the_holder_exits_78(ralph, hel
 
 
 def with_opening(journal: bytes, **fields: Any) -> bytes:
-    opening, *rest = read_lines(journal).records
-    changed = Record(0, opening.kind, {**opening.fields, **fields})
-    return b"".join(map(line_of, [changed, *rest]))
+    opening, *rest = journal.splitlines(keepends=True)
+    changed = {**json.loads(opening), **fields}
+    del changed["crc"]
+    return b"".join([sealed(changed), *rest])
 
 
 def test_p14_a_journal_of_a_newer_format_says_who_made_it_exits_78(whole_run, tmp_path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
+from tests.patience import PATIENCE_S
 
 HELLO = Turn(content="Hello there.")
 
@@ -19,6 +20,7 @@ def sent(server, index=-1):
 
 
 def test_a_prompt_is_answered_and_standard_output_holds_the_answer_alone(ralph, serve) -> None:
+    ralph.starts_afresh = True
     server = serve(HELLO)
     ran = ralph("say hello")
     assert (ran.code, ran.stdout) == (0, "Hello there.\n")
@@ -80,7 +82,7 @@ def test_the_rest_of_a_list_that_a_shell_goes_through_is_left_alone(ralph, serve
         env=ralph.environment,
         check=True,
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert ran.stdout == b"Hello there.\n" * 2
     prompts = [sent(server, index)["messages"][0]["content"][0]["text"] for index in range(2)]
@@ -191,7 +193,7 @@ def test_a_full_disk_under_standard_output_is_an_io_error(ralph, serve, output_f
         process = ralph.start(
             "hi", "--output-format", output_format, "--result-file", "out.json", stdout=full
         )
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 74
     assert b"No space left" in stderr.splitlines()[-1]
     assert b"completed" not in stderr
@@ -236,6 +238,7 @@ def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:
 
 def test_a_module_in_the_working_directory_is_not_imported(ralph, serve) -> None:
     """`python -m` would look there first, and hand it the key."""
+    ralph.starts_afresh = True
     serve(HELLO)
     for name in ("httpx", "typer", "json"):
         (ralph.cwd / f"{name}.py").write_text("raise SystemExit('stolen')")
@@ -249,7 +252,7 @@ def test_p9_closed_standard_streams_and_a_reader_that_leaves_change_no_exit_code
         cwd=ralph.cwd,
         env=ralph.environment,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert closed.returncode == 0
     script = f"{sys.executable} -m ralph hi --output-format stream-json | head -1; exit ${{PIPESTATUS[0]}}"
@@ -260,7 +263,7 @@ def test_p9_closed_standard_streams_and_a_reader_that_leaves_change_no_exit_code
         stdin=subprocess.DEVNULL,
         check=False,
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert left.returncode == 0
     assert b"Traceback" not in left.stderr

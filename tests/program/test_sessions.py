@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import Fault, Text, ToolUse, Turn
-from tests.program.conftest import KEY, wait_until
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import KEY
 from tests.program.kept_sessions import HELLO, LOOKS, journals, listed, only_journal
 
 
@@ -89,7 +90,7 @@ def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, ralph_he
     assert "go on with" not in shown
     assert "still running" in ralph_here("sessions", "export").stdout
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=PATIENCE_S)
     assert listed(ralph_here)[0]["outcome"] == "killed"
     shown = ralph_here("sessions", "show").stdout
     assert "I wait.\n[tool] Bash: touch " in shown
@@ -188,7 +189,7 @@ def test_the_newest_is_first_and_a_reader_that_leaves_is_no_error(ralph, ralph_h
             env=ralph.environment,
             check=False,
             capture_output=True,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
         assert (ran.returncode, ran.stderr) == (0, b""), command
 
@@ -197,7 +198,7 @@ def test_a_full_disk_is_one_line_and_an_io_error(ralph, session) -> None:
     for command in (["ls"], ["show"], ["export"]):
         with Path("/dev/full").open("wb") as full:
             process = ralph.start("sessions", *command, stdout=full)
-            _, stderr = process.communicate(timeout=30)
+            _, stderr = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 74
         assert len(stderr.splitlines()) == 1
 
@@ -213,7 +214,7 @@ def on_a_terminal(ralph, *arguments: str) -> str:
     except OSError:  # Linux's way to say that the other end is closed
         pass
     os.close(main)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     return shown.decode()
 

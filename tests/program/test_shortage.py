@@ -15,7 +15,8 @@ import pytest
 
 from ralph.machine import launcher
 from ralph.mock_api import Text, ToolUse, Turn
-from tests.program.conftest import Finished, wait_until
+from tests.patience import wait_until
+from tests.program.conftest import Finished
 from tests.program.faulty import DONE, stream
 from tests.program.scarcity import scarcity
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
-from tests.program.conftest import wait_until
+from tests.patience import AT_ONCE_S, PATIENCE_S, wait_until
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
@@ -31,7 +31,7 @@ def is_alive(marker: str) -> bool:
     return False
 
 
-def assert_stopped(ran, number, seconds, limit_s=1.5) -> None:
+def assert_stopped(ran, number, seconds, limit_s=AT_ONCE_S) -> None:
     assert ran.code == CODES[number]
     assert seconds < limit_s
     assert ran.result["terminal_reason"] == "interrupted"
@@ -97,14 +97,14 @@ def test_p7_a_signal_ends_a_tool_and_its_children(ralph, serve) -> None:
     assert not is_alive(marker)
 
 
-def test_p7_a_tool_that_ignores_term_is_killed_within_six_seconds(ralph, serve) -> None:
+def test_p7_a_tool_that_ignores_term_is_killed(ralph, serve) -> None:
     marker = f"stubborn{id(ralph)}"
     command = f"trap '' TERM INT HUP; touch started; while :; do sleep 1; done # {marker}"
     serve(Turn(content=[ToolUse("Bash", {"command": command})]))
     process = ralph.start("hi", "--output-format", "json")
     wait_until((ralph.cwd / "started").exists)
     ran, seconds = ralph.stopped_by(process, signal.SIGINT)
-    assert_stopped(ran, signal.SIGINT, seconds, limit_s=6.5)
+    assert_stopped(ran, signal.SIGINT, seconds)
     assert not is_alive(marker)
 
 
@@ -118,7 +118,7 @@ def test_a_second_signal_ends_at_once(ralph, serve) -> None:
     wait_until((ralph.cwd / "got-term").exists)
     ran, seconds = ralph.stopped_by(process, signal.SIGINT)
     assert ran.code == 130
-    assert seconds < 1.5
+    assert seconds < 4.5
     assert ran.result["terminal_reason"] == "interrupted"
 
 
@@ -137,7 +137,7 @@ def test_p7_a_second_signal_ends_a_run_that_is_stuck_in_a_call_for_ever_exits_14
     assert process.poll() is None
     ran, seconds = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == -signal.SIGTERM
-    assert seconds < 1
+    assert seconds < AT_ONCE_S
     assert "Traceback" not in ran.stderr
 
 
@@ -146,7 +146,7 @@ def test_two_signals_in_a_row_still_leave_the_result(ralph, serve) -> None:
     for _ in range(5):
         server = serve(Step(Turn(content="late"), Fault(stall_before_headers_s=60)))
         process = ralph.start("hi", "--output-format", "json")
-        assert server.wait_for_requests(1)
+        assert server.wait_for_requests(1, PATIENCE_S)
         process.send_signal(signal.SIGTERM)
         ran, _ = ralph.stopped_by(process, signal.SIGTERM)
         assert ran.code == 143

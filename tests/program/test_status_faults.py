@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.patience import AT_ONCE_S
 from tests.program.faulty import HELLO, linux_only, peak_mb
 from tests.program.several import at, settings
 
@@ -26,7 +27,7 @@ def test_a14_an_error_body_of_1_gb_is_neither_read_nor_held_exits_0(ralph, serve
     code, mb = peak_mb(ralph, "hi")
     assert (code, len(server.requests)) == (0, 2)
     assert mb < 60
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < AT_ONCE_S
 
 
 def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serve) -> None:
@@ -34,7 +35,7 @@ def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serv
     ran = ralph("hi")
     assert ran.code == 0
     first, second = server.requests
-    assert 0.25 <= second.monotonic_s - first.monotonic_s < 1.5
+    assert second.monotonic_s - first.monotonic_s >= 0.25
     assert "[retry] Using retry-after: 0.25s" in ran.stderr
 
 

@@ -15,6 +15,7 @@ from ralph.retry.backoff import GiveUp, standard
 from ralph.retry.targets import Route, Rules, TargetsState, after_failure, begin, failure_of
 from ralph.values.classify import classify_error
 from ralph.values.errors import Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from tests.patience import PATIENCE_S
 from tests.test_docs import table
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ TESTS = "#!/bin/sh\n[ ! -e ran ] || sleep 2.2\ntouch ran\n"
 
 # `ralph run` with the file that the user's config directory holds, its waits divided.
 PLAY = """
-import os, sys
-from ralph.run.command import RunCommand
+import sys
+from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 
 options = RunOptions(prompt="Fix the failing test", speed=float(sys.argv[1]), reads_stdin=False)
-sys.exit(RunCommand(options, dict(os.environ)).execute())
+sys.exit(run_command(options))
 """
 
 
@@ -112,7 +113,7 @@ def test_an_example_prints_the_lines_that_its_page_shows(ralph, serve, heading) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert played.returncode == 0, played.stderr
     between = played.stderr.splitlines()[1:-1]

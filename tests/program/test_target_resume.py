@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
-from tests.program.conftest import wait_until
+from tests.patience import wait_until
 from tests.program.faulty import DONE, HELLO
 from tests.program.kept_sessions import only_journal
 from tests.program.several import DOWN, at, of, run, settings

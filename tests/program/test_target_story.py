@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
+from tests.patience import PATIENCE_S
 from tests.program.faulty import HELLO
 from tests.program.kept_sessions import only_journal
 from tests.program.several import DOWN, at, run, settings
@@ -126,7 +127,7 @@ def on_a_terminal(ralph, *arguments: str, stop_at: str) -> str:
     ours, theirs = pty.openpty()
     process = ralph.start(*arguments, stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
-    shown, deadline_s = b"", time.monotonic() + 60
+    shown, deadline_s = b"", time.monotonic() + PATIENCE_S
     is_stopped = False
     try:
         while time.monotonic() < deadline_s:
@@ -140,7 +141,7 @@ def on_a_terminal(ralph, *arguments: str, stop_at: str) -> str:
         pass
     finally:
         os.close(ours)
-        assert process.wait(timeout=10) == 143
+        assert process.wait(timeout=PATIENCE_S) == 143
     return shown.decode()
 
 
@@ -174,9 +175,9 @@ def test_quiet_counts_nothing_down(ralph, serve) -> None:
     ours, theirs = pty.openpty()
     process = ralph.start("hi", "--quiet", stderr=theirs)
     os.close(theirs)
-    assert server.wait_for_requests(2, 60)  # a whole wait of two seconds lies between
+    assert server.wait_for_requests(2, PATIENCE_S)  # a whole wait of two seconds lies between
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
+    process.communicate(timeout=PATIENCE_S)
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
     assert "[error] HTTP 529" in shown

@@ -14,7 +14,7 @@ import pytest
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.api.harness import RawServer, http_answer, read_request, sse
 from tests.certificates import make_certificate
-from tests.program.conftest import wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.faulty import DONE, HELLO, stream
 from tests.program.kept_sessions import journals, only_journal
 from tests.program.several import (
@@ -322,7 +322,7 @@ def test_a_signal_in_the_wait_after_a_round_closes_the_chain_once(ralph, serve) 
         base_delay_s=200,
     )
     process = ralph.start("hi", "--config", str(path), "--output-format", "stream-json")
-    assert servers[1].wait_for_requests(1, 10)
+    assert servers[1].wait_for_requests(1, PATIENCE_S)
     [journal] = wait_for_retry(ralph)
     ran, _ = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143

@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from ralph.mock_api import Fault, Turn
+from tests.patience import PATIENCE_S
 from tests.program.conftest import loop_lines
 from tests.program.model_answers import bash, calls
 
@@ -37,7 +38,7 @@ def on_terminals(ralph):
             os.close(theirs)
             readers.append(Thread(target=lambda name=name, ours=ours: got.update({name: read_all(ours)})))
             readers[-1].start()
-        code = process.wait(30)
+        code = process.wait(PATIENCE_S)
         for reader in readers:
             reader.join()
         texts = [got[name].decode().replace("\r\n", "\n") for name in ("stdout", "stderr")]

@@ -15,6 +15,7 @@ import pytest
 
 from ralph.mock_api import Turn
 from tests.driver_lines import user
+from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY, first_prompt, loop_lines
 from tests.program.model_answers import bash
 
@@ -163,7 +164,7 @@ def test_what_the_user_names_is_read_a_pipe_and_a_file_elsewhere_too_exits_0(ral
     ]
     command = f"{sys.executable} -m ralph -f <(echo substituted) --append-system-prompt-file <(echo appended)"
     ran = subprocess.run(
-        ["bash", "-c", command], cwd=ralph.cwd, env=ralph.environment, check=False, timeout=20
+        ["bash", "-c", command], cwd=ralph.cwd, env=ralph.environment, check=False, timeout=PATIENCE_S
     )
     assert ran.returncode == 0
     assert first_prompt(server.requests[-1]) == "substituted\n"

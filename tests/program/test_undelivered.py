@@ -11,7 +11,8 @@ import pytest
 
 from ralph.conversation.journal_lines import read_lines
 from ralph.mock_api import ToolUse, Turn
-from tests.program.conftest import wait_until
+from tests.fakes import as_written
+from tests.patience import wait_until
 from tests.program.faulty import DONE
 from tests.program.kept_sessions import listed, only_journal
 
@@ -24,8 +25,8 @@ NO_ROOM = "cannot write to standard output: No space left on device"
 def last_records(ralph: Ralph) -> list[tuple[str, dict[str, Any]]]:
     """The end of the work, and what became of its result."""
     records = read_lines(only_journal(ralph).read_bytes()).records
-    at = max(record.seq for record in records if record.kind == "ended")
-    return [(record.kind, dict(record.fields)) for record in records[at:]]
+    at = max(at for at, record in enumerate(records) if record.kind == "ended")
+    return [(record.kind, as_written(record)) for record in records[at:]]
 
 
 def to_full_disk(ralph: Ralph, *arguments: str) -> Finished:

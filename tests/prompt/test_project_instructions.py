@@ -77,7 +77,7 @@ def test_a_fifo_or_directory_of_that_name_does_not_block(repository) -> None:
     assert texts(repository / "sub") == ["agents"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may look anywhere")
+@pytest.mark.ordinary_user
 def test_t18_a_directory_above_that_may_not_be_looked_into_ends_nothing(repository) -> None:
     (repository / "sub" / "deep").mkdir()
     (repository / "sub").chmod(0)

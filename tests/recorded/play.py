@@ -10,13 +10,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ralph.mock_api import MockApi, RecordedRequest, Scenario
-from tests.recorded.fork_server import REPOSITORY, Forked, ForkServer
+from tests.fork_server import REPOSITORY, start_ralph
+from tests.patience import PATIENCE_S
 from tests.recorded.scene import Await, AwaitFile, AwaitRequest, Say, Scene, Send
 from tests.recorded.scenes import PIXEL
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from tests.recorded.scene import Action, Run
 
 KEY = "sk-ant-recorded-0123456789"
-PATIENCE_S = 60.0
-"""How long a fact may take on a busy machine; no scene takes it when all is well."""
 _GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_DATE": "@0 +0000", "GIT_COMMITTER_DATE": "@0 +0000"}
 
 
@@ -59,31 +58,11 @@ class Recording:
     """The commits of a checkout, newest first."""
 
 
-@contextmanager
-def warm_server() -> Iterator[ForkServer]:
-    """A fork server that has loaded what a run loads."""
-    with tempfile.TemporaryDirectory(prefix="ralph-probe-") as name:
-        directory = Path(name)
-        cold = ForkServer()
-        try:
-            with _Stage(directory, cold, Scene("probe", [])) as stage:
-                stage.environment["RECORDED_PROBE"] = str(directory / "modules")
-                stage.start(["hi", "--retry", "off"], subprocess.DEVNULL, stage.directory / "out").wait()
-        finally:
-            cold.close()
-        modules = (directory / "modules").read_text().split("\n")
-    server = ForkServer([module for module in modules if module != "__main__"])
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-def play(scene: Scene, server: ForkServer) -> Recording:
+def play(scene: Scene) -> Recording:
     """Every run of the scene, in order. Its directory has a name of one length, as limits are counted in bytes."""
     directory = Path(tempfile.mkdtemp(prefix="ralph-recorded-", dir="/tmp"))
     try:
-        with _Stage(directory, server, scene) as stage:
+        with _Stage(directory, scene) as stage:
             for run in scene.runs:
                 stage.play(run)
             return stage.recording()
@@ -94,10 +73,9 @@ def play(scene: Scene, server: ForkServer) -> Recording:
 class _Stage:
     """A directory with a home, a place to work and two servers."""
 
-    def __init__(self, directory: Path, server: ForkServer, scene: Scene) -> None:
+    def __init__(self, directory: Path, scene: Scene) -> None:
         self.directory = directory
         self.work, self.home = directory / "work", directory / "home"
-        self._server = server
         self._scene = scene
         self._main = MockApi(Scenario(scene.answers))
         self._spare = MockApi(Scenario(scene.spare))
@@ -161,18 +139,16 @@ class _Stage:
 
     def start(
         self, words: Sequence[str], stdin: int, stdout: Path, stderr: Path | None = None, **more: str | None
-    ) -> Forked:
+    ) -> subprocess.Popen[bytes]:
         """`ralph` with these words. Its output goes into files, so that nobody need read it meanwhile."""
         environment = {name: value for name, value in {**self.environment, **more}.items() if value}
         environment = {name: value.replace("{work}", str(self.work)) for name, value in environment.items()}
-        if stdin == subprocess.DEVNULL:
-            stdin = os.open(os.devnull, os.O_RDONLY)
         out = os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         err = out if stderr is None else os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            return self._server.start(words, self.work, environment, [stdin, out, err])
+            return start_ralph(words, self.work, environment, stdin=stdin, stdout=out, stderr=err)
         finally:
-            for descriptor in {stdin, out, err}:
+            for descriptor in {out, err}:
                 os.close(descriptor)
 
     def play(self, run: Run) -> None:
@@ -190,6 +166,7 @@ class _Stage:
         else:
             reading, writing = os.pipe()
             process = self.start(words, reading, out, err, **run.environment)
+            os.close(reading)
             os.write(writing, run.stdin or b"")
             self._act(run.actions, process, out, writing)
             os.close(writing)
@@ -197,7 +174,7 @@ class _Stage:
         stderr = err.read_text() if err.exists() else ""
         self._runs.append(Played(words, code, out.read_text(), stderr, self._new_requests()))
 
-    def _ended(self, process: Forked) -> int:
+    def _ended(self, process: subprocess.Popen[bytes]) -> int:
         timer = threading.Timer(PATIENCE_S, process.send_signal, [signal.SIGKILL])
         timer.start()
         try:
@@ -205,7 +182,9 @@ class _Stage:
         finally:
             timer.cancel()
 
-    def _act(self, actions: Sequence[Action], process: Forked, out: Path, stdin: int | None) -> None:
+    def _act(
+        self, actions: Sequence[Action], process: subprocess.Popen[bytes], out: Path, stdin: int | None
+    ) -> None:
         for action in actions:
             match action:
                 case Say(line):

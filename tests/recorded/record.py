@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.recorded.kept_text import text_of
-from tests.recorded.play import Recording, play, warm_server
+from tests.recorded.play import Recording, play
 from tests.recorded.raw_journals import MADE_UP, OWN, moved
 from tests.recorded.scenes import SCENES
 
@@ -46,17 +46,16 @@ JOURNALS_OF = (
 def main(names: list[str]) -> None:
     """Record these scenes."""
     KEPT.mkdir(exist_ok=True)
-    with warm_server() as server:
-        for name in names or SCENES:
-            scene = SCENES[name]
-            recording = play(scene, server)
-            path = KEPT / f"{name}.txt"
-            text = text_of(recording, shows_all=scene.shows_all)
-            if not path.exists() or path.read_text() != text:
-                path.write_text(text)
-                sys.stdout.write(f"{name}\n")
-            if name in JOURNALS_OF:
-                keep_journals(name, recording)
+    for name in names or SCENES:
+        scene = SCENES[name]
+        recording = play(scene)
+        path = KEPT / f"{name}.txt"
+        text = text_of(recording, shows_all=scene.shows_all)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            sys.stdout.write(f"{name}\n")
+        if name in JOURNALS_OF:
+            keep_journals(name, recording)
 
 
 def keep_journals(name: str, recording: Recording) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,15 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import FOREVER, MockApi, Scenario, Step, Turn
+from tests.fork_server import start_ralph
 from tests.recorded.kept_text import Plain, compact
-from tests.recorded.play import KEY, warm_server
+from tests.recorded.play import KEY
 from tests.recorded.raw_journals import MADE_UP, kinds, moved, recorded_journals
 from tests.recorded.scenes import PIXEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.recorded.fork_server import ForkServer
 
 TABLE = Path(__file__).parent / "resume_table.jsonl"
 _TARGETS = """
@@ -86,9 +86,8 @@ def cuts(name: str, journal: bytes) -> Iterator[Cut]:
 class Desk:
     """A directory with a server, where one cut after the other is resumed."""
 
-    def __init__(self, directory: Path, server: ForkServer, api: MockApi) -> None:
+    def __init__(self, directory: Path, api: MockApi) -> None:
         self._directory = directory
-        self._server = server
         self._api = api
         self._work = directory / "work"
         self._sessions = directory / "sessions" / "work"
@@ -145,8 +144,6 @@ class Desk:
 
     def _resume(self, session: str, prompt: list[str]) -> tuple[int, str]:
         out, err = self._directory / "out", self._directory / "err"
-        streams = [os.open(os.devnull, os.O_RDONLY)]
-        streams += [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) for path in (out, err)]
         words = ["-r", session, *prompt, "-q", "--session-dir", str(self._directory / "sessions")]
         config = self._directory / "config.toml"
         targets = _target_names(self._sessions / f"{session}.jsonl")
@@ -161,10 +158,11 @@ class Desk:
             "TMPDIR": str(self._directory / "tmp"),
             "ANTHROPIC_API_KEY": KEY,
         }
-        process = self._server.start(words, self._work, environment, streams)
-        for stream in streams:
-            os.close(stream)
-        code = process.wait()
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = start_ralph(
+                words, self._work, environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+            )
+            code = process.wait()
         told = err.read_text().splitlines()
         return code, _NUMBERED.sub(r"\1", told[-1] if told else out.read_text().strip())
 
@@ -223,8 +221,8 @@ def desk() -> Iterator[Desk]:
     directory = Path(tempfile.mkdtemp(prefix="ralph-resumed-", dir="/tmp"))
     (directory / "tmp").mkdir()
     try:
-        with MockApi(Scenario([Step(Turn("All done."), repeat=FOREVER)])) as api, warm_server() as server:
-            yield Desk(directory, server, api)
+        with MockApi(Scenario([Step(Turn("All done."), repeat=FOREVER)])) as api:
+            yield Desk(directory, api)
     finally:
         shutil.rmtree(directory)
 

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.recorded.kept_text import readable, text_of
-from tests.recorded.play import play, warm_server
+from tests.recorded.play import play
 from tests.recorded.record import KEPT
 from tests.recorded.scenes import SCENES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.recorded.fork_server import ForkServer
 
 _MOST_LINES = 120
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    with warm_server() as started:
-        yield started
-
-
 @pytest.mark.parametrize("name", SCENES)
-def test_a_scene_ends_as_it_was_recorded(name, server) -> None:
+def test_a_scene_ends_as_it_was_recorded(name) -> None:
     scene = SCENES[name]
     kept = (KEPT / f"{name}.txt").read_text()
-    came = text_of(play(scene, server), shows_all=scene.shows_all)
+    came = text_of(play(scene), shows_all=scene.shows_all)
     if came != kept:
         pytest.fail(difference(name, kept, came), pytrace=False)
 

@@ -19,7 +19,7 @@ from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, 
 from ralph.values.events import AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.limits import Budget
 from ralph.values.ports import Interrupted, SignalReceived, TimeIsUp
-from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, roster_of, text
+from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, new_log, roster_of, text
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Try:
             self.waiter,
             self.waiter.clock,
             self.events,
+            new_log(),
         )
 
     def send(self, turn: int = 1) -> Answer:
@@ -107,7 +108,7 @@ def test_retry_after_zero_is_announced_and_asks_at_once() -> None:
     attempt = Try(overloaded(0), HELLO)
     attempt.send()
     assert attempt.waiter.sleeps == [0]
-    assert attempt.events.of(RetryScheduled)[0].server_wish_s == 0
+    assert attempt.events.of(RetryScheduled)[0].requested_wait_s == 0
 
 
 PERMANENT: list[AgentError] = [

@@ -43,6 +43,7 @@ from tests.fakes import (
     RecordingEvents,
     ScriptedClient,
     answer,
+    new_log,
     roster_of,
     text,
 )
@@ -111,6 +112,7 @@ class Asking:
             self.waiter,
             self.waiter.clock,
             self.events,
+            new_log(),
         )
         self.turns = 0
         self.requests = TurnRequests(0)
@@ -444,7 +446,7 @@ def test_one_that_cools_down_is_worth_waiting_for_when_the_other_asks_for_more()
     asking.turn()
     assert asking.names == "abba"
     assert asking.waiter.sleeps == [1, 89]
-    assert [one.server_wish_s for one in asking.events.of(RetryScheduled)] == [None, None]
+    assert [one.requested_wait_s for one in asking.events.of(RetryScheduled)] == [None, None]
 
 
 def test_over_max_delay_it_moves_on_and_with_nobody_left_it_ends_at_once_and_says_so() -> None:

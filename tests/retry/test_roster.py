@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Author, Conversation, assistant_message, user_message
 from ralph.conversation.model_description import ModelDescription
 from ralph.conversation.target import Target
@@ -14,7 +15,6 @@ from ralph.retry.roster import Roster
 from ralph.retry.targets import Route
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.models import DEFAULT_MAX_TOKENS
-from ralph.values.usage import TokenUsage
 from tests.fakes import text
 from tests.rows import every_row
 
@@ -109,46 +109,64 @@ def test_an_answer_may_get_as_long_as_wish_server_and_window_allow(
     assert asked.longest_answer(prompt_tokens, most_tokens) == longest
 
 
+UNCOUNTED = ContextMeter()
+
+
+def counted(asked: Roster, conversation: Conversation, tokens: int) -> ContextMeter:
+    return UNCOUNTED.counted(asked.target.model, tokens, conversation.size)
+
+
 def test_an_estimate_is_of_what_the_target_is_sent() -> None:
     both = roster(KNOWN, LOCAL)
     conversation = talk(both, thought(KNOWN))
-    own = both.estimate(conversation)
+    own = both.estimate(conversation, UNCOUNTED)
     both.state = replace(both.state, route=Route(1))
-    assert own - both.estimate(conversation) > 1_000, "the other one's thinking is not sent"
+    assert own - both.estimate(conversation, UNCOUNTED) > 1_000, "the other one's thinking is not sent"
 
 
-def test_what_was_counted_holds_until_it_is_forgotten() -> None:
+def test_what_was_counted_holds_in_its_context() -> None:
     asked = roster()
     conversation = talk(asked)
-    by_bytes = asked.estimate(conversation)
-    asked.count(conversation, TokenUsage(input=30, cache_read=12, output=7), answer_size=7)
-    assert asked.estimate(conversation) == 42
-    asked.begin_afresh()
-    assert asked.at_most(conversation) == by_bytes
-    assert asked.estimate(conversation) == 42, "as many tokens as the same bytes were before"
+    by_bytes = asked.estimate(conversation, UNCOUNTED)
+    meter = counted(asked, conversation, 42)
+    assert asked.estimate(conversation, meter) == 42
+    assert asked.at_most(conversation, meter.afresh()) == by_bytes
+    assert asked.estimate(conversation, meter.afresh()) == 42, "as many tokens as the same bytes were before"
 
 
-@pytest.mark.parametrize(("counted", "is_believed"), [(10, True), (900_000, False)])
+@pytest.mark.parametrize(("tokens", "is_believed"), [(10, True), (900_000, False)])
 def test_a_context_that_was_never_sent_is_no_larger_than_its_bytes_say(
-    counted: int, is_believed: bool
+    tokens: int, is_believed: bool
 ) -> None:
     asked = roster()
     conversation = talk(asked)
     fresh = talk(asked, *[user_message("more")])
-    by_bytes = asked.estimate(fresh)
-    asked.count(conversation, TokenUsage(input=counted), answer_size=0)
-    assert (asked.estimate_afresh(fresh) < by_bytes) is is_believed
-    assert asked.estimate_afresh(fresh) <= by_bytes
+    by_bytes = asked.estimate(fresh, UNCOUNTED)
+    meter = counted(asked, conversation, tokens)
+    assert (asked.estimate_afresh(fresh, meter) < by_bytes) is is_believed
+    assert asked.estimate_afresh(fresh, meter) <= by_bytes
 
 
 def test_a_target_that_tells_its_window_and_this_prompt_is_believed() -> None:
     asked = roster(LOCAL)
     conversation = talk(asked)
-    assert asked.learn_window(4_096, 897, conversation)
-    assert (asked.window, asked.estimate(conversation)) == (4_096, 897)
+    assert asked.learn_window(4_096, 897, conversation, UNCOUNTED)
+    assert (asked.window, asked.estimate(conversation, UNCOUNTED)) == (4_096, 897)
     assert asked.longest_answer(897) == 4_096 - 897
-    assert not asked.learn_window(4_096, 897, conversation), "that is no news"
-    assert not asked.learn_window(5_000, 897, conversation)
+    assert not asked.learn_window(4_096, 897, conversation, UNCOUNTED), "that is no news"
+    assert not asked.learn_window(5_000, 897, conversation, UNCOUNTED)
+
+
+def test_what_was_told_of_a_refused_request_holds_until_the_target_counts_one_itself() -> None:
+    asked = roster(LOCAL)
+    conversation = talk(asked)
+    assert asked.learn_window(4_096, 897, conversation, UNCOUNTED)
+    of_another = UNCOUNTED.counted("another", 5, 5)
+    assert asked.at_most(conversation, of_another) == 897
+    assert asked.at_most(conversation, counted(asked, conversation, 42)) == 42
+    by_bytes = roster(LOCAL).at_most(conversation, UNCOUNTED)
+    asked.begin_afresh()
+    assert asked.at_most(conversation, UNCOUNTED) == by_bytes != 897
 
 
 def test_max_tokens_are_replaced_in_the_request_and_nothing_else() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.agent.task import Run
+from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
@@ -48,6 +49,7 @@ from tests.fakes import (
     RecordingEvents,
     ScriptedClient,
     answer,
+    new_log,
     roster_of,
     text,
 )
@@ -206,7 +208,15 @@ class Chain:
         self.events = RecordingEvents()
         self.waiter = waiter = FakeWaiter()
         self.site = CallSite(
-            roster, standard(), RunControls(), budget or Budget(), self.client, waiter, waiter.clock, self
+            roster,
+            standard(),
+            RunControls(),
+            budget or Budget(),
+            self.client,
+            waiter,
+            waiter.clock,
+            self,
+            new_log(),
         )
 
     def send(self) -> Chain:
@@ -244,13 +254,21 @@ def test_the_longest_answer_is_that_of_the_first_request_whatever_the_roster_has
 
     class Learning(ScriptedClient):
         def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
-            roster.learn_window(5_000, 10, conversation)
+            roster.learn_window(5_000, 10, conversation, ContextMeter())
             return super().send_message(target, key, body, events)
 
     client = Learning([DOWN, HELLO, HELLO])
     waiter = FakeWaiter()
     site = CallSite(
-        roster, standard(), RunControls(), Budget(), client, waiter, waiter.clock, RecordingEvents()
+        roster,
+        standard(),
+        RunControls(),
+        Budget(),
+        client,
+        waiter,
+        waiter.clock,
+        RecordingEvents(),
+        new_log(),
     )
     conversation = Conversation.start(roster.first_shape).plus(user_message("hi"))
     for _ in range(2):
@@ -289,7 +307,7 @@ def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
         events=RecordingEvents(),
     )
     run.run("the task")
-    cooling = [record.fields["cooling"] for record in journal.records if record.kind == "target"]
+    cooling = [record.cooling for record in journal.records if record.kind == "target"]
     assert {"a", "b"} in [set(ends) for ends in cooling]
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.json import Decoder
 
 from ralph.run.control_lines import (
     LONGEST_REQUEST_ID,
     ControlRequest,
     Ignored,
+    Interrupt,
     Malformed,
+    Request,
+    RequestLine,
+    SetModel,
+    UserLine,
     UserMessage,
     failure,
     in_short,
@@ -94,12 +100,22 @@ def test_of_a_block_only_what_the_api_needs_is_kept() -> None:
 
 
 def test_a_request_is_its_id_its_subtype_and_the_rest() -> None:
-    assert parsed(request("set_model", model="opus", n=1)) == ControlRequest(
-        "r1", "set_model", {"model": "opus", "n": 1}
+    keys = {"subtype": "set_model", "model": "opus", "n": 1}
+    assert parsed(request(**keys)) == ControlRequest("r1", SetModel("opus"), keys)
+    longest = "x" * LONGEST_REQUEST_ID
+    assert parsed(request("interrupt", longest)) == ControlRequest(
+        longest, Interrupt(), {"subtype": "interrupt"}
     )
-    assert parsed(request("interrupt", "x" * LONGEST_REQUEST_ID)) == ControlRequest(
-        "x" * LONGEST_REQUEST_ID, "interrupt", {}
-    )
+
+
+def test_every_type_that_a_line_becomes_can_be_decoded() -> None:
+    """A field whose type is imported for the type checker alone would be found out by a driver's first line."""
+    for kind in (UserLine, RequestLine, *get_args(Request)):
+        Decoder(kind)
+    assert [kind.__struct_config__.tag for kind in get_args(Request)] == [
+        *("initialize", "interrupt", "set_model", "set_permission_mode", "set_auto_retry", "abort_retry"),
+        "get_status",
+    ]
 
 
 BAD_IMAGE_DATA = '"message.content[0].source.data" must be the image in base64, without line breaks'
@@ -110,7 +126,7 @@ BAD_IMAGE_DATA = '"message.content[0].source.data" must be the image in base64, 
     [
         ([1], "the line must be a JSON object, not a list"),
         ("user", 'the line must be a JSON object, not "user"'),
-        ({}, '"type" is missing; known are user, control_request, control_response, '),
+        ({}, "unknown type null; known are user, control_request, control_response, "),
         ({"type": None}, "unknown type null; known are user, "),
         ({"type": ["user"]}, "unknown type a list; known are user, "),
         ({"type": "update_environment_variables"}, 'unknown type "update_environment_variables"; known are '),
@@ -128,13 +144,13 @@ BAD_IMAGE_DATA = '"message.content[0].source.data" must be the image in base64, 
         (user(text("hi")), '"message.content" must be a text or a list of blocks, not an object'),
         (user(""), '"message.content" is empty'),
         (user(" \n"), '"message.content" is empty'),
-        (user([]), '"message.content" is empty; it needs a text or image block'),
+        (user([]), '"message.content" is empty'),
         (user(["hi"]), '"message.content[0]" must be a block of type text or image, not "hi"'),
         (user([text("a"), text(" ")]), '"message.content[1].text" is empty'),
         (user([{"type": "text"}]), '"message.content[0].text" must be a text, not null'),
         (
             user([{"type": "tool_result", "tool_use_id": "t"}]),
-            '"message.content[0]" must be a block of type text or image, not "tool_result"',
+            '"message.content[0].type" must be "text" or "image", not "tool_result"',
         ),
         (
             user([{"type": "image", "source": "x.png"}]),
@@ -177,9 +193,18 @@ def test_what_is_wrong_with_a_line_is_said(line, reason) -> None:
             {"type": "control_request", "request_id": "r1"},
             '"request" must be an object with a "subtype", not null',
         ),
-        (request(None), '"request.subtype" must name what is asked for, not null'),
-        (request(""), '"request.subtype" must name what is asked for, not ""'),
-        (request(["interrupt"]), '"request.subtype" must name what is asked for, not a list'),
+        (request(None), "unknown control request null; known are initialize, "),
+        (request(""), 'unknown control request ""; known are initialize, '),
+        (request(["interrupt"]), "unknown control request a list; known are initialize, "),
+        (request("set_auto_retry"), '"request.enabled" must be true or false, not null'),
+        (
+            request("set_permission_mode", mode=["plan"]),
+            '"request.mode" must be the name of a permission mode',
+        ),
+        (
+            request("set_model", model=7),
+            '"request.model" must be a model\'s name of at most 200 characters, ',
+        ),
     ],
 )
 def test_a_request_id_that_can_be_read_is_kept(line, reason) -> None:
@@ -191,7 +216,11 @@ def test_a_request_id_that_can_be_read_is_kept(line, reason) -> None:
 def nested(depth: int) -> bytes:
     """A request that holds lists within lists, `depth` levels in all."""
     inner = b"[" * (depth - 2) + b"]" * (depth - 2)
-    return b'{"type":"control_request","request_id":"r1","request":{"subtype":"x","deep":' + inner + b"}}"
+    return (
+        b'{"type":"control_request","request_id":"r1","request":{"subtype":"interrupt","deep":'
+        + inner
+        + b"}}"
+    )
 
 
 @every_row(
@@ -216,6 +245,25 @@ def test_what_is_no_json_or_too_deep_is_told_in_short(line) -> None:
 
 def test_a_line_may_be_as_deep_as_anything_that_ralph_reads() -> None:
     assert isinstance(parse_control_line(nested(100)), ControlRequest)
+
+
+@every_row(
+    "line",
+    [
+        rb'{"type":"\ud800"}',
+        rb'{"\ud800":1,"type":"control_request","request_id":"r1","request":{"subtype":"interrupt"}}',
+        rb'{"type":"user","message":{"role":"user","content":[{"type":"\ud800"}]}}',
+    ],
+)
+def test_a_key_or_a_name_that_is_half_a_character_is_refused(line) -> None:
+    found = parse_control_line(line)
+    assert isinstance(found, Malformed)
+    assert found.reason == "a key or a name in the line is half a surrogate pair"
+
+
+def test_a_text_may_hold_half_a_character() -> None:
+    line = rb'{"type":"user","message":{"role":"user","content":[{"type":"text","text":"\ud800"}]}}'
+    assert parse_control_line(line) == UserMessage((text("\ud800"),))
 
 
 VALID = [

@@ -50,7 +50,7 @@ def test_a_check_that_takes_too_long_is_a_problem_the_model_is_told_and_leaves_n
 
 def test_a_signal_ends_the_check_and_nothing_is_left_running() -> None:
     before, waiter = children(), InboxWaiter(CLOCK)
-    waiter.note_signal(15)
+    waiter.inbox.note_signal(15)
     with pytest.raises(SignalReceived):
         check_of(SLOW, waiter=waiter)(HOSTILE)
     assert children() <= before

@@ -11,7 +11,7 @@ from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
 from ralph.run.control_channel import END_OF_INPUT, EndOfInput, TooLong
 from ralph.run.control_lines import UserMessage, failure, success
-from ralph.run.steering import MOST_QUEUED_BYTES, MOST_QUEUED_MESSAGES
+from ralph.run.message_queue import MOST_QUEUED_BYTES, MOST_QUEUED_MESSAGES
 from ralph.values.events import (
     ClockFired,
     Heartbeat,
@@ -22,7 +22,7 @@ from ralph.values.events import (
 )
 from ralph.values.outcome import Outcome
 from ralph.values.permission_mode import PermissionMode
-from ralph.values.ports import GuardRefused, Interrupted, InterruptRequested, RetryAborted
+from ralph.values.ports import TIMED_OUT, GuardRefused, Interrupted, InterruptRequested, RetryAborted
 from tests.driver_lines import ACCEPTED, EXHAUSTED, FAILED, RECOVERED, SCHEDULED, Desk, request, user
 
 
@@ -35,6 +35,17 @@ def test_what_needs_nothing_done_succeeds(desk) -> None:
     assert desk.answer_to("initialize", hooks=None) == {}
 
 
+def test_no_line_is_taken_before_the_session_is_open() -> None:
+    desk = Desk(is_open=False)
+    waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
+    desk.steering.mailbox.put(request("get_status"))
+    assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="a thread") is TIMED_OUT
+    assert desk.responses == []
+    desk.steering.open(desk.models)
+    waiter.wait(waiter.mailbox(), until_s=0, waiting_for="the next message")
+    assert [response["response"]["request_id"] for response in desk.responses] == ["r1"]
+
+
 def test_what_a_driver_would_count_on_in_vain_is_refused(desk) -> None:
     nothing: dict[str, Any] = {"hooks": {}, "agents": None, "skills": [], "excludeDynamicSections": True}
     assert desk.answer_to("initialize", **nothing) == {}
@@ -44,7 +55,7 @@ def test_what_a_driver_would_count_on_in_vain_is_refused(desk) -> None:
         == "initialize: ralph does not offer agents, skills; leave that out"
     )
     assert desk.answer_to("initialize", **nothing) == {}
-    assert desk.steering.refused_guard is None
+    assert desk.steering.missing_guard is None
 
 
 GUARDS: list[dict[str, Any]] = [
@@ -60,22 +71,22 @@ GUARDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: next(iter(guard)))
 def test_a_guard_that_cannot_be_honoured_is_refused_for_good_and_stops_the_message(desk, guard) -> None:
-    desk.steering.is_working = True
+    desk.steering.begin_work()
     assert desk.answer_to("initialize", **guard).startswith(f'initialize asked for "{next(iter(guard))}"')
-    assert "nothing runs without a guard that was asked for" in desk.steering.refused_guard
-    desk.steering.is_working = False
-    desk.steering.is_working = True
+    assert "nothing runs without a guard that was asked for" in desk.steering.missing_guard
+    desk.steering.end_work()
+    desk.steering.begin_work()
     for again in (guard, {"hooks": None}, {}):
-        assert desk.answer_to("initialize", **again) == desk.steering.refused_guard
+        assert desk.answer_to("initialize", **again) == desk.steering.missing_guard
 
 
 def test_the_message_at_work_is_stopped_once_when_a_guard_is_refused(desk) -> None:
-    desk.steering.is_working = True
+    desk.steering.begin_work()
     with pytest.raises(GuardRefused) as caught:
         desk.steering.handle(request("initialize", **GUARDS[0]))
     assert caught.value.outcome is Outcome.CONFIG
     desk.steering.handle(request("initialize", **GUARDS[0]))
-    desk.steering.is_working = False
+    desk.steering.end_work()
     desk.steering.handle(request("initialize", **GUARDS[0]))
 
 
@@ -83,7 +94,7 @@ def test_the_message_at_work_is_stopped_once_when_a_guard_is_refused(desk) -> No
 def test_a_permission_mode_is_set_and_then_told(desk, mode) -> None:
     assert desk.answer_to("set_permission_mode", mode=mode) == {"mode": mode}
     assert desk.controls.permission_mode == mode
-    told, *notices = desk.events
+    told, *notices = desk.events.events
     assert told == PermissionModeChanged(mode)
     asking = mode in ("default", "acceptEdits")
     assert ["nobody is asked here" in one.text for one in notices] == [True] * asking
@@ -92,25 +103,25 @@ def test_a_permission_mode_is_set_and_then_told(desk, mode) -> None:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({}, '"mode" must be the name of a permission mode, not null'),
-        ({"mode": ["plan"]}, '"mode" must be the name of a permission mode, not a list'),
+        ({}, '"request.mode" must be the name of a permission mode, not null'),
+        ({"mode": ["plan"]}, '"request.mode" must be the name of a permission mode, not a list'),
         (
             {"mode": "Plan"},
-            "\"mode\" must be one of plan, bypassPermissions, auto, default, acceptEdits, not 'Plan'",
+            "\"request.mode\" must be one of plan, bypassPermissions, auto, default, acceptEdits, not 'Plan'",
         ),
         (
             {"mode": "x" * 99},
-            '"mode" must be one of plan, bypassPermissions, auto, default, acceptEdits, not a text',
+            '"request.mode" must be one of plan, bypassPermissions, auto, default, acceptEdits, not a text',
         ),
-        ({"mode": "dontAsk"}, '"mode" dontAsk needs allow rules, which ralph does not have yet'),
+        ({"mode": "dontAsk"}, '"request.mode" dontAsk needs allow rules, which ralph does not have yet'),
     ],
 )
 def test_a_permission_mode_that_cannot_be_kept_changes_nothing(desk, fields, error) -> None:
     desk.answer_to("set_permission_mode", mode="plan")
-    desk.events.clear()
+    desk.events.events.clear()
     assert desk.answer_to("set_permission_mode", **fields).startswith(error)
     assert desk.controls.permission_mode == "plan"
-    assert desk.events == []
+    assert desk.events.events == []
 
 
 def test_a_run_that_was_started_in_plan_stays_in_it(desk) -> None:
@@ -140,7 +151,9 @@ def test_auto_retry_is_switched_for_the_loop_to_see(desk, enabled) -> None:
     ("fields", "given"), [({}, "null"), ({"enabled": "no"}, '"no"'), ({"enabled": 0}, "0")]
 )
 def test_auto_retry_takes_true_and_false_only(desk, fields, given) -> None:
-    assert desk.answer_to("set_auto_retry", **fields) == f'"enabled" must be true or false, not {given}'
+    assert (
+        desk.answer_to("set_auto_retry", **fields) == f'"request.enabled" must be true or false, not {given}'
+    )
     assert desk.controls.auto_retry is True
 
 
@@ -156,8 +169,8 @@ def test_auto_retry_takes_true_and_false_only(desk, fields, given) -> None:
 def test_a_model_is_wished_for_by_its_full_name_and_taken_once(desk, fields, model) -> None:
     assert desk.answer_to("set_model", **fields) == {"model": model}
     assert desk.answer_to("get_status")["model"] == model
-    assert [desk.controls.take_model_wish() for _ in range(2)] == [model, None]
-    desk.serving = "claude-fallback-3"
+    assert [desk.controls.take_requested_model() for _ in range(2)] == [model, None]
+    desk.models.serving = "claude-fallback-3"
     assert desk.answer_to("get_status")["model"] == "claude-fallback-3", (
         "who is asked, whatever was wished for"
     )
@@ -170,7 +183,7 @@ def test_a_model_is_wished_for_by_its_full_name_and_taken_once(desk, fields, mod
         *(
             (
                 wish,
-                f'"model" must be a model\'s name of at most 200 characters, "default" or null, not {shown}',
+                f'"request.model" must be a model\'s name of at most 200 characters, "default" or null, not {shown}',
             )
             for wish, shown in [
                 (" ", '" "'),
@@ -186,11 +199,11 @@ def test_a_model_that_cannot_be_had_changes_nothing(desk, wish, error) -> None:
     desk.answer_to("set_model", model="second")
     assert desk.answer_to("set_model", model=wish) == error
     assert desk.answer_to("get_status")["model"] == "claude-second-2"
-    assert desk.controls.take_model_wish() == "claude-second-2"
+    assert desk.controls.take_requested_model() == "claude-second-2"
 
 
 def test_an_interrupt_is_answered_and_then_raised_once_for_each_message(desk) -> None:
-    desk.steering.is_working = True
+    desk.steering.begin_work()
     with pytest.raises(InterruptRequested, match="interrupted by a control request") as caught:
         desk.steering.handle(request("interrupt"))
     assert desk.responses == [success("r1", {"interrupted": True})]
@@ -200,14 +213,14 @@ def test_an_interrupt_is_answered_and_then_raised_once_for_each_message(desk) ->
     desk.responses.clear()
     assert desk.answer_to("interrupt") == {"interrupted": True}
     assert desk.raised_by("interrupt") is None, "what cleans up is left in peace"
-    desk.steering.is_working = False
+    desk.steering.end_work()
     assert desk.answer_to("interrupt") == {"interrupted": False}
-    desk.steering.is_working = True
+    desk.steering.begin_work()
     assert isinstance(desk.raised_by("interrupt"), InterruptRequested)
 
 
 def test_an_idle_run_has_nothing_to_interrupt_or_abort(desk) -> None:
-    desk.steering.emit(SCHEDULED)
+    desk.progress.emit(SCHEDULED)
     assert desk.answer_to("interrupt") == {"interrupted": False}
     assert desk.answer_to("abort_retry") == {"aborted": False}
     assert desk.raised_by("interrupt") is None
@@ -215,9 +228,9 @@ def test_an_idle_run_has_nothing_to_interrupt_or_abort(desk) -> None:
 
 
 def test_aborting_is_answered_and_then_raised_once_while_a_chain_is_open(desk) -> None:
-    desk.steering.is_working = True
+    desk.steering.begin_work()
     assert desk.answer_to("abort_retry") == {"aborted": False}
-    desk.steering.emit(SCHEDULED)
+    desk.progress.emit(SCHEDULED)
     with pytest.raises(RetryAborted, match=r"^Retry cancelled$") as caught:
         desk.steering.handle(request("abort_retry"))
     assert caught.value.outcome is Outcome.API_UNAVAILABLE
@@ -230,14 +243,14 @@ def test_aborting_is_answered_and_then_raised_once_while_a_chain_is_open(desk) -
 @pytest.mark.parametrize("close", [RECOVERED, EXHAUSTED])
 @pytest.mark.parametrize("between", [[], [StreamReceived({})], [FAILED, SCHEDULED]])
 def test_a_chain_can_be_aborted_until_it_is_closed(desk, between, close) -> None:
-    desk.steering.is_working = True
+    desk.steering.begin_work()
     for event in (SCHEDULED, *between):
-        desk.steering.emit(event)
+        desk.progress.emit(event)
     assert desk.answer_to("get_status")["retry"] is not None
-    desk.steering.emit(close)
+    desk.progress.emit(close)
     assert desk.answer_to("abort_retry") == {"aborted": False}
     assert desk.answer_to("get_status")["retry"] is None
-    desk.steering.emit(SCHEDULED)
+    desk.progress.emit(SCHEDULED)
     assert isinstance(desk.raised_by("abort_retry"), RetryAborted)
 
 
@@ -254,10 +267,10 @@ def test_the_status_of_an_idle_run(desk) -> None:
 
 
 def test_the_status_of_a_run_at_work(desk) -> None:
-    desk.steering.is_working = True
+    desk.steering.begin_work()
     desk.controls.auto_retry = False
     for event in (ACCEPTED, ACCEPTED, SCHEDULED):
-        desk.steering.emit(event)
+        desk.progress.emit(event)
     desk.steering.handle(user("and then"))
     desk.clock.seconds = 5.5
     desk.steering.handle(request("get_status"), waiting_for="retry 2 of 4")
@@ -285,16 +298,16 @@ def test_the_status_of_a_run_at_work(desk) -> None:
 
 def test_turns_are_counted_afresh_for_each_message(desk) -> None:
     for turns in (2, 1):
-        desk.steering.is_working = True
+        desk.steering.begin_work()
         for _ in range(turns):
-            desk.steering.emit(ACCEPTED)
-        desk.steering.is_working = False
+            desk.progress.emit(ACCEPTED)
+        desk.steering.end_work()
         assert desk.answer_to("get_status")["turn"] == turns, "those of the last message, until the next"
 
 
 @pytest.mark.parametrize(("now_s", "left_s"), [(0, 8), (7.99, 0.01), (8, 0), (60, 0)])
 def test_a_retry_waits_until_its_time_has_come(desk, now_s, left_s) -> None:
-    desk.steering.emit(SCHEDULED)
+    desk.progress.emit(SCHEDULED)
     desk.clock.seconds = now_s
     retry = desk.answer_to("get_status")["retry"]
     assert (retry["is_waiting"], retry["seconds_left"]) == (left_s > 0, left_s)
@@ -312,8 +325,8 @@ def test_a_retry_waits_until_its_time_has_come(desk, now_s, left_s) -> None:
     ],
 )
 def test_a_retry_waits_until_its_attempt_gives_a_sign(desk, event, is_waiting) -> None:
-    desk.steering.emit(SCHEDULED)
-    desk.steering.emit(event)
+    desk.progress.emit(SCHEDULED)
+    desk.progress.emit(event)
     assert desk.answer_to("get_status")["retry"]["is_waiting"] is is_waiting
 
 
@@ -374,13 +387,11 @@ def test_messages_are_queued_up_to_a_size_and_one_whatever_its_size(desk) -> Non
 
 
 def test_messages_that_came_with_a_signal_are_not_lost(desk) -> None:
-    waiter = InboxWaiter(desk.clock)
     steering = desk.steering
-    steering.mailbox = waiter.mailbox()
-    waiter.steering = steering
+    waiter = InboxWaiter(desk.clock, desk.inbox, driver=steering)
     for line in (user("one"), request("get_status"), user("two"), END_OF_INPUT):
         steering.mailbox.put(line)
-    waiter.note_signal(signal.SIGTERM)
+    waiter.inbox.note_signal(signal.SIGTERM)
     with pytest.raises(Interrupted):
         steering.next_message(waiter)
     assert not steering.has_message

@@ -116,7 +116,7 @@ class Model:
         return is_stopping and is_first
 
     def set_working(self, is_working: bool) -> None:
-        self.turn = 0 if is_working and not self.is_working else self.turn
+        self.turn = 0 if is_working else self.turn
         self.is_working, self.has_raised, self.is_retrying = is_working, False, False
 
     def saw(self, event: Event) -> None:
@@ -142,7 +142,7 @@ def test_whatever_comes_each_request_has_one_answer_in_order_and_the_state_is_as
                 desk.steering.handle(user(f"message {number}"))
                 model.queue.append(f"message {number}")
             case "start" | "finish":
-                desk.steering.is_working = step == "start"
+                desk.steering.begin_work() if step == "start" else desk.steering.end_work()
                 model.set_working(step == "start")
             case "junk":
                 desk.steering.handle(b"{")
@@ -156,7 +156,7 @@ def test_whatever_comes_each_request_has_one_answer_in_order_and_the_state_is_as
                 else:
                     desk.steering.handle(request(subtype, f"r{number}", **fields))
             case _:
-                desk.steering.emit(step)
+                desk.progress.emit(step)
                 model.saw(step)
     told = [response["response"] for response in desk.responses]
     assert [

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.clock import SystemClock
+from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
 from ralph.run.control_channel import ControlChannel
 from ralph.run.control_lines import UserMessage, success
+from ralph.run.progress import Progress
 from ralph.run.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.ports import InterruptRequested, RetryAborted
-from tests.driver_lines import SCHEDULED, choose_model, request, user
+from tests.driver_lines import SCHEDULED, FakeModels, request, user
+from tests.fakes import RecordingEvents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +30,7 @@ class Pipe:
 
     waiter: InboxWaiter
     steering: Steering
+    progress: Progress
     controls: RunControls
     responses: list[dict[str, Any]]
     write_fd: int
@@ -48,17 +52,24 @@ class Pipe:
 def driver() -> Iterator[Pipe]:
     read_fd, write_fd = os.pipe()  # the reading end stays open: the channel's thread may be at it
     clock, controls = SystemClock(), RunControls()
-    waiter = InboxWaiter(clock)
-    waiter.run_ends_s = clock.now_s() + 10  # a test that fails does not hang
-    mailbox = waiter.mailbox()
+    inbox, progress = Inbox(clock), Progress(clock)
+    mailbox = inbox.mailbox()
     channel = ControlChannel(mailbox, read_fd, most_unread_bytes=1000)
     channel.start()
     responses: list[dict[str, Any]] = []
     steering = Steering(
-        mailbox, controls, clock, responses.append, choose_model, acknowledge=channel.acknowledge
+        mailbox,
+        controls,
+        clock,
+        progress,
+        responses.append,
+        events=RecordingEvents(),
+        acknowledge=channel.acknowledge,
     )
-    waiter.steering = steering
-    pipe = Pipe(waiter, steering, controls, responses, write_fd)
+    steering.open(FakeModels())
+    ends_s = clock.now_s() + 60  # a test that fails does not hang
+    waiter = InboxWaiter(clock, inbox, driver=steering, run_ends_s=ends_s)
+    pipe = Pipe(waiter, steering, progress, controls, responses, write_fd)
     yield pipe
     if pipe.write_fd >= 0:
         pipe.hang_up()
@@ -76,10 +87,10 @@ def test_messages_come_in_order_and_the_end_of_input_after_them(driver) -> None:
 def test_an_interrupt_sent_with_its_message_stops_that_message(driver) -> None:
     driver.send(user("one"), request("interrupt"), user("two"))
     assert driver.steering.next_message(driver.waiter) == UserMessage("one")
-    driver.steering.is_working = True
+    driver.steering.begin_work()
     with pytest.raises(InterruptRequested):
         driver.waiter.sleep(5, waiting_for="a tool")
-    driver.steering.is_working = False
+    driver.steering.end_work()
     assert driver.responses == [success("r1", {"interrupted": True})]
     assert driver.steering.next_message(driver.waiter) == UserMessage("two")
 
@@ -88,16 +99,16 @@ def test_the_end_of_input_leaves_a_message_at_work(driver) -> None:
     driver.send(user("one"), user("two"))
     driver.hang_up()
     driver.steering.next_message(driver.waiter)
-    driver.steering.is_working = True
+    driver.steering.begin_work()
     driver.waiter.sleep(0.05, waiting_for="a tool")
-    driver.steering.is_working = False
+    driver.steering.end_work()
     assert driver.steering.next_message(driver.waiter) == UserMessage("two")
     assert driver.steering.next_message(driver.waiter) is None
 
 
 def test_a_backoff_is_cancelled_at_once(driver) -> None:
-    driver.steering.is_working = True
-    driver.steering.emit(SCHEDULED)
+    driver.steering.begin_work()
+    driver.progress.emit(SCHEDULED)
     driver.send(request("get_status"), request("abort_retry", "r2"))
     with pytest.raises(RetryAborted):
         driver.waiter.sleep(8, waiting_for="retry 2 of 4")
@@ -117,7 +128,7 @@ def test_an_idle_run_answers_and_says_what_it_waits_for(driver) -> None:
 
 def test_more_lines_than_the_channel_keeps_are_all_answered_while_a_tool_runs(driver) -> None:
     """Each line that was handled makes room for another: the bound here is some three of them."""
-    driver.steering.is_working = True
+    driver.steering.begin_work()
     driver.send(*(request("initialize", f"r{number}") for number in range(50)))
     driver.wait_until_answered(50)
     assert driver.responses == [success(f"r{number}", {}) for number in range(50)]

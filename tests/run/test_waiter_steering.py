@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.clock import SystemClock
+from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted, SignalReceived
 from tests import patience
@@ -16,7 +17,7 @@ from tests import patience
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.machine.waiter import InboxMailbox
+    from ralph.machine.inbox import InboxMailbox
 
 CLOCK = SystemClock()
 
@@ -24,8 +25,11 @@ CLOCK = SystemClock()
 class Listener:
     """Keeps what it was given; raises it where it is an exception."""
 
-    def __init__(self, waiter: InboxWaiter) -> None:
-        self.mailbox = waiter.mailbox()
+    def __init__(self) -> None:
+        self.inbox = Inbox(CLOCK)
+        self.mailbox = self.inbox.mailbox()
+        self.told: list[Interrupted] = []
+        """The first stop that the waiter raised."""
         self.heard: list[Any] = []
         self.waited_for: list[str | None] = []
         self.on_line: Callable[[Any], None] = lambda _item: None
@@ -43,17 +47,16 @@ class Listener:
 
 
 @pytest.fixture
-def waiter() -> InboxWaiter:
-    waiter = InboxWaiter(CLOCK)
-    waiter.run_ends_s = CLOCK.now_s() + 10  # a test that fails does not hang
-    return waiter
+def listener() -> Listener:
+    return Listener()
 
 
 @pytest.fixture
-def listener(waiter) -> Listener:
-    listening = Listener(waiter)
-    waiter.steering = listening
-    return listening
+def waiter(listener: Listener) -> InboxWaiter:
+    ends_s = CLOCK.now_s() + 60  # a test that fails does not hang
+    return InboxWaiter(
+        CLOCK, listener.inbox, driver=listener, run_ends_s=ends_s, on_first_stop=listener.told.append
+    )
 
 
 @pytest.fixture
@@ -155,7 +158,7 @@ def test_a_flood_of_lines_does_not_put_a_deadline_off(waiter, flooded, within_s)
 
 
 def test_a_flood_of_lines_does_not_keep_a_signal_waiting(waiter, flooded) -> None:
-    threading.Timer(0.05, waiter.note_signal, [15]).start()
+    threading.Timer(0.05, waiter.inbox.note_signal, [15]).start()
     started_s = time.monotonic()
     with pytest.raises(SignalReceived):
         take(waiter, waiter.mailbox(), within_s=5)
@@ -164,9 +167,6 @@ def test_a_flood_of_lines_does_not_keep_a_signal_waiting(waiter, flooded) -> Non
 
 @pytest.mark.parametrize("stop", [InterruptRequested(), RetryAborted()])
 def test_what_a_line_raises_leaves_the_wait_and_nothing_else_changes(waiter, listener, stop) -> None:
-    told: list[Interrupted] = []
-    waiter.on_first_stop = told.append
-    waiter.run_ends_s = CLOCK.now_s() + 60
     mailbox = waiter.mailbox()
     listener.mailbox.put(stop)
     listener.mailbox.put("next line")
@@ -174,26 +174,26 @@ def test_what_a_line_raises_leaves_the_wait_and_nothing_else_changes(waiter, lis
     with pytest.raises(type(stop)):
         take(waiter, mailbox)
     assert 50 < waiter.time_left_s() <= 60
-    assert not told
+    assert not listener.told
     assert take(waiter, mailbox) == "item"
     assert listener.heard == [stop, "next line"]
-    waiter.note_signal(15)
+    waiter.inbox.note_signal(15)
     with pytest.raises(SignalReceived):
         take(waiter, mailbox)
-    assert [first.signal_number for first in told] == [15]
+    assert [first.signal_number for first in listener.told] == [15]
 
 
 def test_a_signal_comes_before_a_line(waiter, listener) -> None:
     listener.mailbox.put("line")
-    waiter.note_signal(2)
+    waiter.inbox.note_signal(2)
     with pytest.raises(SignalReceived):
         take(waiter, waiter.mailbox())
     assert listener.heard == []
 
 
-def test_a_sleep_is_counted_down_and_a_wait_is_not(waiter) -> None:
+def test_a_sleep_is_counted_down_and_a_wait_is_not() -> None:
     ticks: list[tuple[str, float]] = []
-    waiter.on_tick = lambda waiting_for, left_s: ticks.append((waiting_for, left_s))
+    waiter = InboxWaiter(CLOCK, on_tick=lambda waiting_for, left_s: ticks.append((waiting_for, left_s)))
     assert take(waiter, waiter.mailbox()) is TIMED_OUT
     assert ticks == []
     waiter.sleep(0.25, waiting_for="retry 1 of 4")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from ralph.conversation.journal_lines import FORMAT, Record
+import pytest
+from msgspec.structs import replace
+
+from ralph.conversation.decoding import SessionError
 from ralph.conversation.messages import user_message
-from ralph.conversation.opening import copied_entries
-from ralph.conversation.records import user_entry
-from ralph.conversation.session import NewerFormatError, SessionError
+from ralph.conversation.records import EventRecord, UserRecord, forked_record, user_record
 from ralph.sessions.history import NOT_DELIVERED, SessionHistory, history_of, messages_of
 from ralph.sessions.story import Called, Happened, Prompted, Said, story_of
 from ralph.values.outcome import Delivery, Outcome
@@ -63,17 +64,20 @@ def test_a_fork_counts_its_own_runs_only() -> None:
     assert told(journal).task == "old"
 
 
+def forked(new: Told, old: Told) -> list[Any]:
+    opening, *rest = old.records
+    return [forked_record(new.records[0], opening.id, len(rest)), *rest]
+
+
 @pytest.mark.parametrize("started_at", ["2026-11-20T00:00:00+00:00", "2026-11-22T00:00:00+00:00"])
 def test_what_a_fork_has_copied_is_told_by_number_whatever_the_clock_said(started_at) -> None:
     old = Told().run(started_at).prompt("old").answers(text("x")).ends()
-    fork = Told()
-    fork.records = []
-    fork.append(*copied_entries(old.records, "s2", "/work", "2026-11-21T12:00:00+00:00", "0.1.0"))
+    fork = Told("s2")
+    fork.records = forked(fork, old)
     fork.run("2026-11-21T11:00:00+00:00").prompt("new").answers(text("y")).ends()
     assert [run.is_copied for run in told(fork).runs] == [True, False]
-    again = Told()
-    again.records = []
-    again.append(*copied_entries(fork.records, "s3", "/work", "2026-11-21T10:00:00+00:00", "0.1.0"))
+    again = Told("s3")
+    again.records = forked(again, fork)
     assert told(again).own_runs == ()
 
 
@@ -84,15 +88,21 @@ def test_a_session_that_has_only_begun_is_empty_and_no_error() -> None:
     assert messages_of(Told().records) == []
 
 
-def test_a_newer_format_is_refused_by_name() -> None:
-    fields = {"format": FORMAT + 1, "ralph": "9.9", "id": "x", "cwd": "/", "created_at": "now"}
-    with pytest.raises(NewerFormatError, match=r"ralph 9\.9"):
-        history_of([Record(0, "session", fields)])
+def test_a_record_that_no_run_writes_where_it_stands_ends_the_story_with_its_line() -> None:
+    journal = completed().result("c9", "of no call").prompt("more")
+    assert told(journal).end == "completed"
+    with pytest.raises(SessionError, match="line 18 makes no sense: the result of no call"):
+        happenings(journal)
+    assert told(killed().result("c9", "of no call")).turns == 0
 
 
-def test_records_that_no_run_writes_are_an_error() -> None:
-    with pytest.raises(SessionError, match="makes no sense"):
-        history_of([Record(0, "session", {})])
+def test_an_event_that_no_run_writes_ends_the_story_with_its_line() -> None:
+    journal = Told().run().prompt("go")
+    journal.append(
+        EventRecord(event={"subtype": "guard", "turn": 1, "guard": "x", "tool": "Bash", "input": 5})
+    )
+    with pytest.raises(SessionError, match=r"line 4 makes no sense: .* at `\$\.input`"):
+        happenings(journal)
 
 
 def test_the_story_has_each_call_where_its_result_came() -> None:
@@ -127,7 +137,7 @@ def test_a_result_of_the_next_run_belongs_to_a_call_of_the_one_before() -> None:
 
 def test_what_ralph_says_to_the_model_in_between_is_no_prompt() -> None:
     journal = Told().run().prompt("go").answers(text("half"))
-    journal.append(user_entry(user_message("Go on exactly where it stopped.")))
+    journal.append(user_record(user_message("Go on exactly where it stopped.")))
     prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompted)]
     assert [prompt.is_automatic for prompt in prompts] == [False, True]
 
@@ -135,15 +145,15 @@ def test_what_ralph_says_to_the_model_in_between_is_no_prompt() -> None:
 def test_of_a_message_that_takes_anothers_place_only_what_it_adds_is_told() -> None:
     journal = Told().run().prompt("the task")
     added = [{"type": "text", "text": "the task"}, {"type": "text", "text": "hurry"}]
-    journal.append(("user", {"content": added, "amends": True, "task": 1}))
+    journal.append(UserRecord(content=tuple(added), amends=True, task=1))
     assert happenings(journal) == [Prompted("the task"), Prompted("hurry")]
 
 
 def test_an_older_journal_does_not_tell_who_spoke() -> None:
     journal = Told().run()
-    journal.append(("user", {"content": [text("go")]}))
+    journal.append_as_written("user", {"content": [text("go")]})
     journal.answers(text("half"))
-    journal.append(("user", {"content": [text("Go on exactly where it stopped.")]}))
+    journal.append_as_written("user", {"content": [text("Go on exactly where it stopped.")]})
     prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompted)]
     assert [prompt.is_automatic for prompt in prompts] == [False, True]
 
@@ -156,8 +166,8 @@ def test_messages_are_what_the_api_gets() -> None:
 
 def test_a_call_that_nothing_could_be_made_of_is_told_as_it_was_written() -> None:
     journal = Told().run().prompt("go").answers(call("c1", "Bash", command="x"))
-    fields = dict(journal.records[-1].fields) | {"malformed": {"c1": ['{"comm', "it is no JSON"]}}
-    journal.records[-1] = Record(3, "assistant", fields)
+    malformed = {"c1": ('{"comm', "it is no JSON")}
+    journal.records[-1] = replace(journal.records[-1], malformed=malformed)
     journal.result("c1", "not run", is_error=True)
     [called] = [happening for happening in happenings(journal) if isinstance(happening, Called)]
     assert called.call.arguments == {"INVALID_JSON": '{"comm'}

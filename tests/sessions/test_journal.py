@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import resource
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.conversation.journal_lines import line_of
+from ralph.conversation.records import EventRecord
 from ralph.sessions import journal as journal_module
 from ralph.sessions.journal import FileJournal
 from ralph.values.ports import JournalError
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-ONE = ("notice", {"text": "one"})
-LONG = ("notice", {"text": "x" * 20_000})
+ONE = EventRecord(event={"subtype": "notice", "text": "one"})
+LONG = EventRecord(event={"subtype": "notice", "text": "x" * 20_000})
 
 
 @pytest.fixture
@@ -78,5 +80,5 @@ def test_p4_a_write_that_was_cut_short_is_taken_back_and_the_journal_says_so_for
         journal.append(ONE)
     journal.close()
     again = FileJournal.open(path)
-    assert b"".join(map(line_of, again.records)) == whole
+    assert b"".join(map(line_of, count(), again.records)) == whole
     again.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.conversation.messages import RequestShape
-from ralph.conversation.records import run_entry
+from ralph.conversation.records import run_record
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, is_locked, look_at
 from ralph.sessions.store import SessionStore
@@ -86,7 +86,7 @@ def test_only_a_process_that_may_have_it_open_is_named_as_the_holder(
     path, process_id, ends, is_named
 ) -> None:
     journal = Told()
-    journal.append(run_entry(RequestShape("m", "", ()), "now", process_id))
+    journal.append(run_record(RequestShape("m", "", ()), "now", process_id))
     path.write_bytes((journal.ends() if ends else journal).data + b'{"seq":')
     assert holder_of(path) == (f"process {process_id}, since now" if is_named else "another process")
     path.write_bytes(b"")

@@ -13,6 +13,7 @@ from ralph.machine.waiter import InboxWaiter
 from ralph.run.wiring import Surroundings
 from ralph.settings.merge import load_settings
 from ralph.values.models import Price
+from ralph.values.redaction import Redactor
 from tests.fakes import RecordingEvents
 from tests.rows import every_row
 from tests.settings_world import KEY, World
@@ -157,8 +158,8 @@ PRICE = "input = 1, output = 1, cache_write = 1"
 @every_row(
     ("keys", "says"),
     [
-        ("modell = 'x'", f"unknown key 'modell'; a target holds {ALL_KEYS}"),
-        ("effort = 'low'", f"unknown key 'effort'; a target holds {ALL_KEYS}"),
+        ("modell = 'x'", f"has the unknown key 'modell'; a target holds {ALL_KEYS}"),
+        ("effort = 'low'", f"has the unknown key 'effort'; a target holds {ALL_KEYS}"),
         ("max_tokens = 0", "max_tokens must be a whole number of at least 1, not 0"),
         ("max_tokens = 1.5", "max_tokens must be a whole number of at least 1, not 1.5"),
         ("context_window = 0", "context_window must be a whole number of at least 1, not 0"),
@@ -183,9 +184,9 @@ PRICE = "input = 1, output = 1, cache_write = 1"
         ("price = 3", "price must be a table of input, output, cache_write, cache_read"),
         (
             f"price = {{ {PRICE} }}",
-            "price needs all of input, output, cache_write, cache_read; missing: cache_read",
+            "price needs input, output, cache_write, cache_read; missing: cache_read",
         ),
-        (f"price = {{ {PRICE}, cash = 1 }}", "price has the unknown key 'cash'; it holds input, output"),
+        (f"price = {{ {PRICE}, cash = 1 }}", "price has the unknown key 'cash'; a price holds input, output"),
         (f"price = {{ {PRICE}, cache_read = -0.1 }}", "price cache_read must be a number of dollars"),
         (f"price = {{ {PRICE}, cache_read = nan }}", "price cache_read must be a number of dollars"),
         (f"price = {{ {PRICE}, cache_read = inf }}", "price cache_read must be a number of dollars"),
@@ -213,15 +214,15 @@ def test_a_price_has_bounds(world: World, cost: str) -> None:
         ("targets = 3", "targets must be a list of tables"),
         ("[targets]\nname = 'a'", "targets must be a list of tables"),
         ("targets = ['a']", "targets must be a list of tables"),
-        ("targets = []", "targets must hold at least one entry"),
-        ("[[targets]]\nmodel = 'm'", "targets entry 1: name is missing"),
-        ("[[targets]]\nname = 'a'", "targets 'a': model is missing"),
+        ("targets = []", "targets must be a list of tables"),
+        ("[[targets]]\nmodel = 'm'", "targets entry 1: needs name, model; missing: name"),
+        ("[[targets]]\nname = 'a'", "targets 'a': needs name, model; missing: model"),
         ("[[targets]]\nname = 5\nmodel = 'm'", "targets entry 1: name must be a text"),
         ("[[targets]]\nname = ' '\nmodel = 'm'", "targets entry 1: name must be a text"),
         ('[[targets]]\nname = "a\\u001Bb"\nmodel = "m"', "targets entry 1: name must be a text"),
         ("[[targets]]\nname = 'a,b'\nmodel = 'm'", "targets entry 1: name must not hold a comma"),
         ("[[targets]]\nname = 'a'\nmodel = 7", "targets 'a': model must be a text"),
-        (AB + "[[targets]]\nmodel = 'm'", "targets entry 4: name is missing"),
+        (AB + "[[targets]]\nmodel = 'm'", "targets entry 4: needs name, model; missing: name"),
         (AB + "[[targets]]\nname = 'b'\nmodel = 'm'", "targets entries 2 and 4 have the same name 'b'"),
     ],
 )
@@ -426,7 +427,8 @@ ALL_SECRETS = {
 def tools_environment(world: World, settings: Settings) -> dict[str, str]:
     clock = SystemClock()
     environment = {**world.environment, **KEYS_IN_ENVIRONMENT, "COLUMNS": "80"}
-    around = Surroundings(settings, environment, world.cwd, InboxWaiter(clock), clock, RecordingEvents())
+    waiter, events = InboxWaiter(clock), RecordingEvents()
+    around = Surroundings(settings, environment, world.cwd, waiter, clock, events, Redactor())
     return around.tools_environment
 
 
@@ -489,9 +491,9 @@ def test_a_list_in_the_working_directory_counts_all_keys_when_it_is_passed_by_co
 
 
 def test_documentation_has_every_key_of_a_target() -> None:
-    from ralph.settings.targets import ENTRY_KEYS, PRICE_KEYS
+    from ralph.settings.targets import KINDS, PRICE_KEYS
 
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     rows = [line.split("|")[1].strip(" `") for line in page.splitlines() if line.startswith("| `")]
-    assert [row for row in rows if row in ENTRY_KEYS] == list(ENTRY_KEYS)
+    assert [row for row in rows if row in KINDS] == list(KINDS)
     assert all(f"`{key}`" in page or f"{key} =" in page for key in PRICE_KEYS)

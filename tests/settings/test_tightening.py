@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.settings import tightening as may
+from ralph.values import setting as may
 from tests.rows import every_row
 
 ROWS = [

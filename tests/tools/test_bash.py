@@ -268,7 +268,7 @@ def test_a_signal_stops_the_command_and_is_raised_again(make_tools: Callable[...
     tools = make_tools(kill_grace_s=0.4 if signals == 1 else 30)
     marker = marker_for("signal")
     for number in range(signals):
-        threading.Timer(0.2 + 0.2 * number, tools.waiter.note_signal, [signal.SIGTERM]).start()
+        threading.Timer(0.2 + 0.2 * number, tools.waiter.inbox.note_signal, [signal.SIGTERM]).start()
     command = f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 444) & while :; do sleep 333; done"
     started_s = time.monotonic()
     with pytest.raises(Interrupted) as raised:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
 import time
@@ -11,11 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 
-from ralph.conversation.messages import Conversation, RequestShape
-from ralph.conversation.records import result_entry
-from ralph.conversation.session import Session
+from ralph.conversation.journal_lines import line_of, read_lines
+from ralph.conversation.records import ResultRecord, result_record
 from ralph.tools.files import seen_files
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.error_text import ToolError
@@ -188,14 +185,14 @@ def goes_on(make_tools: Callable[..., Any], *outputs: ToolOutput) -> Any:
     """The tools of a run that resumes a session with these results."""
     seen: dict[str, str] = {}
     for output in outputs:
-        record = json.loads(json.dumps(result_entry(ToolResult("c", output))[1]))
-        seen |= ToolResult.of_block(record).output.seen
+        [record] = read_lines(line_of(0, result_record(ToolResult("c", output)))).records
+        assert isinstance(record, ResultRecord)
+        seen |= record.seen
     tools = make_tools()
-    tools.box.go_on_from(replace(SESSION, seen=seen))
+    tools.box.resume_from(seen, [])
     return tools
 
 
-SESSION = Session("s1", "/work", "now", RequestShape("m", "", ()), Conversation(b"", marks_cache=False))
 SEEING: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "Read": [("Read", {"limit": 1})],
     "Write": [("Write", {"content": "one\n"})],

@@ -143,7 +143,7 @@ def test_what_a_conversation_holds_already_counts_after_a_resume() -> None:
     }
     image = {"type": "image", "source": source}
     result = ToolResult("a", ToolOutput((image,))).as_block()
-    talk = Conversation(b"", marks_cache=False).plus(user_message([result, {"type": "text", "text": "and"}]))
+    talk = Conversation().plus(user_message([result, {"type": "text", "text": "and"}]))
     budget = ImageBudget()
     for message in talk.messages:
         budget.restore(message.content)

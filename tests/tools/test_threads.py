@@ -30,7 +30,7 @@ def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
 
     entry = "plan" if tool in FILE_TOOLS else "run"
     monkeypatch.setattr(f"ralph.tools.{tool.lower()}.{entry}", slow)
-    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     started_s = time.monotonic()
     with pytest.raises(Interrupted):
         tools.box.run([ToolCall("1", tool, {})])
@@ -49,7 +49,7 @@ def test_a_write_in_progress_is_finished_before_the_signal_is_raised(
         really_rename(*names, **options)
 
     monkeypatch.setattr("os.rename", slow_rename)
-    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     with pytest.raises(Interrupted):
         tools.box.run([ToolCall("1", "Write", {"file_path": "a", "content": "x"})])
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "x")]
@@ -138,7 +138,7 @@ def test_t11_settling_does_not_open_a_fifo(tools: Any, tmp_path: Path, before: s
 def test_p7_a_signal_is_heard_while_a_write_is_settled(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     finish = threading.Event()
     monkeypatch.setattr("ralph.tools.toolbox.settle", lambda *_: finish.wait(within_s(60)))
-    threading.Timer(0.1, tools.waiter.note_signal, [signal.SIGINT]).start()
+    threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     started_s = time.monotonic()
     with pytest.raises(Interrupted):
         tools.box.settle(FileChange("/a", None, "11"))

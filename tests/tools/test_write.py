@@ -86,7 +86,7 @@ def test_what_cannot_be_written_is_named(tools: Any, tmp_path: Path) -> None:
     assert "surrogate" in tools.error("Write", file_path="a", content="\ud83d")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.ordinary_user
 def test_a_read_only_file_or_directory_is_said(tools: Any, tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir(mode=0o555)
     (tmp_path / "file").touch(mode=0o444)

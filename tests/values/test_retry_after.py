@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.values.retry_after import LONGEST_WISH_S, server_wish_s
+from ralph.values.retry_after import LONGEST_WISH_S, requested_wait_s
 from tests.rows import every_row
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -33,24 +33,24 @@ NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
     ],
 )
 def test_retry_after_is_read_as_integer_float_or_date(value: str, wish_s: float | None) -> None:
-    assert server_wish_s({"retry-after": value}, NOW, 429) == wish_s
+    assert requested_wait_s({"retry-after": value}, NOW, 429) == wish_s
 
 
 def test_milliseconds_win_over_seconds() -> None:
-    assert server_wish_s({"retry-after-ms": "1500", "retry-after": "7"}, NOW, 429) == 1.5
-    assert server_wish_s({"retry-after-ms": "what", "retry-after": "7"}, NOW, 429) == 7
+    assert requested_wait_s({"retry-after-ms": "1500", "retry-after": "7"}, NOW, 429) == 1.5
+    assert requested_wait_s({"retry-after-ms": "what", "retry-after": "7"}, NOW, 429) == 7
 
 
 def test_resets_count_only_without_retry_after_and_the_largest_wins() -> None:
     resets = {"x-ratelimit-reset": "5", "x-ratelimit-reset-ms": "9000"}
-    assert server_wish_s(resets, NOW, 429) == 9
-    assert server_wish_s({**resets, "retry-after": "2"}, NOW, 429) == 2
-    assert server_wish_s({**resets, "retry-after": "nonsense"}, NOW, 429) is None
+    assert requested_wait_s(resets, NOW, 429) == 9
+    assert requested_wait_s({**resets, "retry-after": "2"}, NOW, 429) == 2
+    assert requested_wait_s({**resets, "retry-after": "nonsense"}, NOW, 429) is None
 
 
 def test_a_reset_may_be_a_unix_time() -> None:
-    assert server_wish_s({"x-ratelimit-reset": str(int(NOW.timestamp()) + 40)}, NOW, 429) == 40
-    assert server_wish_s({"x-ratelimit-reset-ms": str((int(NOW.timestamp()) + 40) * 1000)}, NOW, 429) == 40
+    assert requested_wait_s({"x-ratelimit-reset": str(int(NOW.timestamp()) + 40)}, NOW, 429) == 40
+    assert requested_wait_s({"x-ratelimit-reset-ms": str((int(NOW.timestamp()) + 40) * 1000)}, NOW, 429) == 40
 
 
 def test_a_limit_of_the_api_counts_only_when_it_is_exhausted() -> None:
@@ -60,7 +60,7 @@ def test_a_limit_of_the_api_counts_only_when_it_is_exhausted() -> None:
         "anthropic-ratelimit-input-tokens-remaining": "0",
         "anthropic-ratelimit-input-tokens-reset": "2026-11-21T12:00:20Z",
     }
-    assert server_wish_s(headers, NOW, 429) == 20
+    assert requested_wait_s(headers, NOW, 429) == 20
 
 
 IN_30_S = {
@@ -78,16 +78,16 @@ HERE = [NOW + timedelta(seconds=skew_s) for skew_s in (-1e9, -3600, -0.4, 0, 0.4
 @every_row("form", IN_30_S)
 def test_a_moment_is_measured_by_the_servers_clock_whatever_ours_says(form: str, here: datetime) -> None:
     headers = {**IN_30_S[form], "date": "Sat, 21 Nov 2026 12:00:00 GMT"}
-    assert server_wish_s(headers, here, 429) == 30
+    assert requested_wait_s(headers, here, 429) == 30
 
 
 @every_row("date", ["", "now", "Sat, 99 Nov 2026 12:00:00 GMT", "1763726400"])
 def test_without_a_date_that_can_be_read_our_own_clock_measures(date: str) -> None:
-    assert server_wish_s({**IN_30_S["date"], "date": date}, NOW - timedelta(seconds=10), 429) == 40
+    assert requested_wait_s({**IN_30_S["date"], "date": date}, NOW - timedelta(seconds=10), 429) == 40
 
 
 def test_a_servers_clock_does_not_touch_a_number_of_seconds() -> None:
-    assert server_wish_s({"retry-after": "7", "date": "Thu, 01 Jan 1970 00:00:00 GMT"}, NOW, 429) == 7
+    assert requested_wait_s({"retry-after": "7", "date": "Thu, 01 Jan 1970 00:00:00 GMT"}, NOW, 429) == 7
 
 
 NAMES = st.sampled_from(
@@ -100,7 +100,7 @@ NAMES = st.sampled_from(
     st.dictionaries(NAMES, st.one_of(st.text(), st.floats().map(str), st.integers().map(str), st.just("0")))
 )
 def test_no_header_makes_it_raise_or_give_a_senseless_wish(headers: dict[str, str]) -> None:
-    wish_s = server_wish_s(headers, NOW, 429)
+    wish_s = requested_wait_s(headers, NOW, 429)
     assert wish_s is None or 0 <= wish_s <= LONGEST_WISH_S
 
 
@@ -112,8 +112,8 @@ def test_a_reset_without_a_name_counts_only_where_that_limit_is_exhausted(
     status: int, remaining: str | None, wish_s: float | None
 ) -> None:
     left = {} if remaining is None else {"x-ratelimit-remaining": remaining}
-    assert server_wish_s({"x-ratelimit-reset": "30", **left}, NOW, status) == wish_s
-    assert server_wish_s({"x-ratelimit-reset-ms": "30000", **left}, NOW, status) == wish_s
+    assert requested_wait_s({"x-ratelimit-reset": "30", **left}, NOW, status) == wish_s
+    assert requested_wait_s({"x-ratelimit-reset-ms": "30000", **left}, NOW, status) == wish_s
 
 
 @pytest.mark.parametrize(("status", "wish_s"), [(429, 20), (529, None)])
@@ -121,4 +121,4 @@ def test_a_limit_of_the_api_that_tells_no_remainder_counts_for_a_429_alone(
     status: int, wish_s: float | None
 ) -> None:
     headers = {"anthropic-ratelimit-tokens-reset": "2026-11-21T12:00:20Z"}
-    assert server_wish_s(headers, NOW, status) == wish_s
+    assert requested_wait_s(headers, NOW, status) == wish_s

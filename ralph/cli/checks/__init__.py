@@ -1,1 +1,1 @@
-"""What `ralph doctor` looks at, one module for each kind of thing. Each look gives findings and raises nothing."""
+"""The checks of `ralph doctor`, one module for each subject. A check gives findings and raises nothing."""

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from ralph.api.http_client import route_to, trusting
 from ralph.api.network_causes import network_cause
+from ralph.cli.checks.finding import Finding, fail, ok, short
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
 from ralph.values.endpoint import is_loopback
 from ralph.values.errors import NetworkCause
-from ralph.values.finding import Finding, fail, ok, short
 from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from ralph.api.http_client import Route
+    from ralph.api.http_client import EndpointRoute
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -48,7 +48,7 @@ _OTHER_ADVICE = (
 
 
 class Hop(Struct, frozen=True):
-    """Whom a connection is made to first: the endpoint, or the proxy before it."""
+    """The host that is connected to first: the endpoint, or the proxy before it."""
 
     host: str
     port: int
@@ -147,7 +147,7 @@ class _Look:
         )
 
     def _connect(self) -> None:
-        """In the thread. The socket's own timeout ends what the waiter no longer waits for, but a name lookup."""
+        """Runs in the thread. The socket's own timeout ends everything that the waiter has given up, except a name lookup."""
         hop = self._hop
         try:
             addresses = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
@@ -157,7 +157,7 @@ class _Look:
                     self._stage = "TLS"
                     hop.tls.wrap_socket(plain, server_hostname=hop.host).close()
             self._mailbox.put(True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        except Exception as error:  # noqa: BLE001 - any error is a finding
             self._mailbox.put(error)
 
     def _open_one_of(self, addresses: Sequence[tuple[Any, ...]]) -> socket.socket:
@@ -175,7 +175,7 @@ class _Look:
         raise failure
 
 
-def _first_hop(route: Route) -> Hop:
+def _first_hop(route: EndpointRoute) -> Hop:
     if route.proxy is None:
         return _hop(route.url, route.tls if route.url.scheme == "https" else None, is_proxy=False)
     url = route.proxy.url

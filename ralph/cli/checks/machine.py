@@ -1,4 +1,4 @@
-"""The machine: interpreter, system, programs, which protections it gives, and whether it has room for a run.
+"""Checks the machine: interpreter, system, programs, protections, and whether it has room for a run.
 
 No program of the machine's is started, but ralph's own ripgrep.
 """
@@ -10,6 +10,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
+from ralph.cli.checks.finding import Finding, ok, short, warn
 from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.machine.own_process import is_memory_private
 from ralph.machine.own_programs import lies_in, own_program
@@ -17,7 +18,6 @@ from ralph.machine.repository import repository_top
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, ripgrep_path, ripgrep_version
 from ralph.machine.starting import patiently, start_thread
 from ralph.tools.files.beneath import open_by_kernel
-from ralph.values.finding import Finding, ok, short, warn
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 _DESCRIPTORS = 16
-"""About as many has a run open at a time."""
+"""Descriptors: a run has about as many open at a time."""
 
 # Program, and what is different without it.
 _PROGRAMS = (
@@ -60,7 +60,7 @@ def look_at_machine(
 
 
 def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:
-    """Whether there is a thread and a few descriptors; nothing where there is. A moment's shortage is waited for."""
+    """A finding where there is no thread, or too few descriptors. A short shortage is waited out."""
     held: list[int] = []
     try:
         patiently(lambda: start_thread(lambda: None, name="room"), waiter, clock)
@@ -91,7 +91,7 @@ def _ripgrep() -> Finding:
 
 
 def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Iterator[Finding]:
-    """What lets a checkout run programs of its own, as far as ralph cannot prevent it."""
+    """Warnings about search paths that let a checkout run programs of its own, where ralph cannot prevent it."""
     if not all(entry.startswith(os.sep) for entry in search_path.split(os.pathsep)):
         yield warn(
             "PATH",
@@ -110,7 +110,7 @@ def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Itera
 
 
 def _memory() -> Finding:
-    """That of this process stands for that of any ralph."""
+    """Checked on this process, which is as private as any ralph."""
     if is_memory_private():
         return ok(
             "memory", "ralph leaves no core dump, and an ordinary user's commands cannot read its memory"
@@ -123,7 +123,7 @@ def _memory() -> Finding:
 
 
 def _process_limit(environment: Mapping[str, str]) -> Finding:
-    """Found out as a run does it: whether a group can be made says little of whether a process may be in it."""
+    """Tried as a run does it: that a control group can be made does not mean that a process may join it."""
     from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - no run needs it here
     from ralph.machine.process_limit import MOST_PROCESSES  # noqa: PLC0415 - the same
 
@@ -145,7 +145,7 @@ def _process_limit(environment: Mapping[str, str]) -> Finding:
 
 
 def _confinement() -> Finding:
-    """Of Write and Edit to the working directory: by the kernel, or by ralph's own walk."""
+    """Whether the kernel confines Write and Edit to the working directory, or ralph's own walk does."""
     try:
         held = os.open(os.sep, HELD_DIRECTORY)
         try:

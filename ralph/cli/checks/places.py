@@ -1,12 +1,12 @@
-"""The places that a run writes to: its sessions and the working directory. Tried by writing, as a run would."""
+"""Checks the places that a run writes to, its sessions and the working directory, by writing."""
 
 from __future__ import annotations
 
 import tempfile
 from typing import TYPE_CHECKING
 
+from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.sessions.store import SessionStore
-from ralph.values.finding import Finding, fail, ok, warn
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Find
 
 
 def look_at_working_directory(cwd: Path | None) -> Finding:
-    """None: there is none any more."""
+    """`cwd`: None where the directory is gone."""
     if cwd is None:
         return fail("working directory", "it is gone", "change to one that exists, or name one by --cd DIR")
     try:
@@ -47,7 +47,7 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
 
 
 def _write_into(directory: Path) -> None:
-    """Where the system can, the file never has a name, and nothing is left of it in any case."""
+    """Writes a file and leaves nothing of it; where the system allows that, it never has a name."""
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
         file.flush()

@@ -1,6 +1,6 @@
-"""Takes the output of the check: all of it into a file up to a bound, its end in memory, known credentials out of both.
+"""Keeps the check's output without known credentials: in a file up to a bound, and its end in memory.
 
-It stops no command: whatever becomes of the file, the check runs on and has its verdict.
+It never stops the check: whatever happens to the file, the check runs on and gives its verdict.
 """
 
 from __future__ import annotations

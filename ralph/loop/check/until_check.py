@@ -1,6 +1,6 @@
-"""The `--until` command: one shell command in a session of its own, bounded in time, with nothing left of it after.
+"""Runs the `--until` command: a shell command in a session of its own, with a time limit. Nothing it started is left.
 
-It refuses to read anything into the output: the exit code is the verdict.
+The exit code alone is the verdict: the output is never interpreted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.own_programs import own_program
 from ralph.machine.processes import SupervisedCommand, environment_for_commands
 from ralph.machine.repository import repository_top
-from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class UntilCheck:
         self._grace_s = grace_s
 
     def run(self, limit_s: float) -> CheckResult:
-        """Raises `Interrupted` once it is gone, and a ShortageError, which is no verdict."""
+        """Raises `Interrupted` once the command is gone, and ShortageError, which is no verdict."""
         started_s = self._clock.now_s()
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         try:
@@ -82,7 +82,7 @@ class UntilCheck:
             return f"the directory {self._directory} is gone"
         return error.strerror or type(error).__name__
 
-    def _followed(self, log: CheckLog, limit_s: float) -> Ending:
+    def _followed(self, log: CheckLog, limit_s: float) -> CommandEnding:
         work = repository_top(self._directory) or self._directory
         shell = own_program("bash", self._environment.get("PATH", os.defpath), work) or "/bin/sh"
         process = SupervisedCommand(
@@ -95,7 +95,7 @@ class UntilCheck:
         return running.run(limit_s, "the check")
 
 
-def _problem(ending: Ending, limit_s: float) -> str | None:
+def _problem(ending: CommandEnding, limit_s: float) -> str | None:
     match ending.how:
         case Ended.TIMED_OUT:
             return f"timed out after {limit_s:g} s"

@@ -1,7 +1,7 @@
-"""The checkout of an outer loop under git: what changed in it, its commits, its pushes.
+"""The outer loop's checkout under git: what changed in it, its commits, its pushes.
 
-Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. What ralph and who
-started it write is no progress and in no commit of ours, unless somebody else has staged it.
+Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. What ralph, or whoever
+started it, writes is no progress, and is committed only if somebody else has staged it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class GitCheckout:
-    """A `Checkout`: the whole of it, also where the loop's directory is a part."""
+    """A `Checkout` under git. It is the whole repository, also where the loop works in a part of it."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class GitCheckout:
         return self.top / os.fsdecode(answer.removesuffix(b"\n"))
 
     def git(self) -> Git:
-        """For one operation, by the settings as they are now. Raises CheckoutError and Interrupted."""
+        """Git for one operation, with the settings as they are now. Raises CheckoutError and Interrupted."""
         return Git(self.top, self._seams)
 
     def snapshot(self) -> Snapshot:
@@ -107,7 +107,7 @@ class GitCheckout:
         return Snapshot(seen.digest(), seen.head, seen.files, seen.branch, guarded)
 
     def _hooks(self, digests: FileDigests) -> dict[str, str]:
-        """Digest by name. Of a directory that cannot be listed nothing is told."""
+        """Digests of the hooks by name; empty if their directory cannot be listed."""
         with suppress(OSError), os.scandir(self._common_directory / "hooks") as listing:
             names = [
                 entry.name for entry in islice(listing, _MOST_HOOKS) if not entry.name.endswith(".sample")
@@ -131,7 +131,9 @@ class GitCheckout:
         return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
 
     def commit(self, message: str) -> bool:
-        """Inner repositories that this one does not know stay out: their work is in a git of their own."""
+        """Commits what is uncommitted, except inner repositories that this one does not know: their work is in a git
+        of their own.
+        """
         git = self.git()
         status = status_of(git)
         self.refuse_unfinished(status)
@@ -166,19 +168,21 @@ class GitCheckout:
         return push.unpushed() if status.head else 0
 
     def push_of(self, git: Git, status: GitStatus) -> Push:
-        """The push by the pins, which are taken by the first call. Raises CheckoutError and Interrupted."""
+        """The push that follows the pins. The first call takes the pins. Raises CheckoutError and Interrupted."""
         pins = self._pins = self._pins or self._pinned_now(git, status)
         places = WritablePlaces(self._writable, pins.places)
         return Push(git, self._seams, remote_settings(git.settings, pins), status, places)
 
     def pins_text(self) -> str:
-        """For `restore_pins`. Raises CheckoutError and Interrupted."""
+        """The pins as text for `restore_pins`. Raises CheckoutError and Interrupted."""
         git = self.git()
         self._pins = self._pins or self._pinned_now(git, status_of(git))
         return pins_text(self._pins, secrets.token_hex(16))
 
     def restore_pins(self, text: str) -> list[str]:
-        """Notices for people. Raises BrokenPinsError, CheckoutError and Interrupted."""
+        """Goes by recorded pins from now on. Returns notices for people. Raises BrokenPinsError, CheckoutError and
+        Interrupted.
+        """
         now = pins_of(self.git().settings)
         self._pins, has_lost = read_pins(text, now)
         changed = changed_names(self._pins, now)
@@ -222,7 +226,7 @@ class GitCheckout:
                 raise CheckoutError(f"{what} is in progress; finish or abort it first")
 
     def refuse_detached(self, status: GitStatus) -> None:
-        """Raises CheckoutError."""
+        """Raises CheckoutError where HEAD is on no branch."""
         if status.branch is None:
             raise CheckoutError(
                 "HEAD is detached: commits would be on no branch; "
@@ -251,7 +255,9 @@ def shown(paths: Sequence[str], most: int = 3) -> str:
 
 
 def _stage(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Not `git add`, which looks into submodules. What is known goes first: a directory may stand where a file was."""
+    """Stages the files, without `git add`, which would look into submodules. Tracked files go first, because a
+    directory may have become a file.
+    """
     in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
     git.change("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=_listed(in_order))
 
@@ -276,7 +282,9 @@ def _listed(entries: Sequence[StatusEntry]) -> bytes:
 
 
 def _is_commit(git: Git, head: str) -> bool:
-    """One that is here; "" stands for the time before the first. A record on disk may say anything: no option of git."""
+    """Whether this repository has the commit; "" stands for the time before the first one. A record on disk may hold
+    anything, and nothing in it may become an option of git.
+    """
     if not head:
         return True
     if not _COMMIT_ID.fullmatch(head):

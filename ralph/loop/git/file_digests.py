@@ -1,6 +1,6 @@
-"""Tells by a short text whether a file is what it was. Follows no link, opens nothing but regular files, never waits.
+"""Digests that tell whether a file has changed. Follows no link, opens only regular files, never waits.
 
-The time of a change alone makes no difference, but for files that are too big to be read each time.
+A new time alone is no change, except for files too big to be read each time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TooMuchToReadError(Exception):
 
 
 class FileDigests:
-    """One look at many files. A signal is heard in between."""
+    """Digests of many files, taken in one look. Signals are handled between two files."""
 
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
@@ -48,7 +48,7 @@ class FileDigests:
         self._count = 0
 
     def of(self, path: str) -> str:
-        """`ABSENT` also for one that vanishes meanwhile. Raises Interrupted."""
+        """The digest of a file; `ABSENT` also for one that vanishes meanwhile. Raises Interrupted."""
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:
             self.look_up()
@@ -110,7 +110,7 @@ def _hashed(data: bytes) -> str:
 
 
 def differing(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> Iterator[str]:
-    """Paths whose digest is another, or that one of the two alone has; none where one was not kept."""
+    """Paths whose digests differ, or that only one side has. Empty where one side was not kept."""
     if before is None or after is None:
         return
     for path in {*before, *after}:

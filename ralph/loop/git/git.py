@@ -17,7 +17,7 @@ from ralph.loop.ports import CheckoutError
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import SupervisedCommand, environment_for_commands
-from ralph.machine.running_command import Ended, Ending, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.terminal_text import readable_text
 from ralph.values.redaction import MARK, Redactor
 from ralph.values.shortage import ShortageError, shortage_of
@@ -63,7 +63,7 @@ _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
 class GitSeams(Struct, frozen=True):
-    """The parts of the process that every call needs."""
+    """What every call of git needs from the process."""
 
     environment: Mapping[str, str]
     """The environment, without credentials."""
@@ -93,7 +93,7 @@ class GitAnswer(Struct, frozen=True):
 
 
 class GitProgram:
-    """Calls of git in one directory, each followed to its end. Who calls says by which settings and environment."""
+    """Runs git in one directory and follows each call to its end. The caller chooses settings and environment."""
 
     def __init__(self, directory: Path, seams: GitSeams) -> None:
         self._directory = directory
@@ -117,41 +117,64 @@ class GitProgram:
             source.write(given or b"")
             source.seek(0)
             output = _Output()
-            program = own_program("git", environment["PATH"], self._directory)
-            if program is None:
-                raise CheckoutError(
-                    "this is a git checkout, but there is no git program on PATH outside of it; install git"
-                )
-            try:
-                process = SupervisedCommand(
-                    [program, "--no-pager", *arguments],
-                    cwd=self._directory,
-                    environment=environment,
-                    grace_s=_GRACE_S,
-                    input_from=None if given is None else source.fileno(),
-                    errors_to=None if is_merged else errors.fileno(),
-                )
-                running = RunningCommand(
-                    process, output, waiter=self._seams.waiter, clock=self._seams.clock, grace_s=_GRACE_S
-                )
-                ending = running.run(limit_s, f"git {name}")
-            except NotFollowedError as error:
-                raise ShortageError("thread") from error
-            except OSError as error:
-                if shortage_of(error) is not None:
-                    raise
-                raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
+            ending = self._followed(
+                arguments,
+                environment,
+                output,
+                name=name,
+                limit_s=limit_s,
+                input_from=None if given is None else source.fileno(),
+                errors_to=None if is_merged else errors.fileno(),
+            )
             errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
             said = output.data() if is_merged else errors.read()
         _refuse_other_ends(name, ending, limit_s)
         _refuse_shortage(ending.status, b"" if is_merged else said)
         return GitAnswer(ending.status, output.data(), said)
 
+    def _followed(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        output: _Output,
+        *,
+        name: str,
+        limit_s: float,
+        input_from: int | None,
+        errors_to: int | None,
+    ) -> CommandEnding:
+        """How the command ended. Raises CheckoutError, Interrupted and ShortageError."""
+        program = own_program("git", environment["PATH"], self._directory)
+        if program is None:
+            raise CheckoutError(
+                "this is a git checkout, but there is no git program on PATH outside of it; install git"
+            )
+        try:
+            process = SupervisedCommand(
+                [program, "--no-pager", *arguments],
+                cwd=self._directory,
+                environment=environment,
+                grace_s=_GRACE_S,
+                input_from=input_from,
+                errors_to=errors_to,
+            )
+            seams = self._seams
+            running = RunningCommand(
+                process, output, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
+            )
+            return running.run(limit_s, f"git {name}")
+        except NotFollowedError as error:
+            raise ShortageError("thread") from error
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            raise CheckoutError(f"git {name} could not be run in {self._directory}: {error}") from None
+
 
 class Git:
-    """Calls on the checkout whose top, the directory with `.git` in it, is `top`; none that speaks with a remote.
+    """Git on the checkout at `top`, the directory with `.git` in it; never with a remote.
 
-    The settings are those at its making: it is for one operation, between two iterations.
+    Make one for each operation, between two iterations: it reads the settings once.
     """
 
     def __init__(self, top: Path, seams: GitSeams) -> None:
@@ -190,7 +213,7 @@ class Git:
 
 
 class _Output:
-    """A `Capture` that keeps all, up to more than any call of ours should print."""
+    """A `Capture` that keeps everything, up to more than any of our calls should print."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -243,7 +266,7 @@ def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _refuse_other_ends(command: str, ending: Ending, limit_s: float) -> None:
+def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> None:
     if not ending.is_all_gone:
         raise CheckoutError(f"git {command} started something that cannot be stopped")
     match ending.how:

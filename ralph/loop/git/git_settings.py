@@ -61,7 +61,7 @@ class Setting(Struct, frozen=True):
 
     @property
     def is_of_repository(self) -> bool:
-        """It stands where an agent can write it."""
+        """Whether it stands in a file that an agent can write."""
         return self.scope in _OF_THE_REPOSITORY
 
 
@@ -79,7 +79,7 @@ class GitSettings(Struct, frozen=True):
 
 
 def settings_before_any() -> GitSettings:
-    """For the call that lists the configuration."""
+    """The settings for the call that lists the configuration."""
     return GitSettings({}, tuple(_options(_ALWAYS)))
 
 
@@ -124,7 +124,9 @@ def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iter
 
 
 def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
-    """They add up, for all addresses together, and an empty one takes away all before it: gitcredentials(7)."""
+    """Credential helpers of the user alone. Helpers add up, and an empty one removes those before it:
+    gitcredentials(7).
+    """
     if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
         return []
     kept = [setting for setting in trusted if _CREDENTIAL_HELPER.fullmatch(setting.name)]

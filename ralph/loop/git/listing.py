@@ -74,7 +74,7 @@ class Listing:
 
 
 def refuse_without_ripgrep() -> None:
-    """Before a loop begins. Raises CheckoutError, with what to do."""
+    """Checks before a loop begins that ripgrep is there. Raises CheckoutError, with what to do."""
     try:
         ripgrep_path()
     except RipgrepError as error:

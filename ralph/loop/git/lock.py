@@ -10,7 +10,9 @@ import fcntl
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, convert, to_builtins
 
 from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.ports import CheckoutError
@@ -32,6 +34,15 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
+class Holder(Struct, frozen=True):
+    """What the file says of the loop that has the lock."""
+
+    pid: int
+    directory: str
+    started_at: str
+    """In local time, for people."""
+
+
 class CheckoutLock:
     """Held until every process that has the descriptor has closed it: an orphaned iteration still holds it."""
 
@@ -47,13 +58,9 @@ class CheckoutLock:
         """For `pass_fds` of a process that shall hold it too."""
         try:
             self._take()
-            written = {
-                "pid": os.getpid(),
-                "directory": str(directory),
-                "started_at": f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}",
-            }
+            holder = Holder(os.getpid(), str(directory), f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}")
             os.ftruncate(self.descriptor, 0)
-            os.pwrite(self.descriptor, json.dumps(written).encode() + b"\n", 0)
+            os.pwrite(self.descriptor, json.dumps(to_builtins(holder)).encode() + b"\n", 0)
         except OSError as error:
             self.close()
             raise CheckoutError(f"the loop's lock {self.path} cannot be written: {error.strerror}") from None
@@ -62,7 +69,9 @@ class CheckoutLock:
             raise
 
     def close(self) -> None:
-        """The file stays: without a holder it is no obstacle, and removing it would let two loops in."""
+        """Releases the lock. The file stays: without a holder it is no obstacle, and removing it would let two loops
+        in.
+        """
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -92,14 +101,14 @@ def holder_of(directory: Path, place: Path) -> int | None:
     except OSError:  # there was never a loop
         return None
     try:
-        pid = _holder(descriptor).get("pid")
+        holder = _holder(descriptor)
     finally:
         os.close(descriptor)
-    return pid if isinstance(pid, int) else None
+    return holder.pid if holder is not None else None
 
 
 def _git_directory(top: Path) -> Path:
-    """A linked working tree has a file that names its own (gitrepository-layout(5))."""
+    """The git directory of a working tree. A linked one has a file that names it (gitrepository-layout(5))."""
     place = top / ".git"
     try:
         named = os.fsdecode(read_regular_file(place, _MOST_BYTES))
@@ -132,24 +141,22 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
     return place / name, descriptor
 
 
-def _holder(descriptor: int) -> dict[str, Any]:
-    """Empty: it has not said yet who it is."""
+def _holder(descriptor: int) -> Holder | None:
+    """The holder, as the file names it; None: it has not written its name yet."""
     try:
-        holder = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
-    except (OSError, ValueError):
-        return {}
-    return holder if isinstance(holder, dict) else {}
+        return convert(json.loads(os.pread(descriptor, _MOST_BYTES, 0)), Holder)
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
-def _refusal(holder: dict[str, Any], path: Path) -> str:
-    pid = holder.get("pid")
-    if not isinstance(pid, int):
+def _refusal(holder: Holder | None, path: Path) -> str:
+    if holder is None:
         return f"another loop works on this checkout (it holds {path}); wait for it, or stop it"
-    since = f"since {holder.get('started_at')} in {holder.get('directory')}"
-    if _is_there(pid):
-        return f"another loop works on this checkout: process {pid}, {since}; wait for it, or stop it"
+    since = f"since {holder.started_at} in {holder.directory}"
+    if _is_there(holder.pid):
+        return f"another loop works on this checkout: process {holder.pid}, {since}; wait for it, or stop it"
     return (
-        f"the loop of process {pid}, {since}, has ended, but something it started still works on this checkout "
+        f"the loop of process {holder.pid}, {since}, has ended, but something it started still works on this checkout "
         f"and holds {path}; wait for it, or stop it"
     )
 

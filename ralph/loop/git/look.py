@@ -1,6 +1,6 @@
-"""Looks at a checkout, and at the submodules and other repositories inside it, for all that progress is told by.
+"""Finds the state that progress is measured by: of a checkout, its submodules and other repositories inside it.
 
-Git is never sent into an inner repository: it would follow that one's own configuration. Each is looked at by itself.
+Git is never sent into an inner repository: it would follow the configuration there. Each is looked at by itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def status_of(git: Git) -> GitStatus:
 
 
 def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
-    """`own` does not count. `prefix`: where it is in the outermost one. Raises CheckoutError, Interrupted."""
+    """The state of one repository. `own` does not count. `prefix`: its path in the outermost one. Raises
+    CheckoutError, Interrupted.
+    """
     status = status_of(git)
     entries = list(counted(status.entries, own, prefix))
     seen = Seen(status.head, status.branch, [f"{prefix}\0{status.head}\0{status.branch}"])
@@ -67,7 +69,7 @@ def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> 
 
 
 def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str) -> Seen:
-    """One that git cannot work in does not end the loop: that it is so is what can be told of it."""
+    """The state of an inner repository. If git cannot work in it, its state is the error: the loop goes on."""
     try:
         return look(Git(top, seams), seams, digests, own=own, prefix=prefix)
     except CheckoutError as error:

@@ -1,4 +1,6 @@
-"""Tells what ralph, or the shell that started it, writes inside of a checkout: it is no work. Reads no file."""
+"""Knows the places inside a checkout that ralph, or the shell that started it, writes to: that is no work. Reads no
+file.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def own_output_files() -> tuple[Path, ...]:
 
 
 def _file_behind(descriptor: int) -> Iterator[Path]:
-    """A file that was deleted, or has another in its place, has no path any more."""
+    """The path of an open file; nothing if it was deleted or another file has its place."""
     try:
         status = os.fstat(descriptor)
         path = (_DESCRIPTORS / str(descriptor)).readlink()
@@ -52,7 +54,7 @@ def _file_behind(descriptor: int) -> Iterator[Path]:
 
 
 def _names_of(place: Path) -> Iterator[str]:
-    """A link as well as what it leads to: the one may be replaced, the other written."""
+    """The path, and what it leads to if it is a link: the link may be replaced, and its target written."""
     yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118
     yield os.path.realpath(place)
 

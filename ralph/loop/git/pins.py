@@ -16,14 +16,14 @@ import hashlib
 import json
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.loop.git.git_settings import GitSettings, Setting
 
@@ -71,13 +71,13 @@ class Pins(Struct, frozen=True):
 
 
 class RemoteSettings(Struct, frozen=True):
-    """All that a call that speaks with a remote is told."""
+    """The only settings that a call to a remote gets."""
 
     entries: tuple[PinnedSetting, ...]
 
     @property
     def values(self) -> dict[str, str]:
-        """The last value of each."""
+        """The value of each setting: of several, the last one."""
         return {entry.name: entry.value for entry in self.entries}
 
     @property
@@ -172,16 +172,40 @@ def guarded_settings(settings: GitSettings) -> dict[str, str]:
 # --- its record
 
 
+class _KeptSetting(Struct, frozen=True, omit_defaults=True):
+    """A setting in the record: with its value, or as a digest where that may hold a credential."""
+
+    name: str | None = None
+    value: str | None = None
+    digest: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.digest is None and (self.name is None or self.value is None):
+            raise ValueError("a setting has a name and a value, or a digest")
+
+    def restored(self, known: Mapping[str, PinnedSetting]) -> PinnedSetting | None:
+        """`known`: the settings of today, by digest. None: it is not among them."""
+        if self.name is None or self.value is None:
+            return known.get(self.digest or "")
+        return PinnedSetting(self.name, self.value)
+
+
+class _KeptPins(Struct, frozen=True):
+    salt: str
+    settings: tuple[_KeptSetting, ...]
+    places: tuple[str, ...]
+
+
 def pins_text(pins: Pins, salt: str) -> str:
     """JSON without a credential. `salt`: new for each record, 32 hexadecimal digits."""
-    settings = [
-        {"digest": _digest(salt, setting.name, setting.value)}
+    settings = tuple(
+        _KeptSetting(digest=_digest(salt, setting.name, setting.value))
         if _may_hold_credentials(setting)
-        else {"name": setting.name, "value": setting.value}
+        else _KeptSetting(setting.name, setting.value)
         for setting in pins.settings
-    ]
-    fields = {"salt": salt, "settings": settings, "places": sorted(pins.places)}
-    return json.dumps(fields, indent=2) + "\n"
+    )
+    kept = _KeptPins(salt, settings, tuple(sorted(pins.places)))
+    return json.dumps(to_builtins(kept), indent=2) + "\n"
 
 
 def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
@@ -190,20 +214,12 @@ def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
     `now`: as the repository's configuration stands. Raises BrokenPinsError.
     """
     try:
-        fields = json.loads(text)
-        salt, kept = fields["salt"], fields["settings"]
-        known = {_digest(salt, setting.name, setting.value): setting for setting in now.settings}
-        found = [_restored(each, known) for each in kept]
-        places = frozenset(map(str, fields["places"]))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        kept = convert(json.loads(text), _KeptPins)
+    except (ValueError, RecursionError) as error:
         raise BrokenPinsError(f"is damaged: {error}") from None
-    return Pins(tuple(each for each in found if each is not None), places), None in found
-
-
-def _restored(kept: Any, known: dict[str, PinnedSetting]) -> PinnedSetting | None:
-    if "digest" in kept:
-        return known.get(kept["digest"])
-    return PinnedSetting(str(kept["name"]), str(kept["value"]))
+    known = {_digest(kept.salt, setting.name, setting.value): setting for setting in now.settings}
+    found = [setting.restored(known) for setting in kept.settings]
+    return Pins(tuple(each for each in found if each is not None), frozenset(kept.places)), None in found
 
 
 def _may_hold_credentials(setting: PinnedSetting) -> bool:

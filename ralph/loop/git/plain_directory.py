@@ -1,7 +1,8 @@
-"""The directory of an outer loop outside of git: progress by the content of its files. Refuses to commit and push.
+"""The outer loop's directory without git: progress is a change in the content of its files. Refuses to commit and
+push.
 
-Whatever lies there, a look has bounds: of the time and memory that the listing takes, of files that are told apart by
-name, and of bytes that are read. Where one is passed it is said once.
+Every look is bounded, whatever lies there: the time and memory of the listing, the files told apart by name, the
+bytes read. If a bound is passed, people are told once.
 """
 
 from __future__ import annotations

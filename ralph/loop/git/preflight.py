@@ -28,10 +28,11 @@ def open_checkout(
     writable: tuple[Path, ...] = (),
     warn: Callable[[str], None] = lambda _text: None,
 ) -> GitCheckout | PlainDirectory:
-    """That `directory`, the working directory, is in. Whether git works in it is found out by its first call.
+    """The checkout that contains `directory`, the working directory. The first call of git shows whether git works in
+    it.
 
-    `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is. `writable`: absolute, where
-    the agent may write besides the directory. `warn`: tells people what is not looked at.
+    `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is. `writable`: absolute,
+    where the agent may write besides the directory. `warn`: tells people what is not looked at.
     """
     top = repository_top(directory)
     if top is None:

@@ -1,4 +1,4 @@
-"""Pushes the branch of a checkout: where to, and what came of it. Writes no configuration, and forces nothing."""
+"""Pushes the branch of a checkout. Writes no configuration and never forces."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class WritablePlaces(Struct, frozen=True):
 
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
-    """The branch's configured one, else the only remote, else `origin`. Raises CheckoutError, with what to do.
+    """The remote to push to: the branch's configured one, else the only one, else `origin`. Raises CheckoutError,
+    with what to do.
 
     `branch`: None where HEAD is detached.
     """
@@ -89,7 +90,7 @@ class Push:
         )
 
     def urls(self) -> list[str]:
-        """Raises CheckoutError for one that must not be pushed to."""
+        """The addresses to push to. Raises CheckoutError for one that must not be pushed to."""
         found = self._settings.push_urls(self.target.remote)
         for url in found:
             _refuse_new_place(self._git.top, url, self._places)
@@ -183,7 +184,7 @@ def _source_of(git: Git, branch: str, head: str) -> Source:
 
 
 def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
-    """Its own name, unless the user asked for the upstream's: a branch cut from `main` must not land there."""
+    """The branch's own name, unless the user asked for the upstream's: a branch cut from `main` must not land there."""
     values = settings.values
     merge = values.get(f"branch.{branch}.merge", "")
     is_upstream = values.get("push.default") in {"upstream", "tracking"}

@@ -1,11 +1,11 @@
-"""Git as it speaks with a remote: from an empty git directory, by settings that are all said, and by none that are found.
+"""Git that talks to a remote: from an empty git directory, with every setting given and none found.
 
-A push needs of the checkout its objects alone. So it is made from a directory of its own, without hooks, remotes and
-settings; what it follows comes through the environment (`GIT_CONFIG_COUNT`), the user's own files included, as their
-conditions (`includeIf`) speak of the checkout. What the repository's configuration says by now it never sees.
+A push needs only the checkout's objects. So it runs in a directory of its own, without hooks, remotes and settings;
+what it follows comes through the environment (`GIT_CONFIG_COUNT`), the user's own files included, as their conditions
+(`includeIf`) speak of the checkout. It never sees what the repository's configuration says by now.
 
-A remote on this machine is a repository whose programs the push itself would start, as the user: its `git receive-pack`
-is given settings of ours, which go before its own.
+A remote on this machine is a repository whose programs the push itself would start, as the user: its `git
+receive-pack` gets settings of ours, which go before its own.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Source(Struct, frozen=True):
 
 
 class RemoteGit:
-    """For one operation, between two iterations."""
+    """Make one for each operation, between two iterations."""
 
     def __init__(self, top: Path, seams: GitSeams, settings: RemoteSettings, source: Source) -> None:
         """`top`: the top of the checkout, at which a remote with a relative path starts."""

@@ -1,6 +1,6 @@
-"""Iterations as `ralph run` processes: one is started, followed to its end, and told as a value.
+"""Runs iterations as `ralph run` processes: starts one, follows it to its end, returns a value.
 
-It refuses to take the process's word for what its exit code does not say, and to leave anything of it running.
+The exit code counts, and no word of the process against it. Nothing that it started is left running.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class RalphIterations:
         return running.run(order.time_s, order.waiting_for)
 
     def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
-        """The plan's first: of an option that is given twice the last one counts."""
+        """The arguments of the process. The plan's come first: of an option given twice, the last one counts."""
         yield from ("run", "--iteration", *self._plan.run_arguments)
         if self._plan.directory != self._plan.launch_directory:
             yield from ("--cd", self._plan.directory)
@@ -157,9 +157,9 @@ class RalphIterations:
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
-        """Or not followed, then it was stopped as soon as it had begun; or its result could not be read.
+        """The result where no process could be started or followed, or its result could not be read for a shortage.
 
-        What it has done shows once there is something to look with: its session then tells of its end.
+        What it has done meanwhile shows once its session can be read.
         """
         try:
             seen = self.seen(session_id)

@@ -7,7 +7,9 @@ refused whole where it does not speak of that very end.
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct, convert
 
 from ralph.loop.values import IterationResult
 from ralph.machine.regular_file import read_regular_file
@@ -17,12 +19,31 @@ from ralph.values.shortage import shortage_of
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 # An answer has some 100 KB.
 _MOST_BYTES = 64 * 1024 * 1024
 _BY_EXIT_CODE = {each.exit_code(): each for each in Outcome if each is not Outcome.INTERRUPTED}
+
+
+Amount = Annotated[float, Meta(ge=0)]
+
+
+class WrittenReport(Struct, frozen=True):
+    summary: str = ""
+
+
+class WrittenResult(Struct, frozen=True, kw_only=True):
+    """The fields of a result object that a loop goes by. `output/result_object.py` writes them."""
+
+    exit_code: int
+    subtype: str | None = None
+    result: str | None = None
+    final_report: WrittenReport | None = None
+    errors: tuple[str, ...] = ()
+    session_num_turns: Annotated[int, Meta(ge=0)] = 0
+    session_cost_usd: Amount | None = None
+    retry_after_s: Amount | None = None
 
 
 class NoResultError(Exception):
@@ -37,28 +58,26 @@ def outcome_of(exit_code: int) -> Outcome | None:
 
 
 def result_written(path: Path, exit_code: int) -> IterationResult:
-    """Raises NoResultError, and a ShortageError where it cannot be read just now."""
-    fields = _object_in(path)
-    told = fields.get("exit_code")
-    if told != exit_code:
-        raise NoResultError(f"its result speaks of exit code {told!r}: not believed")
-    report = fields.get("final_report")
-    summary = report.get("summary") if isinstance(report, dict) else None
+    """The result in this file. Raises NoResultError, and ShortageError where it cannot be read just now."""
+    written = _read_result(path)
+    if written.exit_code != exit_code:
+        raise NoResultError(f"its result speaks of exit code {written.exit_code}: not believed")
+    report = written.final_report
     return IterationResult(
         exit_code,
         outcome_of(exit_code) or Outcome.INTERNAL_ERROR,
-        turns=int(_amount(fields, "session_num_turns") or 0),
-        cost_usd=_amount(fields, "session_cost_usd"),
-        last_words=_text(fields.get("result")) or _text(summary),
-        reason=_joined(fields.get("errors")),
-        limit=limit_named(fields.get("subtype")),
-        retry_after_s=_amount(fields, "retry_after_s"),
+        turns=written.session_num_turns,
+        cost_usd=written.session_cost_usd,
+        last_words=written.result or (report.summary if report is not None else ""),
+        reason="; ".join(filter(None, written.errors)),
+        limit=limit_named(written.subtype),
+        retry_after_s=written.retry_after_s,
     )
 
 
-def _object_in(path: Path) -> Mapping[str, Any]:
+def _read_result(path: Path) -> WrittenResult:
     try:
-        value = strict_json(read_regular_file(path, _MOST_BYTES).decode())
+        return convert(strict_json(read_regular_file(path, _MOST_BYTES).decode()), WrittenResult)
     except FileNotFoundError:
         raise NoResultError("it left no result") from None
     except OSError as error:
@@ -68,21 +87,3 @@ def _object_in(path: Path) -> Mapping[str, Any]:
         raise NoResultError(f"its result cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise NoResultError(f"its result is damaged: {error}") from error
-    if not isinstance(value, dict):
-        raise NoResultError("its result is damaged: it is no object")
-    return value
-
-
-def _amount(fields: Mapping[str, Any], name: str) -> float | None:
-    value = fields.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-        return None
-    return value
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _joined(errors: object) -> str:
-    return "; ".join(filter(None, map(_text, errors))) if isinstance(errors, list) else ""

@@ -115,7 +115,7 @@ class RunningIteration:
         return news
 
     def _ask_to_stop(self, signal_number: int) -> None:
-        """A second signal ends `ralph run` at once, and does not give it more time."""
+        """Passes a signal on. A second one ends `ralph run` at once, and gives it no more time."""
         self._process.send(signal_number)
         self._killed_at_s = min(self._killed_at_s, self._clock.now_s() + self._stops_within_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ralph.loop.values import IterationResult, SessionSeen
 from ralph.sessions.looking import look_at
@@ -27,12 +27,12 @@ def session_seen(
     Raises ShortageError, and OSError for a place that cannot be listed.
     """
     look = _look(session_id, environment, directory)
-    if look is None or (look.problem is None and not _has_message(look.history)):
+    if look is None or (look.problem is None and not look.history.has_message):
         return None
     try:
         written_at = datetime.fromtimestamp(look.written_at_s, UTC)
         return SessionSeen(look.history.turns, look.history.cost_usd, _end_of(look.history), written_at)
-    except (LookupError, TypeError, ValueError, AttributeError):  # records that no run writes
+    except ValueError:  # an outcome that a newer ralph knows
         return SessionSeen(0, None)
 
 
@@ -48,7 +48,9 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
 
 
 def _refuse_shortage(path: Path) -> None:
-    """A look takes what it cannot open for unreadable for good. Raises ShortageError, and FileNotFoundError."""
+    """Checks that the journal can be opened: `look_at` takes one that cannot for unreadable. Raises ShortageError,
+    and FileNotFoundError.
+    """
     try:
         path.open("rb").close()
     except FileNotFoundError:
@@ -59,20 +61,16 @@ def _refuse_shortage(path: Path) -> None:
             raise shortage from None
 
 
-def _has_message(history: SessionHistory) -> bool:
-    return any(record.kind == "user" for run in history.runs for record in run.records)
-
-
 def _end_of(history: SessionHistory) -> IterationResult | None:
-    ended: Mapping[str, Any] | None = history.runs[-1].ended if history.runs else None
+    ended = history.runs[-1].ended if history.runs else None
     if ended is None:
         return None
     return IterationResult(
-        int(ended["exit_code"]),
-        Outcome(ended["outcome"]),
+        ended.exit_code,
+        Outcome(ended.outcome),
         turns=history.turns,
         cost_usd=history.cost_usd,
-        last_words=str(ended["result"] or ""),
-        reason="; ".join(map(str, ended["errors"])),
-        duration_s=float(ended["duration_s"]),
+        last_words=ended.result or "",
+        reason="; ".join(ended.errors),
+        duration_s=float(ended.duration_s),
     )

@@ -18,7 +18,7 @@ from ralph.values import events as ev
 from ralph.values.usage import RunUsage, TokenUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from prometheus_client import Metric
 
@@ -117,17 +117,11 @@ METRICS = (
 class MetricsFile:
     """Show it every event; the file is written by `open`, `tick` and `close`."""
 
-    def __init__(
-        self, path: str, clock: Clock, tell: Callable[[str], None], directories: Sequence[str] = ()
-    ) -> None:
-        """`path`: absolute. `tell` gets one sentence, the first time that a `tick` cannot write.
-
-        `directories`: as for `write_result_file`.
-        """
+    def __init__(self, path: str, clock: Clock, directories: Sequence[str] = ()) -> None:
+        """`path`: absolute. `directories`: as for `write_result_file`."""
         self._path = path
         self._directories = directories
         self._clock = clock
-        self._tell = tell
         self._has_told = False
         self._tried_s = clock.now_s()
         self._metrics = _RunMetrics()
@@ -145,16 +139,19 @@ class MetricsFile:
         self._write()
         remove_leftovers(Path(self._path).parent)
 
-    def tick(self, now_s: float) -> None:
-        """Several times a second: writes when the last try is a minute ago. One that fails must not end the run."""
+    def tick(self, now_s: float) -> str | None:
+        """Several times a second: writes when the last try is a minute ago. One that fails must not end the run: the
+        first time it is one sentence for people.
+        """
         if now_s - self._tried_s < WRITE_EVERY_S:
-            return
+            return None
         try:
             self._write()
         except OSError as error:
             if not self._has_told:
                 self._has_told = True
-                self._tell(f"{self.problem(error)}; it is tried again each minute")
+                return f"{self.problem(error)}; it is tried again each minute"
+        return None
 
     def close(self, exit_code: int | None = None) -> None:
         """The last file. `exit_code`: the process's; None: that of the last result. Raises OSError."""

@@ -56,13 +56,13 @@ def open_tracing(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # requests has opinions about its neighbours' versions
-            from ralph.output.telemetry.tracing_delivery import Delivery  # noqa: PLC0415 - an extra
+            from ralph.output.telemetry.tracing_delivery import SpanDelivery  # noqa: PLC0415 - an extra
             from ralph.output.telemetry.tracing_spans import Tracing, tracer_for  # noqa: PLC0415 - the same
     except ImportError as error:
         raise TracingError(EXTRA_MISSING) from error
     delivery = None
     try:
-        delivery = Delivery(endpoint)
+        delivery = SpanDelivery(endpoint)
         tracer = tracer_for(delivery, version)
     except Exception as error:  # whatever a library says of a setting it cannot use
         if delivery is not None:

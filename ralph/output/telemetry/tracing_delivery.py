@@ -29,7 +29,7 @@ _BATCH_SPANS = 512
 _INTERVAL_S = 5.0
 
 
-class Delivery(SpanProcessor):
+class SpanDelivery(SpanProcessor):
     """A span processor. The SDK's own does not say what it lost and closes in up to 30 s."""
 
     def __init__(self, endpoint: str) -> None:

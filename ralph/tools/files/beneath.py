@@ -1,7 +1,7 @@
 """Opens directories beneath one that is held open, so that no link, and no swap on the way, leads out of it.
 
-Refuses with EXDEV what would lead out: `..` above the top, absolute paths, links to either. Links that stay inside
-are followed. Where the kernel cannot promise that (`openat2`, Linux 5.6), the way is walked part by part.
+Raises EXDEV for what would lead out: `..` above the top, absolute paths, links to either. Links that stay inside
+are followed. Where the kernel cannot promise that (before `openat2`, Linux 5.6), the path is walked part by part.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BENEATH = 0x08
 # while the kernel went through a `..`.
 _WALK_INSTEAD = frozenset({errno.ENOSYS, errno.EPERM, errno.EAGAIN})
 _MOST_LINKS = 40
-# What opening a link as a directory, but not through the link, fails with: Linux, and the others.
+# The error for opening a link as a directory without following it: Linux, and the others.
 _PERHAPS_A_LINK = frozenset({errno.ENOTDIR, errno.ELOOP})
 
 
 def open_parent(root: int, relative: str, *, make: bool = False) -> tuple[int, str]:
-    """A descriptor of the directory that `relative` is in, and the name it has there, itself never followed.
+    """A descriptor of the directory that holds `relative`, and its name there; the name itself is never followed.
 
-    With `make`, missing directories are created, beneath `root` too. The caller closes the descriptor.
+    `make`: create missing directories, `beneath` the root too. The caller closes the descriptor.
     """
     directory, name = os.path.split(relative)
     if name in ("", os.curdir, os.pardir):
@@ -41,7 +41,7 @@ def open_parent(root: int, relative: str, *, make: bool = False) -> tuple[int, s
 
 
 def open_directory(root: int, relative: str) -> int:
-    """Good for `dir_fd`, not for reading."""
+    """A descriptor that is good for `dir_fd`, not for reading."""
     if sys.platform == "linux":
         try:
             return open_by_kernel(root, relative)
@@ -68,7 +68,7 @@ def open_by_kernel(root: int, relative: str) -> int:
 
 
 def open_by_walk(root: int, relative: str) -> int:
-    """Every step opens a directory in the one before and follows no link; `..` goes back to one already open."""
+    """Open part by part, each in the directory before and without following a link; `..` goes back to an open one."""
     held = [os.dup(root)]
     ahead = [*reversed(Path(relative).parts)]
     links = 0
@@ -91,7 +91,7 @@ def open_by_walk(root: int, relative: str) -> int:
 
 
 def _step(held: list[int], part: str) -> str:
-    """Go one directory down; where there is a link instead, stay, and say where it leads."""
+    """Go one directory down; at a link stay, and return where it leads."""
     try:
         held.append(os.open(part, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=held[-1]))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Says what came close when an edit's old_string does not occur. Looks at a bounded part of a large file."""
+"""Finds what came close when an edit's old_string does not occur. Looks at a bounded part of a large file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_COMPARED_LINE = 100
 
 
 def hint_for_no_match(text: str, wanted: str) -> str:
-    """What came close and where, as a sentence; empty when nothing did."""
+    """A sentence about what came close and where; empty when nothing did."""
     beginning = text[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     wanted_lines = wanted.strip("\n")[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     at = _first_line_of(beginning, wanted_lines)
@@ -32,7 +32,7 @@ def hint_for_no_match(text: str, wanted: str) -> str:
 
 
 def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
-    """1-based number of the line where the wanted lines begin when white space is left out; 0 for nowhere."""
+    """The 1-based number of the line where the wanted lines begin when white space is ignored; 0 for nowhere."""
     squeezed, have = _squeezed(wanted_lines), _squeezed(lines)
     if not squeezed.strip("\n"):
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 
 _TAR_MARK_AT = 257
-# Searches sniff as much; ripgrep's first buffer has this size.
+# Searches check this much: it is the size of ripgrep's first buffer.
 SNIFFED_BYTES = 65_536
 
 _BINARY_MAGIC = (
@@ -43,12 +43,12 @@ _KINDS = (
 
 
 def kind_of(mode: int) -> str:
-    """What an inode that is no regular file is, with its article."""
+    """A name, with its article, for an inode that is no regular file."""
     return next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
 
 
 def is_binary(start: bytes) -> bool:
-    """Git's rule: a NUL byte near the beginning. UTF-16 has to be ruled out before."""
+    """Whether a file is binary by git's rule: a NUL byte near the beginning. UTF-16 has to be ruled out before."""
     return b"\0" in start[:SNIFFED_BYTES] or start.startswith((b"%PDF-", b"\x1f\x8b"))
 
 
@@ -61,7 +61,7 @@ def binary_type(start: bytes) -> str:
 
 
 def image_media_type(start: bytes) -> str | None:
-    """One of the four kinds the API takes, None for anything else."""
+    """The media type, if it is one of the four kinds the API takes; else None."""
     if start.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if start.startswith(b"\xff\xd8\xff"):
@@ -74,7 +74,7 @@ def image_media_type(start: bytes) -> str | None:
 
 
 def image_size(data: bytes, media_type: str) -> tuple[int, int] | None:
-    """Width and height in pixels from the header, None when the header is damaged."""
+    """Width and height in pixels from the header; None when the header is damaged."""
     match media_type:
         case "image/png":
             size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
@@ -100,7 +100,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
-    """From the frame header (SOF), which may stand behind any number of other segments."""
+    """Width and height from the frame header (SOF), which may stand behind any number of other segments."""
     position = 2
     while position + 9 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

@@ -1,5 +1,5 @@
-"""What a decoder would trip over in an image, from its outer structure: the API refuses such a request for good, and
-every one after it. The pixels themselves are not decoded.
+"""Finds damage in an image's outer structure: the API refuses a request with such an image for good, and every
+one after it. The pixels are not decoded.
 
 Sources: the PNG specification (section 5), ITU T.81 annex B, the GIF89a specification, RFC 9649 for WebP.
 """
@@ -15,7 +15,7 @@ _START_OF_SCAN = 0xDA
 
 
 def image_damage(data: bytes, media_type: str) -> str | None:
-    """Why it cannot be shown, None when nothing is known against it. What follows its end does not matter."""
+    """Why it cannot be shown; None when nothing is wrong with it. Bytes behind its end do not matter."""
     match media_type:
         case "image/png":
             return _png_damage(data)
@@ -45,7 +45,7 @@ def _png_damage(data: bytes) -> str | None:
 
 
 def _jpeg_is_whole(data: bytes) -> bool:
-    """An end marker inside a segment, of a thumbnail for one, is not the image's."""
+    """Whether a JPEG has its end marker. One inside a segment, of a thumbnail for example, is not the image's."""
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]
@@ -77,7 +77,7 @@ def _gif_is_whole(data: bytes) -> bool:
 
 
 def _color_table_bytes(packed: bytes) -> int:
-    """By the byte that says whether there is one, and how large."""
+    """The size of a color table, from the byte that tells whether there is one."""
     return 3 << ((packed[0] & 7) + 1) if packed and packed[0] & 0x80 else 0
 
 

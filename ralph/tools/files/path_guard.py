@@ -1,7 +1,7 @@
-"""Keeps the file tools away from the protected paths, judging what a path leads to and what was opened.
+"""Keeps the file tools away from the protected paths. It judges what a path leads to, and what was opened.
 
-An open file is judged by where its descriptor says that it lies; and every path by identity as well, so that a bind
-mount, a hard link or capitals (macOS) are no way around.
+An open file is judged by the place that its descriptor reports. Every path is also judged by identity, so that a
+bind mount, a hard link or capitals (macOS) are no way around.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int]
 
-# What programs were started with, and what they hold in memory.
+# The arguments and environment of programs, and their memory.
 _PRIVATE_KERNEL_NAMES = frozenset({"environ", "mem", "kcore"})
-# Of all secret places together, to find a hard link in them: more than people keep there, browsers apart.
+# The most files in all secret places together, to find a hard link in them: more than people keep there, browsers
+# apart.
 _MOST_FILES_COMPARED = 2000
 
 
 class PathGuard:
-    """The table is made when it is first asked for: a run without file tools pays nothing for it."""
+    """The guard. Its table is made when it is first used: a run without file tools pays nothing for it."""
 
     def __init__(self, gather: Callable[[], ProtectedPaths], own_files: Callable[[], Path | None]) -> None:
         """`own_files`: the directory with this run's long outputs, which may be read; None: there is none yet."""
@@ -43,14 +44,16 @@ class PathGuard:
         return self._gather()
 
     def refuse_read(self, path: Path, shown: str) -> str:
-        """For what a name leads to, there or not. Where that is; raises ToolError."""
+        """Refuse to read what a name leads to, there or not. Returns where that is. Raises ToolError."""
         real = os.path.realpath(path)
         self._refuse_private(real, shown, None)
         self._refuse(real, shown, self._why_not_read(real))
         return real
 
     def refuse_opened(self, descriptor: int, path: Path, shown: str, judged: str) -> str:
-        """For what was opened. Where that lies; raises ToolError. `judged`: the place that `refuse_read` gave."""
+        """Refuse to read what was opened. Returns where that lies. Raises ToolError. `judged`: the place that
+        `refuse_read` returned.
+        """
         real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
         if real is None:
             raise ToolError(f"{shown} is not read: where it really lies cannot be told")
@@ -61,17 +64,17 @@ class PathGuard:
         return real
 
     def refuse_written(self, real: str, shown: str) -> None:
-        """`real`: absolute, links followed, there or not. Raises ToolError."""
+        """Refuse to write a path. `real`: absolute, links followed, there or not. Raises ToolError."""
         for path in dict.fromkeys((real, self._canonical(real))):
             self._refuse(real, shown, self.paths.why_not_written(path), "written")
 
     def hidden_beneath(self, directory: str) -> HiddenPlaces:
-        """`directory`: absolute, links followed."""
+        """The places that a search beneath it leaves out. `directory`: absolute, links followed."""
         known = self._canonical(directory)
         return HiddenPlaces(self, directory, self.paths.hidden_beneath(known))
 
     def may_be_read(self, real: str) -> bool:
-        """`real`: absolute, links followed, there or not."""
+        """Whether a path may be read. `real`: absolute, links followed, there or not."""
         return self._why_not_read(real) is None
 
     def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
@@ -93,7 +96,7 @@ class PathGuard:
 
     @cached_property
     def _known(self) -> Mapping[Identity, str]:
-        """The directories that the protected paths lie in, and these themselves."""
+        """The protected paths and the directories that they lie in, by identity."""
         places = {*(place.path for place in self.paths.paths), *self.paths.homes}
         all_above = {str(above) for place in places for above in Path(place).parents}
         found = {}
@@ -104,17 +107,19 @@ class PathGuard:
         return found
 
     def _canonical(self, path: str) -> str:
-        """The name by which the table knows it: the nearest known directory above, and the rest of the path."""
+        """The path under the name that the table knows: the nearest known directory above it, and the rest of the
+        path.
+        """
         for above in (path, *map(str, Path(path).parents)):
             status = _status_of(above)
             known = None if status is None else self._known.get(_identity(status))
-            # A number may have been given to another file since.
+            # An inode number may have been given to another file since.
             if status is not None and known is not None and _is_still(known, status):
                 return known.rstrip("/") + path[len(above.rstrip("/")) :] or "/"
         return path
 
     def linked_secrets(self) -> dict[Identity, str]:
-        """The files in secret places by what they are, so that a hard link to one is known: the first 2,000."""
+        """The first 2,000 files in secret places by identity, so that a hard link to one is recognised."""
         found: dict[Identity, str] = {}
         places = (place.path for place in self.paths.paths if not place.may_be_read)
         for path in islice(chain.from_iterable(map(_files_of, places)), _MOST_FILES_COMPARED):
@@ -131,17 +136,17 @@ class PathGuard:
 
 
 def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
-    """For writing. `real`: links followed. Raises ToolError."""
+    """Refuse to write a file of the kernel's. `real`: links followed. Raises ToolError."""
     if is_made_by_kernel(real, status):
         raise ToolError(f"{shown} is made up by the kernel; it cannot be edited or replaced as a file")
 
 
 class HiddenPlaces:
-    """What a search that begins at a directory leaves out."""
+    """The places that a search beneath a directory leaves out."""
 
     def __init__(self, guard: PathGuard, directory: str, paths: tuple[str, ...]) -> None:
         self.paths = paths
-        """From the directory: whoever searches need not go there."""
+        """Hidden paths, relative to the directory: a search need not go there."""
         self._guard = guard
         self._directory = directory.rstrip("/")
         self._is_open: dict[str, bool] = {}
@@ -151,7 +156,9 @@ class HiddenPlaces:
         return [path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")]
 
     def hides(self, path: str) -> bool:
-        """`path`: of a regular file, from the directory, found without following a link."""
+        """Whether a found file is hidden. `path`: of a regular file, relative to the directory, found without
+        following a link.
+        """
         if any(is_within(path, place) for place in self.paths):
             return True
         real = f"{self._directory}/{path}"
@@ -174,7 +181,7 @@ def _is_private(real: str, status: os.stat_result | None) -> bool:
 
 
 def _files_of(place: str, depth: int = 1) -> Iterator[str]:
-    """A file itself; of a directory what lies in it and in the directories there."""
+    """The files of a place: the file itself; for a directory its files and those of its subdirectories."""
     yield place
     try:
         entries = list(os.scandir(place))

@@ -1,4 +1,4 @@
-"""What Write and Edit are going to do, worked out before anything is done: one file's new content, and from what.
+"""A write by Write or Edit, planned before anything is done: one file's new content, and what it replaces.
 
 Between the plan and its execution the intent goes into the journal; a file that changes meanwhile is left alone.
 """
@@ -29,7 +29,7 @@ class PlannedWrite(Struct, frozen=True, dict=True):
     data: bytes
     digest_before: str | None
     output: ToolOutput
-    """What the model is told once it is done."""
+    """The output for the model once it is done."""
     seen: SeenFiles
 
     @cached_property
@@ -37,16 +37,16 @@ class PlannedWrite(Struct, frozen=True, dict=True):
         return FileChange(str(self.target.path), self.digest_before, hashlib.sha256(self.data).hexdigest())
 
     def execute(self) -> ToolOutput:
-        """Raises ToolError, the old file intact."""
+        """Do it. Raises ToolError, the old file intact."""
         after = self.target.replace(self.data)
         seen = self.seen.was_written(self.target.path, after, self.change.after)
         return replace(self.output, seen=seen)
 
 
 def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
-    """What came of a write that may have been done: None when it was not, and the file is as it was before.
+    """The result of a write that may have been done; None when it was not, and the file is as before.
 
-    The new content that may still lie beside the file, without its name, is removed.
+    Removes a new file that still lies there without its name.
     """
     remove_leftovers(target.parent)
     digest = digest_of(target)
@@ -63,11 +63,11 @@ def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | No
 
 
 def digest_of(path: Path) -> str | None:
-    """SHA-256 of the content, in hex; None where there is no regular file, or none that can be read. Never blocks."""
+    """SHA-256 of the content, in hex; None where there is no regular file, or it cannot be read. Never blocks."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return None
-        # Between the look and the open a FIFO may have taken the file's place.
+        # A FIFO may have taken the file's place since the check.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,7 +1,7 @@
-"""The directories that file tools may write beneath, each held open for the whole run.
+"""The directories in which file tools may write, each held open for the whole run.
 
-While it is held its inode cannot be given to another directory: one that was moved, or removed and made again, is
-told from the one that the run began in.
+A held inode cannot be given to another directory: so a directory that was moved, or removed and made again, is
+not taken for the original one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class Root(Struct, frozen=True):
     named: Path
     path: Path
-    """Links followed, when the run began."""
+    """The path when the run began, links followed."""
     descriptor: int
 
     def is_in_place(self) -> bool:
-        """The path still leads to the directory that is held. A disk that does not answer has not moved it."""
+        """Whether the path still leads to the held directory. A disk that does not answer has not moved it."""
         try:
             there = self.named.stat()
         except OSError as error:
@@ -37,10 +37,10 @@ class Root(Struct, frozen=True):
 
 
 class Roots:
-    """The working directory first."""
+    """All roots, the working directory first."""
 
     def __init__(self, cwd: Path, added: Sequence[Path]) -> None:
-        """Raises WorkingDirectoryGoneError, and OSError for one of the others."""
+        """Open them. Raises WorkingDirectoryGoneError, and OSError for one of the others."""
         self._roots: list[Root] = []
         try:
             self._roots.append(_held(cwd))
@@ -54,7 +54,7 @@ class Roots:
 
     @property
     def paths(self) -> list[str]:
-        """Links followed."""
+        """The paths of the roots, links followed."""
         return [str(root.path) for root in self._roots]
 
     def check_working_directory(self) -> None:
@@ -63,7 +63,7 @@ class Roots:
             raise WorkingDirectoryGoneError(self._roots[0].named)
 
     def root_of(self, target: Path, shown: str) -> Root:
-        """The innermost one above `target`, whose links have been followed. Raises ToolError where there is none."""
+        """The innermost root above `target`, whose links have been followed. Raises ToolError where there is none."""
         above = [root for root in self._roots if root.path in target.parents]
         if not above:
             allowed = ", ".join(self.paths)

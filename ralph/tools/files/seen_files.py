@@ -1,5 +1,5 @@
-"""What the model has seen of files: which content Read showed, or Write and Edit left, so that a change by
-somebody else is noticed before it is written over. A new time or mode alone is no change.
+"""The files that the model has seen: the content that Read showed, or Write and Edit left, so that a change by
+somebody else is noticed before it is overwritten. A new time or mode alone is no change.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _CHUNK_BYTES = 1 << 20
 Signature = tuple[int, int, int, int]
 
 
-class _Seen(Struct, frozen=True):
+class _SeenFile(Struct, frozen=True):
     signature: Signature | None
-    """None: an earlier run saw it, and it is the digest that counts."""
+    """The signature of the file as seen; None: an earlier run saw it, and the digest counts."""
     digest: str | None
-    """Of the whole content; None where hashing it would cost too much."""
+    """The digest of the whole content; None where hashing it would cost too much."""
 
     def as_text(self) -> str:
-        """For the journal: the digest, or where there is none what stands in for it."""
+        """Text for the journal: the digest, or where there is none its stand-in."""
         return self.digest or ":".join(map(str, self.signature or ()))
 
     @classmethod
-    def of_text(cls, text: str) -> _Seen:
-        """Raises ValueError for what `as_text` does not make."""
+    def of_text(cls, text: str) -> _SeenFile:
+        """Parse the text of `as_text`. Raises ValueError for any other."""
         if ":" not in text:
             return cls(None, text)
         device, inode, size, time_ns = map(int, text.split(":"))
@@ -49,61 +49,63 @@ class _Seen(Struct, frozen=True):
         return self.signature == signature_of(now)
 
 
-_CHANGED = _Seen(None, None)
-"""It has to be read again."""
+_CHANGED = _SeenFile(None, None)
+"""Stands for a changed file: it has to be read again."""
 
 
 class SeenFiles:
-    """By real path, the last 10,000 of one session. Any thread may call.
+    """The last 10,000 files of one session, by real path. Any thread may call.
 
-    What the journal has to know of it is given back, for the result of the call.
+    Methods return the facts for the journal, for the result of the call.
     """
 
     def __init__(self) -> None:
-        self._files: OrderedDict[str, _Seen] = OrderedDict()
+        self._files: OrderedDict[str, _SeenFile] = OrderedDict()
         self._lock = Lock()
 
     def restore(self, seen: Mapping[str, str]) -> None:
-        """What the results of earlier runs of this session say."""
+        """Take over the facts in the results of earlier runs of this session."""
         for path, text in seen.items():
             try:
-                self._keep(path, _Seen.of_text(text))
+                self._keep(path, _SeenFile.of_text(text))
             except ValueError:  # another version's; the file has to be read again
                 self._keep(path, _CHANGED)
 
     def was_shown(self, path: Path, descriptor: int, before: os.stat_result) -> dict[str, str]:
-        """`before`: the stat of the open file before any of it was read."""
+        """Note a file that was read. `before`: the stat of the open file before any of it was read."""
         signature = signature_of(before)
         with self._lock:
             known = self._files.get(str(path))
         if known is None or known.signature != signature or known.digest is None:
-            known = _Seen(signature, _digest(descriptor, before))
+            known = _SeenFile(signature, _digest(descriptor, before))
         return self._keep(str(path), known)
 
     def was_written(self, path: Path, after: os.stat_result | None, digest: str) -> dict[str, str]:
-        """`after`: None where only the content is known."""
-        return self._keep(str(path), _Seen(None if after is None else signature_of(after), digest))
+        """Note a file that was written. `after`: None where only the content is known."""
+        return self._keep(str(path), _SeenFile(None if after is None else signature_of(after), digest))
 
     def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
-        """`digest`: of the content now, where it is known. Raises ToolError for what is not as it was seen."""
+        """Refuse a file that is not as it was seen. `digest`: of the content now, where it is known. Raises
+        ToolError.
+        """
         with self._lock:
             seen = self._files.get(str(path))
         if seen is not None and not seen.is_of(now, digest):
             self._keep(str(path), _CHANGED)
             raise ToolError(f"{shown} changed on disk since it was read; read it again. Nothing was written")
 
-    def _keep(self, path: str, seen: _Seen) -> dict[str, str]:
+    def _keep(self, path: str, seen: _SeenFile) -> dict[str, str]:
         with self._lock:
             self._files[path] = seen
             self._files.move_to_end(path)
             if len(self._files) > _MOST_FILES:
                 self._files.popitem(last=False)
-        # JSON cannot hold a name that is no UTF-8; such a file is one that was never seen, after a resume.
+        # JSON cannot hold a name that is no UTF-8: after a resume such a file counts as never seen.
         return {path: seen.as_text()} if _is_utf8(path) else {}
 
 
 def signature_of(stat: os.stat_result) -> Signature:
-    """Differs when the content may."""
+    """A value that differs when the content may."""
     return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
@@ -116,7 +118,7 @@ def _is_utf8(path: str) -> bool:
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """None also when the file changes meanwhile: what was shown is then not what would be hashed."""
+    """The digest; None also when the file changes meanwhile: the hashed content would not be the shown one."""
     if before.st_size > _MOST_BYTES_HASHED:
         return None
     content = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Which bytes stand for which text in a file: by byte order mark, else UTF-8, else Latin-1, which fits any bytes."""
+"""The text encoding of a file: by byte order mark, else UTF-8, else Latin-1, which fits any bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNDECODABLE = re.compile(r"[\udc80-\udcff]")
 
 
 def marked_encoding(start: bytes) -> tuple[bytes, str] | None:
-    """The byte order mark and the encoding it stands for, None without one."""
+    """The byte order mark and the encoding it stands for; None without one."""
     return next(((mark, encoding) for mark, encoding in _MARKS if start.startswith(mark)), None)
 
 
@@ -35,12 +35,12 @@ class TextEncoding(NamedTuple):
         return data[len(self.mark) :].decode(self.codec, self.errors)
 
     def encode(self, text: str) -> bytes:
-        """Raises UnicodeEncodeError for characters that the file's encoding does not have."""
+        """The bytes of a text. Raises UnicodeEncodeError for characters that the file's encoding does not have."""
         return self.mark + text.encode(self.codec, self.errors)
 
 
 def possible_encodings(data: bytes) -> list[TextEncoding]:
-    """What the bytes of a whole file may stand for, likeliest first. Never empty."""
+    """The encodings that fit the bytes of a whole file, likeliest first. Never empty."""
     encoding = TextEncoding(*(marked_encoding(data) or (b"", "utf-8")))
     try:
         if encoding.encode(encoding.decode(data)) == data:

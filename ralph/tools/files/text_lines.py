@@ -1,4 +1,4 @@
-"""Numbered lines out of a stream of bytes of any length, holding no more than what is shown."""
+"""Reads numbered lines from a stream of bytes of any length, and holds no more than it shows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN_BYTES = 256 * 1024
 _MAX_LINE_CHARACTERS = 2000
-# The number and the tab before a line, and the newline.
+# Characters for the number and the tab before a line, and the newline.
 _NUMBER_BYTES = 8
 # A character has at most four bytes.
 _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
-# A third of a second on a slow machine with nothing in the page cache; `sed` reaches further in.
+# This takes a third of a second on a slow machine with a cold page cache; `sed` reaches further in.
 _MAX_SCANNED_BYTES = 128 * 1024 * 1024
 
 
@@ -29,7 +29,7 @@ class LineRange(Struct, frozen=True):
 
 
 class _Scan:
-    """How far the stream was read."""
+    """The position of a scan in the stream."""
 
     def __init__(self) -> None:
         self.scanned_bytes = 0
@@ -37,15 +37,15 @@ class _Scan:
         self.is_inside_line = False
         self.is_over_limit = False
         self.has_open_end = False
-        """The last line that was read has no newline behind it."""
+        """The last line read has no newline."""
 
 
 Line = tuple[bytes, int]
-"""The beginning of a line, without its newline, and the number of bytes it has in all."""
+"""The beginning of a line, without its newline, and its size in bytes."""
 
 
 def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, str] | None) -> str:
-    """The lines as `cat -n` shows them, then notes. `marked`: byte order mark and encoding, None without one."""
+    """The lines as `cat -n` shows them, then notes. `marked`: byte order mark and encoding; None without one."""
     scan = _Scan()
     lines: list[Line] = []
     shown_bytes = 0
@@ -63,7 +63,7 @@ def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, 
     notes = [] if encoding == "utf-8" else ["[not valid UTF-8: shown as Latin-1]"]
     if marked is not None and marked[1] != "utf-8":
         notes.append(f"[encoded as {marked[1]}]")
-    # A file with CRs only is one line without an end.
+    # A file with only CRs is one line without an end.
     if lines[0][0].endswith(b"\r") and not (scan.has_open_end and len(lines) == 1):
         notes.append("[lines end in CRLF]")
     if scan.is_over_limit:
@@ -109,7 +109,7 @@ def _within_limit(chunks: Iterable[bytes], scan: _Scan) -> Iterator[bytes]:
 
 
 def _from_line(chunks: Iterable[bytes], first: int, scan: _Scan) -> Iterator[bytes]:
-    """What follows the newline before line `first`; the lines before it are only counted."""
+    """The stream behind the newline before line `first`; the lines before it are only counted."""
     to_skip = first - 1
     for chunk in chunks:
         if to_skip == 0:
@@ -151,7 +151,7 @@ def _is_utf8(line: Line) -> bool:
 
 def _shown(line: Line, encoding: str) -> str:
     beginning, size = line
-    # A NUL this deep in a file is no sign of a binary one, but some readers of JSON choke on it.
+    # A NUL this deep in a file is no sign of a binary one, but some readers of JSON fail on it.
     text = beginning.decode(encoding, "ignore").replace("\0", "\u2400")
     if size <= len(beginning) and len(text) <= _MAX_LINE_CHARACTERS:
         return text.removesuffix("\r")

@@ -1,6 +1,6 @@
-"""Finds text in a file as a model saw it, line breaks of either kind alike, and replaces it.
+"""Finds text in a file as a model saw it, with either kind of line break, and replaces it.
 
-Linear in the size of the file whatever is looked for: only `str.find` and its like walk over it.
+It is linear in the size of the file for any text: only `str.find` and its like walk over it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ralph.values.error_text import ToolError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# In a file with both kinds of line breaks each place is a step of its own; elsewhere `str.replace` does them all.
+# In a file with both kinds of line breaks each place is a step of its own; elsewhere one `str.replace` does all.
 _MOST_MIXED_PLACES = 100_000
-# Bounds the memory; the largest file that can be edited twice over.
+# Bounds the memory: twice the largest file that can be edited.
 _MOST_CHARACTERS = 20 * 1024 * 1024
 
 
@@ -29,7 +29,7 @@ class Span(Struct, frozen=True):
 
 
 class EditableText:
-    """The text of a file. Where it has line breaks of both kinds, a view with LF only is searched."""
+    """The text of a file. Where it has both kinds of line breaks, a view with LF only is searched."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,7 +38,7 @@ class EditableText:
         self.is_mixed = 0 < crlf < lf
 
     def places(self, wanted: str) -> Places:
-        """Where `wanted` stands, without overlaps. An LF in it also stands for the CRLF of the text."""
+        """The places of `wanted`, without overlaps. An LF in it also matches the CRLF of the text."""
         if "\n" not in wanted or not self.has_crlf or ("\r" in wanted and wanted in self.text):
             return Places(self, wanted, wanted, None)
         with_lf = wanted.replace("\r\n", "\n")
@@ -47,12 +47,12 @@ class EditableText:
         return Places(self, wanted, with_lf.replace("\n", "\r\n"), None)
 
     def line_number(self, position: int) -> int:
-        """1-based."""
+        """The 1-based line of a position."""
         return self.text.count("\n", 0, position) + 1
 
 
 class _LfView:
-    """The text without the CR of each CRLF, and the way from an offset in it back to the text's own."""
+    """The text without the CR of each CRLF, and a map from offsets in it back to the text's own."""
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
@@ -63,7 +63,7 @@ class _LfView:
 
 
 def _line_breaks_in_view(text: str) -> Iterator[int]:
-    """Where the LF of each CRLF stands once the CRs are gone."""
+    """The positions of each CRLF's LF once the CRs are gone."""
     removed = 0
     at = text.find("\r\n")
     while at >= 0:
@@ -76,7 +76,7 @@ class Places:
     """All places of one wanted text in another."""
 
     def __init__(self, whole: EditableText, wanted: str, needle: str, view: _LfView | None) -> None:
-        """`needle` is what is really looked for: in the view, or without one in the text."""
+        """`needle`: the string to search for: in the view, or without one in the text."""
         self._whole = whole
         self._wanted = wanted
         self._needle = needle
@@ -98,14 +98,14 @@ class Places:
         return position if self._view is None else self._view.offset(position)
 
     def overlaps_itself(self) -> bool:
-        """True when it begins once more inside its first place: which one is meant cannot be told."""
+        """True when it begins again inside its first place: it is then unclear which one is meant."""
         first = self._hay.find(self._needle)
         size = len(self._needle)
-        # Up to the end of what begins just before the end of the first.
+        # Up to the end of a match that begins just before the end of the first.
         return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
 
     def replaced(self, new: str) -> str:
-        """The text with `new` in all the places, with the line breaks of each unless old or new spell them out."""
+        """The text with `new` in all places. Line breaks stay as at each place, unless old or new spell them out."""
         self._refuse_too_much(new)
         text = self._whole.text
         follows_place = "\n" in new and "\r" not in new and "\r" not in self._wanted
@@ -136,7 +136,9 @@ class Places:
 
 
 class _LineBreakAt:
-    """Whether the line break after a place is a CRLF; behind the last one, whether that is. Ask from left to right."""
+    """Whether the line break after a place is a CRLF; behind the last line break, whether that one is. Ask from
+    left to right.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text

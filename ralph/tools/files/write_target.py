@@ -1,7 +1,8 @@
-"""Which file a write means, and the write itself: beneath one of the run's roots, whatever happens on the way there.
+"""Finds the file that a write means, and writes it beneath one of the run's roots, whatever changes on the way
+there.
 
-The path is followed first, to tell the model where it leads. What counts is the directory that is then opened
-beneath the held root: checked and changed there, never by path.
+The path is followed first, to tell the model where it leads. Then the directory is opened beneath the held root:
+that one is checked and changed, never a path.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class WriteTarget(Struct, frozen=True):
     """Absolute, links followed."""
     root: Root
     before: os.stat_result | None
-    """None: the file does not exist yet."""
+    """The stat of the existing file; None: it does not exist yet."""
     shown: str
     guard: PathGuard
 
     def replace(self, data: bytes) -> os.stat_result:
-        """The stat of the new file. Raises ToolError, the old file intact, also when it is not as `before` says."""
+        """Write; the stat of the new file. Raises ToolError, the old file intact, also when it is not as `before`."""
         relative = str(self.path.relative_to(self.root.path))
         try:
             directory, name = open_parent(self.root.descriptor, relative, make=True)
@@ -55,7 +56,7 @@ class WriteTarget(Struct, frozen=True):
             raise ToolError(f"{self.shown} was not written: {self._reason(error)}") from None
 
     def _refuse_protected(self, directory: int, name: str) -> None:
-        """What the path led to when the call was prepared has been judged; here counts what was opened."""
+        """Refuse a protected file in the opened directory. The path was judged when the call was prepared."""
         where = opened_path(directory, str(self.path.parent))
         if where is None:
             raise ToolError(f"{self.shown} was not written: where it really lies cannot be told")
@@ -79,7 +80,9 @@ class WriteTarget(Struct, frozen=True):
 
 
 def write_target(path: Path, shown: str, room: ToolRoom) -> WriteTarget:
-    """Raises ToolError for what is no regular file, is outside every root, is protected, or may not be written."""
+    """The target. Raises ToolError for what is no regular file, is outside every root, is protected, or may not
+    be written.
+    """
     target = Path(os.path.realpath(path))
     before: os.stat_result | None = None
     try:

@@ -1,1 +1,1 @@
-"""Finding files and lines."""
+"""Search: finds files and lines."""

@@ -1,6 +1,6 @@
 """Asks ripgrep for the files below a directory, or the lines in them.
 
-It honours .gitignore files (nested, and those above up to the top of the repository), sees hidden files but
+It honours .gitignore files (nested, and those above up to the top of the repository), includes hidden files but
 not `.git`, follows no links, and answers in the order of the paths.
 """
 
@@ -26,23 +26,23 @@ from ralph.values.error_text import ToolError, os_error_text
 if TYPE_CHECKING:
     from ralph.tools.tool_room import ToolRoom
 
-# What ripgrep's file types understand as `GlobPattern` does: names without classes, escapes, braces in braces
-# and empty alternatives. A colon would have a meaning of its own.
+# Patterns that ripgrep's file types read as `GlobPattern` does: names without classes, escapes, nested braces and
+# empty alternatives. A colon would have a meaning of its own.
 _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
 
 
-class Place(Struct, frozen=True):
-    """Where to search: a directory, or one file in it."""
+class SearchPlace(Struct, frozen=True):
+    """The place of a search: a directory, or one file in it."""
 
     directory: Path
-    """As it was named."""
+    """The directory as it was named."""
     real: str
-    """The same as it was opened, without links: the search begins there."""
+    """The path of the opened directory, without links: the search begins there."""
     hidden: HiddenPlaces
     file_name: str | None = None
-    """In `real`."""
+    """The file's name in `real`."""
     named: str | None = None
-    """As the file was named, in `directory`."""
+    """The file's name as it was given, in `directory`."""
 
     @property
     def target(self) -> str:
@@ -58,8 +58,8 @@ class LineQuery(Struct, frozen=True):
     glob: str | None = None
 
 
-def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
-    """Raises ToolError for what cannot be searched, or must not be."""
+def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
+    """The place for a path. Raises ToolError for what cannot be searched, or must not be."""
     judged = room.guard.refuse_read(path, shown)
     try:
         mode = path.stat().st_mode
@@ -69,7 +69,7 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
         if not os.access(path, os.R_OK | os.X_OK):
             raise ToolError(f"{shown}: Permission denied")
         real = _opened_directory(path, shown, judged, room)
-        return Place(path, real, room.guard.hidden_beneath(real))
+        return SearchPlace(path, real, room.guard.hidden_beneath(real))
     if not stat.S_ISREG(mode):
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
     descriptor, real = open_regular(path, shown, room)
@@ -80,11 +80,11 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> Place:
     if marked_encoding(start) is None and is_binary(start):
         raise ToolError(f"{shown} is a binary file")
     directory, name = os.path.split(real)
-    return Place(path.parent, directory, HiddenPlaces(room.guard, directory, ()), name, path.name)
+    return SearchPlace(path.parent, directory, HiddenPlaces(room.guard, directory, ()), name, path.name)
 
 
 def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
-    """Where it lies."""
+    """The real path of the opened directory."""
     try:
         descriptor = os.open(path, HELD_DIRECTORY)
     except OSError as error:
@@ -95,15 +95,16 @@ def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> st
         os.close(descriptor)
 
 
-def list_files(place: Place, room: ToolRoom) -> Ripgrep:
-    """Records are paths that begin with `./`, separated by NUL. Raises ToolError, and ShortageError."""
+def list_files(place: SearchPlace, room: ToolRoom) -> Ripgrep:
+    """List files. Records are paths that begin with `./`, separated by NUL. Raises ToolError, and ShortageError."""
     return _started([*_options(place), "--files", "--null", "--", place.target], place, room)
 
 
-def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> Ripgrep:
-    """Records as ripgrep's `--null` makes them: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH NUL`.
+def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgrep:
+    """Search lines. Records are those of ripgrep's `--null`: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH
+    NUL`.
 
-    The glob is a hint only, to search less: what comes may still have to be filtered by it. Raises ToolError, and
+    The glob is only a hint, to search less: the caller filters the records by it. Raises ToolError, and
     ShortageError.
     """
     command = [
@@ -122,15 +123,15 @@ def search_lines(place: Place, query: LineQuery, room: ToolRoom) -> Ripgrep:
             command.append("--files-with-matches")
     if query.ignore_case:
         command.append("--ignore-case")
-    # Others are left to who reads the records: types know names only.
+    # Other patterns are left to the caller: types know names only.
     if query.glob is not None and _PLAIN_GLOB.fullmatch(query.glob):
-        # Not --glob, which would bring ignored files back.
+        # --glob would include ignored files again.
         command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
     command += ["--regexp", query.pattern, "--", place.target]
     return _started(command, place, room)
 
 
-def _started(arguments: list[str], place: Place, room: ToolRoom) -> Ripgrep:
+def _started(arguments: list[str], place: SearchPlace, room: ToolRoom) -> Ripgrep:
     deadline_s = room.clock.now_s() + room.settings.search_timeout_s
     try:
         return Ripgrep(
@@ -145,7 +146,7 @@ def _started(arguments: list[str], place: Place, room: ToolRoom) -> Ripgrep:
         ) from None
 
 
-def _options(place: Place) -> list[str]:
+def _options(place: SearchPlace) -> list[str]:
     return [
         *FILES_AS_GIT_SEES_THEM,
         *(() if repository_top(Path(place.real)) else OUTSIDE_OF_REPOSITORIES),
@@ -159,10 +160,10 @@ def _options(place: Place) -> list[str]:
 
 
 def _as_glob(path: str) -> str:
-    """Which fits this path alone."""
+    """A glob that matches this path alone."""
     return re.sub(r"([\\*?\[\]{}!])", r"\\\1", path)
 
 
 def _is_text(path: str) -> bool:
-    """Ripgrep takes no other globs; what it finds there is left out all the same."""
+    """Whether a glob is text. Ripgrep takes no others; the caller filters what it finds."""
     return path.encode("utf-8", "replace") == os.fsencode(path)

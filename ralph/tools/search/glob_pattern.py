@@ -1,7 +1,7 @@
-"""Glob patterns for relative paths: `*`, `?`, `[...]`, `{a,b}` and `**`; refuses to be slow on any of them.
+"""Glob patterns for relative paths: `*`, `?`, `[...]`, `{a,b}` and `**`; none of them is ever slow to match.
 
-As in ripgrep and .gitignore, a pattern without a slash is about the file's name, at any depth; one with a
-slash is about the whole path from where the search starts.
+As in ripgrep and .gitignore, a pattern without a slash matches the file's name at any depth; one with a slash
+matches the whole path from where the search starts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from ralph.values.error_text import ToolError
 
 _MOST_ALTERNATIVES = 200
-# As long as a path can be.
+# The length of the longest path.
 _LONGEST = 4096
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _PIECES = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]|\\.|.", re.DOTALL)
@@ -25,7 +25,7 @@ _Segment = re.Pattern[str] | None
 
 class GlobPattern:
     def __init__(self, pattern: str) -> None:
-        """A leading `!` turns the meaning around. Raises ToolError when the braces stand for too much."""
+        """A leading `!` inverts the pattern. Raises ToolError when the braces stand for too much."""
         _refuse_long(pattern)
         self._is_negated = pattern.startswith("!")
         pattern = pattern.removeprefix("!").removeprefix("./")
@@ -35,13 +35,13 @@ class GlobPattern:
         self._alternatives = [_segments_of(one) for one in _expanded(pattern.removeprefix("/"))]
 
     def matches(self, path: str) -> bool:
-        """`path` is relative, with slashes."""
+        """Whether a path matches. `path` is relative, with slashes."""
         parts = [path.rpartition("/")[2]] if self.is_about_name else path.split("/")
         return any(_segments_match(segments, parts) for segments in self._alternatives) != self._is_negated
 
 
 def plain_glob(pattern: str) -> str:
-    """Without the `./` in front, which says nothing. Raises ToolError for one that was not finished."""
+    """The pattern without a leading `./`, which has no meaning. Raises ToolError for an unfinished one."""
     _refuse_long(pattern)
     plain = pattern.removeprefix("./")
     rest = _CLASS.sub("", _ESCAPED.sub("", plain))
@@ -56,7 +56,7 @@ def _refuse_long(pattern: str) -> None:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """Braces multiplied out, the innermost first. A brace without its partner means itself."""
+    """The patterns with braces expanded, the innermost first. A brace without its partner means itself."""
     done: list[str] = []
     todo = [pattern]
     while todo:
@@ -76,13 +76,15 @@ def _expanded(pattern: str) -> list[str]:
 
 def _segments_of(pattern: str) -> list[_Segment]:
     segments: list[_Segment] = [None if name == "**" else _compiled(name) for name in pattern.split("/")]
-    if segments[-1] is None:  # `src/**` is what lies below src, not src itself
+    if segments[-1] is None:  # `src/**` matches what lies below src, not src itself
         segments.append(_compiled("*"))
     return segments
 
 
 def _compiled(name: str) -> re.Pattern[str]:
-    """Linear: what follows a `*` is matched where it first fits and never tried again (as in fnmatch)."""
+    """A regular expression that is linear: the part after a `*` is matched where it first fits and never tried
+    again (as in fnmatch).
+    """
     fixed = [""]
     for piece in _PIECES.findall(name):
         if piece[0] == "*":
@@ -111,7 +113,7 @@ def _translated(piece: str) -> str:
 
 
 def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:
-    """The usual two-pointer walk: on failure the latest `**` takes one part more."""
+    """Match by the usual two-pointer walk: on failure the latest `**` takes one part more."""
     at = part = 0
     retry_at, retry_part = -1, 0
     while part < len(parts):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.cli.checks.endpoints import look_at_endpoints
+from ralph.cli.checks.finding import Level
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
-from ralph.values.finding import Level
 from tests.patience import within_s
 
 if TYPE_CHECKING:
-    from ralph.values.finding import Finding
+    from ralph.cli.checks.finding import Finding
 
 
 def look(*base_urls: str, connect_s: float = 0.3) -> list[Finding]:

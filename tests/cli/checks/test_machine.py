@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ralph.cli.checks import machine
-from ralph.values.finding import Finding, Level
+from ralph.cli.checks.finding import Finding, Level
 
 
 def found(subject: str) -> Finding:

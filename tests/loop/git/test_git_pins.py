@@ -153,6 +153,12 @@ def test_a_record_that_cannot_be_read_is_damaged(text: str) -> None:
         read_pins(text, Pins(()))
 
 
+def test_a_setting_without_its_value_is_named_by_its_place_in_the_record() -> None:
+    text = '{"salt": "s", "settings": [{"digest": "d"}, {"name": "push.default"}], "places": []}'
+    with pytest.raises(BrokenPinsError, match=r"^is damaged: .* - at `\$\.settings\[1\]`$"):
+        read_pins(text, Pins(()))
+
+
 def test_each_record_has_digests_of_its_own() -> None:
     one, other = (
         json.loads(pins_text(pins(*WITH_CREDENTIALS), salt))["settings"] for salt in (SALT, "1" * 32)

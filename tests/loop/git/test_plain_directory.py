@@ -81,7 +81,7 @@ def test_a_signal_ends_the_look(here: Path) -> None:
     for number in range(100):
         (here / str(number)).touch()
     checkout = plain(here)
-    checkout._waiter.note_signal(signal.SIGTERM)  # type: ignore[attr-defined]
+    checkout._waiter.inbox.note_signal(signal.SIGTERM)  # type: ignore[attr-defined]
     with pytest.raises(SignalReceived):
         checkout.snapshot()
 
@@ -92,7 +92,7 @@ def test_a_signal_ends_a_listing_that_comes_to_no_end(here: Path, monkeypatch) -
     os.mkfifo(here / ".gitignore")
     told: list[str] = []
     checkout = plain(here, told)
-    checkout._waiter.note_signal(signal.SIGTERM)  # type: ignore[attr-defined]
+    checkout._waiter.inbox.note_signal(signal.SIGTERM)  # type: ignore[attr-defined]
     with pytest.raises(SignalReceived):
         checkout.snapshot()
     assert told == [], "it was heard before the rules were given up"

@@ -13,9 +13,10 @@ from ralph.loop.git.git import GitAnswer
 from ralph.loop.git.pins import PinnedSetting, RemoteSettings
 from ralph.loop.git.push import target_of
 from ralph.loop.ports import CheckoutError
+from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import SignalReceived
 from tests.children import children
-from tests.loop.git.repositories import Repository, cloned
+from tests.loop.git.repositories import CLOCK, Repository, cloned
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -122,11 +123,10 @@ def test_a_signal_ends_a_push_and_nothing_is_left(silent: Repository, monkeypatc
     before = children()
 
     def stop_it_once_it_runs() -> None:
-        if (silent.top.parent / "began").exists():
-            silent.waiter.on_look = None
-            silent.waiter.note_signal(signal.SIGTERM)
+        if (silent.top.parent / "began").exists() and not silent.waiter.was_stopped:
+            silent.waiter.inbox.note_signal(signal.SIGTERM)
 
-    silent.waiter.on_look = stop_it_once_it_runs
+    silent.waiter = InboxWaiter(CLOCK, on_look=stop_it_once_it_runs)
     with pytest.raises(SignalReceived):
         silent.checkout().push()
     assert children() <= before

@@ -43,8 +43,7 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
     )
     program.chmod(0o755)
     clock = Leap(tmp_path, seconds)
-    waiter = InboxWaiter(clock)  # type: ignore[arg-type]
-    waiter.on_look = clock.look
+    waiter = InboxWaiter(clock, on_look=clock.look)  # type: ignore[arg-type]
     path = f"{program.parent}:{repository.environment['PATH']}"
     seams = GitSeams(repository.environment | {"PATH": path}, waiter, clock)  # type: ignore[arg-type]
     if is_stopped:

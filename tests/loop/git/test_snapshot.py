@@ -235,7 +235,7 @@ def conflict(repository: Repository) -> str:
     return repository.git("merge", "-q", "other", fails=True)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.ordinary_user
 def test_an_unreadable_file_is_what_it_is(repository: Repository) -> None:
     repository.write("new").chmod(0)
     assert changes_by(repository, lambda: None) is None
@@ -272,7 +272,7 @@ def test_looking_writes_nothing(repository: Repository) -> None:
 
 def test_a_signal_ends_the_call_and_nothing_is_left(repository: Repository) -> None:
     checkout, before = repository.checkout(), children()
-    repository.waiter.note_signal(signal.SIGTERM)
+    repository.waiter.inbox.note_signal(signal.SIGTERM)
     with pytest.raises(SignalReceived):
         checkout.snapshot()
     assert children() <= before
@@ -280,7 +280,7 @@ def test_a_signal_ends_the_call_and_nothing_is_left(repository: Repository) -> N
 
 def test_a_signal_ends_the_reading_of_files(repository: Repository) -> None:
     digests = file_digests.FileDigests(repository.waiter, repository.seams().clock)
-    repository.waiter.note_signal(signal.SIGTERM)
+    repository.waiter.inbox.note_signal(signal.SIGTERM)
     with pytest.raises(SignalReceived):
         [digests.of(str(repository.top / "a.txt")) for _ in range(200)]
 

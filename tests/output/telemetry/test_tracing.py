@@ -26,7 +26,8 @@ from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.values.usage import RunUsage, TokenUsage
-from tests.otlp_collector import AT_MOST_S, FIRST_NS, Collector, collecting
+from tests.otlp_collector import FIRST_NS, Collector, collecting
+from tests.patience import AT_ONCE_S
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -607,7 +608,7 @@ def test_an_endpoint_that_refuses_the_spans_is_told_once(monkeypatch, capfd, sta
         )
         stage = Stage()
         whole_run(stage)
-        assert closed_in_s(stage) < AT_MOST_S
+        assert closed_in_s(stage) < AT_ONCE_S
         stage.close()
         assert stage.told == [
             f"--otel: 8 of 8 spans could not be delivered to {collector.url}/v1/traces: {why}"
@@ -629,7 +630,7 @@ def test_p18_spans_wait_for_a_thread_and_are_missed_by_nobody_but_who_watches(
         whole_run(stage)
         if comes_back:
             short.undo()
-        assert closed_in_s(stage) < AT_MOST_S
+        assert closed_in_s(stage) < AT_ONCE_S
         url = collector.url
     why = f"8 of 8 spans could not be delivered to {url}/v1/traces: this machine has no thread left"
     assert stage.told == ([] if comes_back else [f"--otel: {why}"])
@@ -643,7 +644,7 @@ def test_an_endpoint_where_nobody_listens_is_told_once(monkeypatch, capfd) -> No
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{url}/")
         stage = Stage()
         whole_run(stage)
-        assert closed_in_s(stage) < AT_MOST_S
+        assert closed_in_s(stage) < AT_ONCE_S
     assert stage.told == [f"--otel: 8 of 8 spans could not be delivered to {url}/v1/traces: ConnectionError"]
     assert capfd.readouterr() == ("", "")
 
@@ -653,7 +654,7 @@ def test_an_endpoint_that_never_answers_costs_the_end_two_seconds(monkeypatch, c
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         stage = Stage()
         whole_run(stage)
-        assert closed_in_s(stage) < AT_MOST_S
+        assert closed_in_s(stage) < AT_ONCE_S
         assert stage.told == [
             f"--otel: 8 of 8 spans could not be delivered to {collector.url}/v1/traces: no answer within 2s"
         ]

@@ -1,4 +1,4 @@
-"""The finding of one look: a level, its subject, and advice. A value with its one line."""
+"""The finding of a check: level, subject, text and advice, and its one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Finding(Struct, frozen=True):
     advice: str | None = None
     """Advice; None: nothing needs doing."""
     is_for_later: bool = False
-    """The machine lacks something for now: nothing that could be corrected is known to be wrong."""
+    """The machine lacks something for now, and nothing is known that the user could correct."""
 
     @property
     def line(self) -> str:

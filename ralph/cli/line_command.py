@@ -1,0 +1,163 @@
+"""Commands whose options are the fields of Structs: read by one parser, and decoded into those Structs.
+
+A field is annotated with `typer.Option` or `typer.Argument`, or with `FlagsOf` for the flags of tables of settings.
+Refuses to judge a value beyond its type.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, convert
+from msgspec.structs import fields
+from typer.core import TyperCommand
+from typer.main import get_click_param
+from typer.models import ParameterInfo, ParamMeta
+
+from ralph.cli.line_parser import LineParser, TypedOption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from typer._click import Context, Parameter
+
+_LINES, _TYPED = "ralph.lines", "ralph.typed"
+
+
+class FlagsOf(Struct, frozen=True):
+    """Annotates a field that gets the values of settings' flags, by the settings' names; None: not given."""
+
+    only: str | None = None
+    """The table whose flags they are; None: any."""
+    but: str | None = None
+    """The table that is left out."""
+
+
+class Slot(Struct, frozen=True):
+    """One parameter, and the field that its value goes to."""
+
+    parameter: Parameter
+    field: str
+    setting: str | None = None
+    """The setting whose flag it is; None: the field gets the value as it is."""
+    read: Callable[[Any], object] = lambda value: value
+    takes_words: bool = False
+    """All words up to the next option are the parameter's."""
+
+    @property
+    def name(self) -> str:
+        return self.parameter.name or ""
+
+
+class Typed(Struct, frozen=True):
+    """A command line as it was typed, beside the values of its options."""
+
+    options: tuple[TypedOption, ...]
+    """All options, in their order."""
+    given: Mapping[str, str]
+    """Spelling of each parameter that stands on the command line, by its name."""
+    last_list: str | None
+    """The list that reaches to the end of the line: a prompt could be among its words."""
+    is_command_inserted: bool
+    """The user named no command."""
+
+
+class LineCommand(TyperCommand):
+    """Calls `call` with a value of each of `lines`, and with the `Typed`."""
+
+    def __init__(
+        self, name: str, call: Callable[..., int], *lines: type[Struct], epilog: str | None = None
+    ) -> None:
+        super().__init__(name, help=inspect.getdoc(call), epilog=epilog, rich_markup_mode=None)
+        self._call = call
+        self._lines = lines
+        self._slots: list[list[Slot]] = []
+
+    def slots(self) -> list[list[Slot]]:
+        """The slots of each line, without parameters that a line before it has. Made when they are first needed."""
+        if not self._slots:
+            taken: set[str] = set()
+            for line in self._lines:
+                slots = [one for one in _slots_of(line) if taken.isdisjoint((one.name, *one.parameter.opts))]
+                taken |= {word for one in slots for word in (one.name, *one.parameter.opts)}
+                self._slots.append(slots)
+        return self._slots
+
+    def get_params(self, ctx: Context) -> list[Parameter]:
+        self.params = [slot.parameter for slots in self.slots() for slot in slots]
+        return super().get_params(ctx)
+
+    def make_parser(self, ctx: Context) -> LineParser:
+        parser = LineParser(ctx, {slot.name for slots in self.slots() for slot in slots if slot.takes_words})
+        for parameter in self.get_params(ctx):
+            parameter.add_to_parser(parser, ctx)
+        ctx.meta[_TYPED] = parser
+        return parser
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        left = super().parse_args(ctx, args)
+        parser = ctx.meta[_TYPED]
+        pairs = zip(self._lines, self.slots(), strict=True)
+        ctx.meta[_LINES] = [_decoded(line, slots, ctx.params) for line, slots in pairs]
+        ctx.meta[_TYPED] = Typed(
+            tuple(parser.typed), self._given(ctx), parser.last_list, is_command_inserted=ctx.obj is True
+        )
+        return left
+
+    def _given(self, ctx: Context) -> dict[str, str]:
+        sources = {one: ctx.get_parameter_source(one.name or "") for one in self.get_params(ctx)}
+        return {
+            parameter.name or "": _spelling(parameter)
+            for parameter, source in sources.items()
+            if source is not None and source.name == "COMMANDLINE"
+        }
+
+    def invoke(self, ctx: Context) -> Any:
+        gc.enable()  # off since the process began, see `ralph/__main__.py`
+        return ctx.invoke(self._call, *ctx.meta[_LINES], ctx.meta[_TYPED])
+
+
+def _spelling(parameter: Parameter) -> str:
+    longest = max(parameter.opts, key=len)
+    return longest if parameter.param_type_name == "option" else longest.upper()
+
+
+def _slots_of(line: type[Struct]) -> Iterator[Slot]:
+    for info in fields(line):
+        field, annotation = info.name, line.__annotations__[info.name]
+        (row,) = annotation.__metadata__
+        if isinstance(row, FlagsOf):
+            from ralph.cli.setting_options import slots_of  # noqa: PLC0415 - few commands need the table
+
+            yield from slots_of(field, row)
+            continue
+        kind = annotation.__origin__
+        takes_words = kind == tuple[str, ...]
+        parameter = made_parameter(
+            field, list[str] if takes_words else kind, row, ... if info.required else info.default
+        )
+        yield Slot(parameter, field, takes_words=takes_words)
+
+
+def made_parameter(name: str, kind: Any, row: ParameterInfo, default: object = None) -> Parameter:
+    """The parameter that typer makes of an annotated argument of a function."""
+    row = copy(row)
+    if row.default is not ...:  # in `Annotated`, the first spelling stands where a default would
+        row.param_decls = (str(row.default), *(row.param_decls or ()))
+    row.default = default
+    parameter, _ = get_click_param(ParamMeta(name=name, default=row, annotation=kind))
+    return parameter
+
+
+def _decoded(line: type[Struct], slots: list[Slot], params: Mapping[str, Any]) -> Struct:
+    values: dict[str, Any] = {}
+    for slot in slots:
+        raw = params[slot.name]
+        if slot.setting is not None:
+            values.setdefault(slot.field, {})[slot.setting] = slot.read(raw)
+        elif raw is not None:
+            values[slot.field] = raw
+    return convert(values, line)

@@ -1,0 +1,121 @@
+"""`ralph run`: makes the options of a run from its command line."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import typer
+
+from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.options import RunLine
+from ralph.cli.setting_options import check_settings
+from ralph.cli.swallowed_prompt import prompt_not_in_list
+from ralph.cli.values import (
+    absolute,
+    check_partial_messages,
+    directories,
+    permission_mode,
+    requested_report,
+    run_directories,
+    session_options,
+    text_or_file,
+    uuid_text,
+    writable_file,
+)
+from ralph.values.outcome import Outcome
+from ralph.values.shortage import ShortageError, shortage_of
+
+if TYPE_CHECKING:
+    from ralph.output.writer import OutputOptions
+    from ralph.run.options import RunOptions
+
+
+def run(line: RunLine, typed: Typed) -> int:
+    """Do one task: ask the model, run its tools, repeat, until an outcome."""
+    if typed.is_command_inserted and line.prompt and not line.print_:
+        from ralph.cli.command_words import refuse_command_word  # noqa: PLC0415 - most prompts follow `ralph run`
+
+        # Only now is it known which word behind options is the prompt.
+        refuse_command_word([line.prompt, *(["--continue"] if line.continue_ or line.resume else [])])
+    try:
+        from ralph.run.command import run_command  # noqa: PLC0415 - not needed for --help
+    except (OSError, MemoryError, ImportError) as error:
+        shortage = shortage_of(error)
+        if shortage is not None:
+            _write_result(shortage, line.output_format)
+        raise
+    check_partial_messages(is_asked=line.include_partial_messages, output_format=line.output_format)
+    takes_messages = line.input_format == "stream-json"
+    if takes_messages and line.output_format != "stream-json":
+        raise typer.BadParameter("stream-json needs --output-format stream-json", param_hint="--input-format")
+    names_prompt = (line.prompt, line.prompt_file, line.resume) != (None, None, None)
+    has_prompt = names_prompt or line.continue_ or takes_messages
+    with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
+        writable = directories("--add-dir", line.add_dir)
+        check_settings(line.tools)
+    return run_command(_run_options(line, writable))
+
+
+def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
+    from ralph.run.options import RunOptions  # noqa: PLC0415 - not needed for --help
+
+    return RunOptions(
+        prompt=line.prompt,
+        prompt_file=absolute(line.prompt_file),
+        takes_messages=line.input_format == "stream-json",
+        directory=line.directory,
+        writable=writable,
+        config_file=absolute(line.config),
+        settings_descriptor=line.settings_fd,
+        permission_mode=permission_mode(line.permission_mode),
+        session=session_options(
+            continues=line.continue_,
+            resume=line.resume,
+            forks=line.fork_session,
+            session_id=uuid_text(line.session_id),
+            directory=absolute(line.session_dir),
+            is_kept=not line.no_session_persistence,
+        ),
+        system_prompt=text_or_file(
+            "system-prompt", line.system_prompt, line.system_prompt_file, line.directory
+        ),
+        append_system_prompt=text_or_file(
+            "append-system-prompt", line.append_system_prompt, line.append_system_prompt_file, line.directory
+        ),
+        report=requested_report(line.json_schema, line.directory, is_required=line.require_report),
+        is_iteration=line.iteration,
+        metrics_file=writable_file("--metrics-file", line.metrics_file, line.directory),
+        exports_traces=line.otel,
+        output=_output_options(line),
+        settings=line.flags,
+    )
+
+
+def _output_options(line: RunLine) -> OutputOptions:
+    from ralph.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
+
+    return OutputOptions(
+        output_format=line.output_format,
+        include_partial=line.include_partial_messages,
+        is_quiet=line.quiet,
+        result_file=writable_file("--result-file", line.result_file, line.directory),
+        directories=run_directories(line.directory),
+    )
+
+
+def _write_result(shortage: ShortageError, output_format: str) -> None:
+    """Writes the result of a run whose modules could not be loaded. Nothing in it needs to be escaped."""
+    if output_format == "text":
+        return
+    outcome = Outcome.API_UNAVAILABLE
+    line = (
+        '{"type":"result","subtype":"error_during_execution","is_error":true,"num_turns":0,'
+        f'"terminal_reason":"{outcome.value}","exit_code":{outcome.exit_code()},"errors":["{shortage}"]}}\n'
+    )
+    with suppress(OSError):
+        os.write(1, line.encode())
+
+
+COMMAND = LineCommand("run", run, RunLine)

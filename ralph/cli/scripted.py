@@ -1,0 +1,107 @@
+"""`ralph demo` and `ralph mock-api`: the commands that play a scripted model."""
+
+# No `from __future__ import annotations` here: the options are read from the annotations.
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from msgspec import Struct
+
+from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.values import CannotError
+from ralph.values.outcome import Outcome
+from ralph.values.shortage import ShortageError
+
+
+class DemoLine(Struct, frozen=True):
+    scenario: Annotated[
+        Literal["fix", "fallback", "outage", "loop"],
+        typer.Option(
+            "--scenario",
+            help="fix: a rate limit, an overload and a broken stream on the way (6 s). fallback: an overloaded "
+            "model, a spare one with two keys, and back (4 s). outage: a server that is away for a while, under "
+            "--retry patient, a second for a minute (10 s). loop: `ralph loop` over three iterations, with an outage "
+            "in the second, a second for a minute (7 s).",
+        ),
+    ] = "fix"
+    speed: Annotated[
+        float, typer.Option("--speed", metavar="FACTOR", help="Divide the waits for the API by this.")
+    ] = 1.0
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's directory and say where it is.")] = (
+        False
+    )
+
+
+def demo(line: DemoLine, _typed: Typed) -> int:
+    """The main job with no key and no network: real loop, HTTP and tools; the model is scripted."""
+    from ralph.demo import run_demo  # noqa: PLC0415 - not needed for --help
+
+    if not line.speed > 0:
+        raise typer.BadParameter("must be greater than 0", param_hint="--speed")
+    try:
+        return run_demo(scenario=line.scenario, speed=line.speed, keep=line.keep, say=_say)
+    except BlockingIOError as error:  # git, which prepares the project, could not start
+        raise ShortageError("process") from error
+
+
+def _say(text: str) -> None:
+    with suppress(BrokenPipeError):  # a reader that left does not stop the demo
+        typer.echo(text)
+
+
+def _examples() -> str:
+    """Names of the example scenarios. The directory tells them faster than the server, which would be imported."""
+    names = sorted(
+        file.stem for file in (Path(__file__).parent.parent / "mock_api" / "scenarios").glob("*.toml")
+    )
+    quirks = [name.removeprefix("quirk-") for name in names if name.startswith("quirk-")]
+    plain = [name for name in names if not name.startswith("quirk-")]
+    return f"{', '.join(plain)}, or quirk-* (what other servers do: {', '.join(quirks)})"
+
+
+class MockApiLine(Struct, frozen=True):
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help="Scenario file (.toml or .json; docs/mock-api.md describes it), or the name of an example: "
+            f"{_examples()}."
+        ),
+    ]
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0
+    record: Annotated[
+        str | None,
+        typer.Option("--record", metavar="PATH", help="Append each request to this file, as JSON lines."),
+    ] = None
+
+
+def mock_api(line: MockApiLine, _typed: Typed) -> int:
+    """A scripted Messages API server on 127.0.0.1, for tests and CI: answers and faults from a file."""
+    from ralph import mock_api as server  # noqa: PLC0415 - not needed for --help
+
+    is_example = line.scenario in server.example_names() and not Path(line.scenario).exists()
+    try:
+        script = (
+            server.load_example(line.scenario) if is_example else server.load_scenario(Path(line.scenario))
+        )
+        server.run_forever(
+            script,
+            port=line.port,
+            record=Path(line.record) if line.record else None,
+            ready=lambda listening: typer.echo(f"listening on {listening.base_url}"),
+        )
+    except server.ScenarioError as error:
+        raise typer.BadParameter(str(error), param_hint="SCENARIO") from None
+    except OSError as error:
+        what = (
+            f"{error.filename}: {error.strerror}"
+            if error.filename
+            else f"port {line.port}: {error.strerror or error}"
+        )
+        raise CannotError(Outcome.IO_ERROR, f"cannot serve: {what}") from None
+    return 0
+
+
+DEMO = LineCommand("demo", demo, DemoLine)
+MOCK_API = LineCommand("mock-api", mock_api, MockApiLine)

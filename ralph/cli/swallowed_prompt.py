@@ -1,0 +1,45 @@
+"""Advice where a prompt may have been taken for a word of a list, to which all words up to the next option belong."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from typer import BadParameter
+
+from ralph.values.outcome import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
+    """Adds to a refusal inside where a prompt may stand, if `last_list` could have swallowed one.
+
+    `last_list`: the list that reaches to the end of the line. Raises UsageError at once where standard input cannot give
+    a prompt either.
+    """
+    if has_prompt or last_list is None:
+        yield
+        return
+    advice = f"{last_list} takes all words up to the next option: put the prompt before it, or behind --"
+    if not _is_piped():
+        raise UsageError(f"no prompt: {advice}")
+    try:
+        yield
+    except BadParameter as error:
+        raise UsageError(f"{error.format_message().rstrip('.')} ({advice})") from None
+    except UsageError as error:
+        raise UsageError(f"{error} ({advice})") from None
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe, a socket or a file; a terminal and /dev/null give no prompt."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)

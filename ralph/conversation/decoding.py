@@ -1,0 +1,208 @@
+"""From the JSON of a journal's line to the type of its record, with errors that name the path. Pure.
+
+Looks at the kind first: what a newer ralph wrote passes through as it is. Records of older formats are upgraded before
+they are decoded; what a block or an event must hold to be told is looked at besides, and kept as it was written.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct, ValidationError, convert
+
+from ralph.conversation import records as kinds
+from ralph.conversation.messages import RequestHead
+from ralph.conversation.records import FORMAT
+from ralph.values.tool_calls import Block  # noqa: TC001 - records are read by their hints
+from ralph.values.usage import TokenUsage  # noqa: TC001 - records are read by their hints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ralph.conversation.records import Record
+
+T = TypeVar("T")
+
+
+class SessionError(Exception):
+    """A journal that is readable and still cannot be resumed: one line."""
+
+
+class NewerFormatError(SessionError):
+    """Written by a ralph that knows more than this one."""
+
+
+def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
+    """Raises ValidationError, and NewerFormatError for the first record of a newer format."""
+    known = TYPES.get(kind)
+    if known is None:
+        return kinds.UnknownRecord(kind, dict(fields))
+    if known is kinds.SessionRecord:
+        _refuse_newer(fields)
+    upgrade, check = _UPGRADES.get(kind), _CHECKS.get(kind)
+    record: Record = convert(fields if upgrade is None else upgrade(fields), known, dec_hook=_head)
+    if check is not None:
+        check(record)
+    return record
+
+
+def _head(_type: type, text: object) -> RequestHead:
+    if not isinstance(text, str):
+        raise ValueError(f"Expected `str`, got `{type(text).__name__}`")  # noqa: TRY004 - msgspec adds the path
+    return RequestHead.of_body(text.encode()[:-1])
+
+
+def _refuse_newer(fields: Mapping[str, Any]) -> None:
+    format_ = fields.get("format")
+    if isinstance(format_, int) and format_ > FORMAT:
+        made_by = f"it was made by ralph {fields.get('ralph')} in format {format_}"
+        raise NewerFormatError(f"{made_by}; this one reads up to {FORMAT}")
+
+
+# --- Older formats. A fork is of today's format and holds records of the one before it: the field tells, not the number
+
+
+def _run(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Format 1 names neither target nor endpoint."""
+    named = {"target": fields["model"]} if "model" in fields else {}
+    return {**named, "endpoint": None, **fields}
+
+
+def _target(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Format 2 did not say at first who is preferred."""
+    return {"first": None, **fields}
+
+
+def _user(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Formats before 3 do not say what of it is a task."""
+    return {"task": None, **fields}
+
+
+def _ended(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Deliveries were not recorded at first: those results count as delivered."""
+    return {"delivered": True, **fields}
+
+
+_UPGRADES: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+    "run": _run,
+    "target": _target,
+    "user": _user,
+    "ended": _ended,
+}
+
+
+# --- What stays a dict, since it is kept as it came, and must hold what is read of it all the same
+
+
+class _Block(Struct):
+    type: str
+
+
+class _Text(Struct):
+    text: str
+
+
+class _ToolUse(Struct):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class _ToolResult(Struct):
+    tool_use_id: str
+    content: str | tuple[Block, ...]
+
+
+class _Message(Struct):
+    content: tuple[Block, ...]
+    stop_reason: str | None
+    usage: dict[str, Any]
+
+
+class _Attempt(Struct):
+    turn: int
+    target: str
+    status: int | None
+    kind: str | None
+    error: str | None
+    latency_s: int | float
+    tokens: TokenUsage
+    cost_usd: int | float | None
+
+
+class _TurnAsked(Struct):
+    turn: int
+    attempts: int
+    took_s: int | float
+
+
+_BLOCKS: Mapping[str, type[Struct]] = {"text": _Text, "tool_use": _ToolUse, "tool_result": _ToolResult}
+_EVENTS: Mapping[str, type[Struct]] = {"attempt": _Attempt, "turn_asked": _TurnAsked}
+
+
+def _check_blocks(blocks: Iterable[Block], path: str) -> None:
+    for number, block in enumerate(blocks):
+        kind = block.get("type")
+        found = _looked_at(
+            block, _BLOCKS.get(kind, _Block) if isinstance(kind, str) else _Block, path, number
+        )
+        if isinstance(found, _ToolResult) and not isinstance(found.content, str):
+            _check_blocks(found.content, f"{path}[{number}].content")
+
+
+def _check_content(record: Any) -> None:
+    if not isinstance(record.content, str):
+        _check_blocks(record.content, "$.content")
+
+
+def _check_user(record: Any) -> None:
+    _check_content(record)
+    if record.task is not None and not 0 <= record.task <= len(record.content):
+        raise ValidationError("More blocks than there are - at `$.task`")
+
+
+def _check_answer(record: Any) -> None:
+    message = _looked_at(record.message, _Message, "$.message")
+    _check_blocks(message.content, "$.message.content")
+    made = {block["id"] for block in message.content if block["type"] == "tool_use"}
+    for number, call_id in enumerate(record.calls):
+        if call_id not in made:
+            raise ValidationError(f"No tool_use block has this id - at `$.calls[{number}]`")
+
+
+def _check_target(record: Any) -> None:
+    _looked_at(record.cooling, dict[str, datetime], "$.cooling")
+
+
+def _check_event(record: Any) -> None:
+    shape = _EVENTS.get(str(record.event.get("subtype")))
+    if shape is not None:
+        _looked_at(record.event, shape, "$.event")
+
+
+_CHECKS: Mapping[str, Callable[[Any], None]] = {
+    "target": _check_target,
+    "user": _check_user,
+    "queued": _check_content,
+    "compacted": _check_content,
+    "tool_result": _check_content,
+    "assistant": _check_answer,
+    "event": _check_event,
+}
+
+
+def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
+    """The value as this shape. `number`: which of the list at that path. Raises ValidationError with the whole path."""
+    try:
+        return convert(value, shape)
+    except ValidationError as error:
+        what, _, inside = str(error).partition(" - at `$")
+        place = path if number is None else f"{path}[{number}]"
+        raise ValidationError(f"{what} - at `{place}{inside or '`'}") from None
+
+
+TYPES: Mapping[str, type[Any]] = {
+    str(kind.__struct_config__.tag): kind for kind in kinds.Recorded.__subclasses__()
+}
+"""The type of each kind of record."""

@@ -1,0 +1,220 @@
+"""The context of one process of `ralph run`: made once, complete and immutable, before the first event.
+
+It is made whole even where the settings cannot be read: somebody waits for a result that says so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph import __version__
+from ralph.machine.waiter import Heartbeats, InboxWaiter
+from ralph.output.event_stream import EventStream
+from ralph.output.spool import is_one_stream
+from ralph.output.writer import Writer
+from ralph.run.session import CannotOpenError
+from ralph.run.session_notes import SessionNotes
+from ralph.run.telemetry import Telemetry, open_metrics
+from ralph.run.wiring import Surroundings, refuse_uncountable_budget
+from ralph.settings.files import SettingsFile, SettingsFileError
+from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.tables import ClockSettings
+from ralph.values.controls import RunControls
+from ralph.values.credentials import known_secrets
+from ralph.values.events import ClockFired, Notice
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.permission_mode import PermissionMode
+from ralph.values.ports import Interrupted, TimeIsUp
+from ralph.values.redaction import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.machine.inbox import Inbox
+    from ralph.output.telemetry.metrics_file import MetricsFile
+    from ralph.run.driven_run import Driver
+    from ralph.run.options import RunOptions
+    from ralph.settings.tables import Settings
+    from ralph.values.events import Event
+    from ralph.values.ports import Clock, Events
+
+
+class Place(Struct, frozen=True):
+    """The directory and the settings of the run."""
+
+    cwd: Path
+    settings: Settings
+
+
+class RunContext(Struct, frozen=True):
+    options: RunOptions
+    environment: Mapping[str, str]
+    new_id: str
+    """The id of a session that this process begins."""
+    started_s: float
+    clock: Clock
+    place: Place | Exception
+    """An exception: the error of the settings or the directory, which opening the session raises."""
+    controls: RunControls
+    waiter: InboxWaiter
+    redactor: Redactor
+    writer: Writer
+    telemetry: Telemetry
+    notes: SessionNotes
+    events: Events
+    """Takes every event of the run, and passes it on to the sinks."""
+    driver: Driver | None
+    """Whoever steers the run over standard input; None: nobody does."""
+
+    def surroundings(self) -> Surroundings:
+        """The part of it that every effect of the run shares. Raises the error of the settings or the directory."""
+        if isinstance(self.place, Exception):
+            raise self.place
+        cwd, settings = self.place.cwd, self.place.settings
+        return Surroundings(
+            settings, self.environment, cwd, self.waiter, self.clock, self.events, self.redactor
+        )
+
+
+def make_context(
+    options: RunOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, *watchers: Events
+) -> RunContext:
+    """The context. Raises nothing for settings that are wrong. `watchers` see every event too (the demo's summary)."""
+    started_s = clock.now_s()
+    metrics, place = _find_place(options, environment, clock)
+    settings = place.settings if isinstance(place, Place) else None
+    controls = _make_controls(options, settings)
+    redactor = Redactor(known_secrets(environment, settings.secrets if settings is not None else ()))
+    new_id = options.session.session_id or str(uuid.uuid4())
+    writer = _make_writer(options, environment, new_id, redactor)
+    heartbeats = _make_heartbeats(options, settings, clock)
+    telemetry, notes = Telemetry(clock, metrics), SessionNotes(redactor.redact)
+    progress = None
+    if options.takes_messages:
+        from ralph.run.progress import Progress  # noqa: PLC0415 - few runs are driven
+
+        progress = Progress(clock)
+        watchers = (progress, *watchers)
+    events = EventStream(heartbeats, *watchers, telemetry, writer, notes)
+    driver = None
+    if progress is not None:
+        from ralph.run.driven_run import make_driver  # noqa: PLC0415 - the same
+
+        driver = make_driver(inbox, controls, clock, progress=progress, writer=writer, events=events)
+    max_time_s = settings.limits.max_time_s if settings is not None else None
+    waiter = InboxWaiter(
+        clock,
+        inbox,
+        events=events,
+        heartbeats=heartbeats,
+        driver=None if driver is None else driver.steering,
+        run_ends_s=None if max_time_s is None else started_s + max_time_s,
+        on_first_stop=lambda stop: events.emit(_stop_event(stop, clock.now_s() - started_s)),
+        on_tick=writer.count_down if os.isatty(2) and not options.output.is_quiet else None,
+        on_look=None if metrics is None else lambda: telemetry.look(events),
+    )
+    return RunContext(
+        *(options, environment, new_id, started_s, clock, place, controls, waiter, redactor, writer),
+        *(telemetry, notes, events, driver),
+    )
+
+
+def _find_place(
+    options: RunOptions, environment: Mapping[str, str], clock: Clock
+) -> tuple[MetricsFile | None, Place | Exception]:
+    """The open metrics file, and the place. The file is opened before the settings are read: a run that they stop must
+    not leave the numbers of the run before.
+    """
+    metrics = None
+    try:
+        if options.takes_messages:
+            from ralph.run.driven_run import refuse_unusable_input  # noqa: PLC0415 - few runs are driven
+
+            refuse_unusable_input(options)
+        cwd = _enter_directory(options.directory)
+        metrics = open_metrics(options.metrics_file, clock, options.output.directories)
+        return metrics, Place(cwd, _read_settings(options, environment, cwd))
+    except Exception as error:  # noqa: BLE001 - told as the run's result, once there is a writer
+        return metrics, error
+
+
+def _enter_directory(directory: str | None) -> Path:
+    """The working directory, entered. Tools, files and git all see it as the current one."""
+    if directory is not None:
+        try:
+            os.chdir(directory)
+        except OSError as error:
+            raise UsageError(f"cannot work in {directory}: {error.strerror}") from error
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        gone = "the working directory is gone; change to one that exists"
+        raise CannotOpenError(Outcome.IO_ERROR, gone) from None
+
+
+def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
+    """The checked settings. Raises SettingsError."""
+    config_file = Path(options.config_file) if options.config_file is not None else None
+    files = _files_of_loop(options.settings_descriptor)
+    settings = load_settings(options.settings, environment, cwd, config_file, files)
+    if not options.session.is_old:
+        refuse_uncountable_budget(settings.targets, settings)
+    return settings
+
+
+def _files_of_loop(descriptor: int | None) -> tuple[SettingsFile, ...] | None:
+    """The settings files that the outer loop read for all its iterations. None: there is no loop, and the files are
+    read.
+    """
+    if descriptor is None:
+        return None
+    from ralph.settings.handover import taken_over  # noqa: PLC0415 - for iterations alone
+
+    try:
+        return taken_over(descriptor)
+    except SettingsFileError as error:
+        raise SettingsError(str(error), from_flag=True) from error
+
+
+def _make_controls(options: RunOptions, settings: Settings | None) -> RunControls:
+    mode = options.permission_mode or PermissionMode.BYPASS
+    retries = settings is None or (settings.retry.enabled and settings.retry.policy != "off")
+    return RunControls(auto_retry=retries, permission_mode=mode, stays_in_plan=mode is PermissionMode.PLAN)
+
+
+def _make_heartbeats(options: RunOptions, settings: Settings | None, clock: Clock) -> Heartbeats:
+    clocks = ClockSettings() if settings is None else settings.clocks
+    return Heartbeats(
+        clock,
+        clocks.heartbeat_s,
+        shows_deltas=options.output.include_partial,
+        shows_lines=not is_one_stream(1, 2),
+    )
+
+
+def _make_writer(
+    options: RunOptions, environment: Mapping[str, str], new_id: str, redactor: Redactor
+) -> Writer:
+    return Writer(
+        options.output,
+        new_id,
+        __version__,
+        redact=redactor.redact,
+        has_color="NO_COLOR" not in environment and os.isatty(2),
+        is_on_terminal=os.isatty(1),
+        is_one_terminal=os.isatty(1) and os.isatty(2),
+        is_one_stream=is_one_stream(1, 2),
+    )
+
+
+def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:
+    if isinstance(stop, TimeIsUp):
+        return ClockFired("run total", elapsed_s)
+    name = signal.Signals(stop.signal_number).name
+    return Notice(f"{name}: stopping what runs; once more stops at once")

@@ -1,0 +1,91 @@
+"""Judges which guard a driver asked for in vain. Pure.
+
+A hook that is never called may be all that was to stop a command: nothing runs without a guard that was asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.run.control_lines import in_short
+from ralph.values.permission_mode import PermissionMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Keys of `initialize` that are to stop calls. Names are compared without case and underscores.
+_GUARDS = frozenset(
+    [
+        "hooks",
+        "canusetool",
+        "permissionprompttool",
+        "permissionprompttoolname",
+        "permissionprompts",
+        "permissions",
+        "permissionmode",
+        "allowedtools",
+        "disallowedtools",
+        "tools",
+        "sandbox",
+        "settings",
+        "managedsettings",
+    ]
+)
+
+
+class MissingGuard(Struct, frozen=True):
+    for_good: str | None = None
+    """Why a guard of `initialize` is missing, for as long as the process lives."""
+    until_a_mode: str | None = None
+    """Why the requested permission mode is missing, until one is set that can be kept."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why no message may be worked on; None: all may."""
+        return self.for_good or self.until_a_mode
+
+
+def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
+    """The missing guard after an `initialize` with these keys."""
+    guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
+    if not guards or missing.for_good is not None:
+        return missing
+    names = ", ".join(sorted(map(in_short, guards)))
+    return replace(
+        missing,
+        for_good=(
+            f"initialize asked for {names}, which ralph cannot honour: nothing runs without a guard that was asked "
+            "for. Start ralph again without it, and limit tools by its options"
+        ),
+    )
+
+
+def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
+    """The missing guard after a `set_permission_mode` that was refused. `mode`: the one in force; none is tighter than
+    `plan`.
+    """
+    if mode is PermissionMode.PLAN:
+        return missing
+    return replace(
+        missing,
+        until_a_mode=(
+            f"set_permission_mode was refused: {reason}. Nothing runs without a mode that was asked for: set one "
+            "that ralph has"
+        ),
+    )
+
+
+def after_set_mode(missing: MissingGuard) -> MissingGuard:
+    return replace(missing, until_a_mode=None)
+
+
+def _is_guard(name: str) -> bool:
+    return name.lower().replace("_", "") in _GUARDS
+
+
+def _asks_for_something(value: object) -> bool:
+    """`{"PreToolUse": []}` registers nothing."""
+    return any(value.values()) if isinstance(value, dict) else bool(value)

@@ -1,0 +1,233 @@
+"""The steps of one process of `ralph run`, which a text run and a driven run both take: begin, open, tell, deliver.
+
+Work is attempted: whatever happens in it is an end, so that every run has one result.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
+
+from ralph.machine.starting import patiently
+from ralph.prompt.prompt_input import PromptError
+from ralph.run.prepared_run import PreparedRun
+from ralph.run.session import CannotOpenError
+from ralph.sessions.journal import FileJournal
+from ralph.sessions.retention import remove_old_journals
+from ralph.settings.merge import SettingsError
+from ralph.values.error_text import describe_bug
+from ralph.values.events import Notice, RunEnded, SessionOpened
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.ports import Interrupted, JournalError, WorkingDirectoryGoneError
+from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
+from ralph.values.usage import RunUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.run.context import RunContext
+    from ralph.run.wiring import Surroundings
+
+T = TypeVar("T")
+
+
+class RunProcess:
+    """The steps over one context. Its state is the open session."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self._prepared: PreparedRun | None = None
+
+    def begin(self) -> Surroundings:
+        """The surroundings, with traces opened. Raises the error of the settings, CannotOpenError, `Interrupted`."""
+        context = self.context
+        around = context.surroundings()
+        if context.options.exports_traces:
+            self._open_traces()
+        return around
+
+    def open(self, around: Surroundings, *, has_prompt: bool) -> PreparedRun:
+        """Opens the session and its tools. `has_prompt`: there is something to begin a new one with. Raises like
+        PreparedRun.
+        """
+        context = self.context
+        prepared = PreparedRun(
+            context.options,
+            around,
+            context.controls,
+            context.notes,
+            context.new_id,
+            has_prompt=has_prompt,
+        )
+        self._prepared = prepared
+        context.events.emit(SessionOpened(prepared.session.id))
+        return prepared
+
+    def attempt(self, work: Callable[[], T]) -> T | RunEnded:
+        """The value of `work`, or the end that it came to instead. Raises UsageError alone."""
+        try:
+            return work()
+        except Interrupted as stop:
+            return self.ended_early(stop.outcome, str(stop), stop.signal_number)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with a result
+            return self._ended_by_error(error)
+
+    def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
+        """The end of a run that ended before its loop began, or by a bug."""
+        return RunEnded(
+            outcome=outcome,
+            exit_code=outcome.exit_code(signal_number),
+            result=None,
+            errors=(error,),
+            stop_reason=None,
+            num_turns=0,
+            duration_s=self.context.clock.now_s() - self.context.started_s,
+            api_s=0.0,
+            usage=RunUsage(),
+        )
+
+    def tell(self, ended: RunEnded) -> RunEnded:
+        """Tells the result to everybody who waits for one. Where its file cannot be written the outcome becomes io_error; where
+        the machine lacks what it takes, api_unavailable, so that a loop waits and resumes.
+        """
+        try:
+            self._write_result_file(ended)
+        except OSError as error:
+            outcome = Outcome.IO_ERROR if shortage_of(error) is None else Outcome.API_UNAVAILABLE
+            name = self.context.options.output.result_file
+            ended = self._undelivered(
+                ended, f"cannot write the result file {name}: {error.strerror}", outcome
+            )
+        self.context.events.emit(ended)
+        return ended
+
+    def deliver(self, ended: RunEnded, *, is_told: bool) -> RunEnded:
+        """Waits until the output has been read, or never will be, and closes everything. Where the output cannot be
+        written, the outcome becomes io_error.
+
+        `is_told`: the lines about the end stand on standard error already.
+        """
+        context, writer = self.context, self.context.writer
+        self._stop_work()
+        failure = writer.deliver(context.waiter, context.clock)
+        if failure is not None:
+            ended = self._undelivered(ended, f"cannot write to standard output: {failure.strerror}")
+            with suppress(OSError):  # said already when it failed before
+                writer.write_result_file(ended)
+        self._record_delivery(ended)
+        self._close(ended.exit_code)
+        if failure is not None or not is_told:
+            writer.tell_end(ended)
+        writer.conclude(context.waiter, context.clock)
+        return ended
+
+    def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
+        """Tells and delivers a misuse; the exit code. Raises the error where people read standard error: its line is the
+        caller's. `notices`: those of the result.
+        """
+        writer = self.context.writer
+        early = self.ended_early(Outcome.USAGE, self.context.redactor.redact_all(str(error)))
+        ended = self.tell(replace(early, notices=notices))
+        is_for_caller = ended.outcome is Outcome.USAGE and writer.tells_people
+        ended = self.deliver(ended, is_told=is_for_caller)
+        if is_for_caller and ended.outcome is Outcome.USAGE:
+            raise error
+        return ended.exit_code
+
+    def close_without_result(self) -> None:
+        """Closes everything where a driver sent no message and waits for no result; its requests have had their answers."""
+        context = self.context
+        context.writer.deliver(context.waiter, context.clock)
+        context.writer.conclude(context.waiter, context.clock)
+        self._stop_work()
+        self._close(Outcome.USAGE.exit_code())
+
+    def remove_old_journals(self) -> None:
+        """Removes old journals; runs last, when everybody has what they wait for."""
+        journal = self._prepared.session.journal if self._prepared is not None else None
+        if isinstance(journal, FileJournal):
+            retention = self.context.surroundings().settings.sessions
+            remove_old_journals(
+                journal.path,
+                keep_days=retention.keep_days,
+                keep_mb=retention.keep_mb,
+                clock=self.context.clock,
+            )
+
+    def _open_traces(self) -> None:
+        context = self.context
+
+        def open_them() -> None:
+            redact = context.redactor.redact_all
+            context.telemetry.open_traces(context.new_id, context.environment, redact=redact)
+
+        try:
+            patiently(open_them, context.waiter, context.clock)
+        except ShortageError as error:  # telemetry never hurts the run
+            context.events.emit(Notice(f"no traces of this run: {error}"))
+
+    def _ended_by_error(self, error: Exception) -> RunEnded:
+        # Before everything else: what cannot be opened for want of a descriptor is none of what it seems to be.
+        shortage = shortage_of(error)
+        if shortage is not None:
+            return self.ended_early(Outcome.API_UNAVAILABLE, line_with_advice(shortage))
+        match error:
+            case SettingsError(from_flag=False):
+                # A key in the wrong place is a setting's wrong value: it must not be repeated.
+                return self.ended_early(Outcome.CONFIG, self.context.redactor.redact_all(str(error)))
+            case UsageError():
+                raise error
+            case SettingsError() | PromptError():
+                raise UsageError(str(error)) from error
+            case CannotOpenError(outcome=outcome):
+                return self.ended_early(outcome, str(error))
+            case JournalError() | WorkingDirectoryGoneError():
+                return self.ended_early(Outcome.IO_ERROR, str(error))
+        return self.ended_early(Outcome.INTERNAL_ERROR, describe_bug(error))
+
+    def _write_result_file(self, ended: RunEnded) -> None:
+        """Writes the file, again where the machine is short for a moment: that must not cost a night's result. Raises OSError,
+        ShortageError.
+        """
+
+        def write() -> None:
+            try:
+                self.context.writer.write_result_file(ended)
+            except OSError as error:
+                raise shortage_of(error) or error from None
+
+        try:
+            patiently(write, self.context.waiter, self.context.clock)
+        except Interrupted:  # nobody waits any longer
+            write()
+
+    def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
+        """The end with the failed delivery of its result, and with the command that resumes the session."""
+        failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
+        return self._prepared.with_resume_command(failed) if self._prepared is not None else failed
+
+    def _record_delivery(self, ended: RunEnded) -> None:
+        """Records the delivery of the last result, and with it those of the process's earlier results."""
+        if self._prepared is None:
+            return
+        try:
+            self._prepared.record_delivery(ended, self.context.writer.delivery)
+        except JournalError as error:
+            if ended.outcome is Outcome.IO_ERROR:
+                return  # it is told already that the journal takes no more
+            notice = f"the session does not tell what became of the result: {error}"
+            self.context.writer.tell(Notice(notice))
+
+    def _stop_work(self) -> None:
+        self.context.notes.close()
+        if self._prepared is not None:
+            self._prepared.close_tools()
+
+    def _close(self, exit_code: int) -> None:
+        context = self.context
+        if self._prepared is not None:
+            self._prepared.close()
+        for event in context.telemetry.close(exit_code, was_stopped=context.waiter.was_stopped):
+            context.writer.tell(event)

@@ -1,0 +1,61 @@
+"""The events of a session's story that are no part of its conversation, on their way into its journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.conversation.records import EventRecord
+from ralph.output.system_events import journal_fields
+from ralph.values.events import SessionOpened
+from ralph.values.ports import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.agent.session_log import SessionLog
+    from ralph.conversation.records import Record
+    from ralph.values.events import Event
+
+
+class SessionNotes:
+    """An `Events` sink, from the opening of the session to its last task."""
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact = redact
+        self._is_open = False
+        self._log: SessionLog | None = None
+        """The session's log while a task is at work; None: what is noted waits for the next one."""
+        self._waiting: list[Record] = []
+
+    def emit(self, event: Event) -> None:
+        """Raises JournalError, the first time that the journal takes no more."""
+        if isinstance(event, SessionOpened):
+            self._is_open = True
+        fields = journal_fields(event) if self._is_open else None
+        if fields is None:
+            return
+        record = EventRecord(event={name: self._shown(value) for name, value in fields.items()})
+        if self._log is None:
+            self._waiting.append(record)
+            return
+        try:
+            self._log.record(record, sync=False)
+        except JournalError:
+            self.close()
+            raise
+
+    def begin_task(self, log: SessionLog) -> list[Record]:
+        """The notes since the last task; from here on notes go into the log."""
+        self._log = log
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def end_task(self) -> None:
+        self._log = None
+
+    def close(self) -> None:
+        """Nothing is noted any more: a signal may still come while the result is delivered."""
+        self._is_open = False
+
+    def _shown(self, value: object) -> object:
+        return self._redact(value) if isinstance(value, str) else value

@@ -1,0 +1,128 @@
+"""Kinds of values beyond numbers and plain texts: addresses, paths, and lists of names.
+
+A refusal is a ValueError whose text goes after the setting's name ("must be ..."). It does not repeat values that may be
+secret by accident (URLs, variable assignments, headers).
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ralph.values.credentials import Secret
+from ralph.values.endpoint import header_table, normal_base_url
+from ralph.values.setting import TEXT, Kind, printable
+from ralph.values.tool_choice import ALL_OF_THEM, TOOL_NAMES, check_tool_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@contextmanager
+def about(subject: str) -> Iterator[None]:
+    """Puts `subject` before the text of a ValueError that is raised inside."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{subject} {error}") from error
+
+
+def decoded_table(
+    raw: Mapping[str, Any], kinds: Mapping[str, Kind], needed: Sequence[str], holder: str
+) -> dict[str, Any]:
+    """Each value of a table, by the kind of its key. The ValueError names the key; `holder` says what the table is.
+
+    msgspec would decode the table at once, but its error tells neither the value nor which keys there are.
+    """
+    for key in raw:
+        if key not in kinds:
+            raise ValueError(f"has the unknown key {key!r}; {holder} holds {', '.join(kinds)}")
+    if missing := [key for key in needed if key not in raw]:
+        raise ValueError(f"needs {', '.join(needed)}; missing: {', '.join(missing)}")
+    values = {}
+    for key, value in raw.items():
+        with about(key):
+            values[key] = kinds[key].decoded(value)
+    return values
+
+
+# --- Texts
+
+
+def _target_name(text: str) -> str:
+    name = printable(text)
+    if "," in name:
+        raise ValueError(f"must not hold a comma, which separates names in flags, not {name!r}")
+    return name
+
+
+def _comma_separated(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(printable(name) for name in printable(text).split(",") if name.strip()))
+    if not names:
+        raise ValueError("must hold at least one name")
+    return names
+
+
+BASE_URL = Kind(str, TEXT.says, lambda text: normal_base_url(printable(text)), is_secret=True)
+PATH = Kind(str, TEXT.says, lambda text: Path(printable(text)))
+TARGET_NAME = Kind(str, TEXT.says, _target_name)
+COMMA_SEPARATED = Kind(str, TEXT.says, _comma_separated)
+HEADERS = Kind(
+    dict[str, str],
+    'a table of header = "value", each value a text',
+    lambda headers: Secret(header_table(headers)),
+    is_secret=True,
+)
+
+
+# --- Lists of names
+
+
+def _tool_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        check_tool_name(name)
+    return tuple(dict.fromkeys(names))
+
+
+def _exact_tools(names: tuple[str, ...]) -> tuple[str, ...]:
+    others = _tool_names(tuple(name for name in names if name != ALL_OF_THEM))
+    return TOOL_NAMES if ALL_OF_THEM in names else others
+
+
+def _variable_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for number, name in enumerate(names, start=1):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"must hold names of variables, without values; entry {number} is none")
+    return tuple(dict.fromkeys(names))
+
+
+_SAYS_KEY_VARIABLES = "the name of a variable, or a list of such names"
+
+
+def _key_variables(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    if not names and not isinstance(names, str):
+        raise ValueError(f"must be {_SAYS_KEY_VARIABLES}")
+    return _variable_names((names,) if isinstance(names, str) else names)
+
+
+_NAMES = tuple[str, ...]
+TOOLS = Kind(_NAMES, "a list of names", _tool_names)
+EXACT_TOOLS = Kind(_NAMES, "a list of names", _exact_tools)
+VARIABLES = Kind(_NAMES, "a list of names", _variable_names, is_secret=True)
+KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secret=True)
+
+
+# --- Numbers in variables
+
+
+def number(text: str) -> int:
+    """A whole number of at most 15 digits: more is no setting, and an `int` of thousands of digits is slow to read."""
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return int(text)
+    raise ValueError("must be a whole number")
+
+
+def milliseconds_as_seconds(text: str) -> float:
+    return number(text) / 1000

@@ -1,0 +1,47 @@
+"""In which directory a session works, as its journal tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ralph.conversation.records import forked_record, moved_record, session_record
+from ralph.conversation.session import Session, apply, counted
+from ralph.sessions.history import history_of
+from tests.fakes import FakeJournal
+from tests.session_journals import Told
+
+
+def directory_of(records: list[Any]) -> str:
+    """As a run reads it that resumes the session, and as people are told."""
+    session = Session()
+    for _, record in counted(records):
+        session = apply(session, record)
+    opening = history_of(records).opening
+    assert opening is not None
+    assert opening.directory == session.cwd
+    return session.cwd
+
+
+@pytest.mark.parametrize("name", ["/work", "/ä/世", "/caf\udce9", "/100%", "/a?b", "/\udcff\udcfe/ä"])
+def test_a_directory_of_any_name_is_found_again(name) -> None:
+    journal = FakeJournal()
+    journal.append(session_record("s1", name, "now", "0"))
+    assert directory_of(journal.records) == name
+
+
+def test_older_journals_name_it_as_text_alone() -> None:
+    assert directory_of(Told().records) == "/work"
+
+
+def test_the_last_move_counts_and_a_fork_begins_in_a_directory_of_its_own() -> None:
+    journal = FakeJournal()
+    journal.append(session_record("s1", "/caf\udce9", "now", "0"), moved_record("/b"), moved_record("/c"))
+    assert directory_of(journal.records) == "/c"
+    fork = FakeJournal()
+    opening = session_record("s2", "/d", "now", "0")
+    fork.append(forked_record(opening, "s1", 2), *journal.records[1:])
+    assert directory_of(fork.records) == "/d"
+    fork.append(moved_record("/e\udce9"))
+    assert directory_of(fork.records) == "/e\udce9"

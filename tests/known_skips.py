@@ -1,0 +1,28 @@
+"""Why a test may be skipped in CI. Every other skip fails the run there: a program that is missing would hide what it tests."""
+
+from __future__ import annotations
+
+import re
+
+KNOWN = {
+    r"root passes over permissions: .*": "tests/test_ordinary_user.py runs these tests without root's rights",
+    r"these tests run by themselves": "nobody is root",
+    r"needs to mount file systems, as root on Linux": "a container gives no mounts",
+    r"mounts are not allowed here": "the same",
+    r"only root (may mount|can become somebody .*)": "a developer's machine is not run as root",
+    r"other users may not run this Python": "it lies in root's home, where pyenv and uv put it",
+    r"needs the right to read the kernel's log": "a container does not give it",
+    r"no limit on processes can be set here: .*": "a container's control groups are often read-only",
+    r"root is bound by no limit of processes, and no control group can be made": "the same",
+    r"this machine has no IPv6 loopback": "a container's network is often IPv4 alone",
+    r"no extended attributes here": "tmpfs has them since Linux 6.6 only",
+    r"needs openat2": "older container runtimes refuse the call; the other way to open is tested everywhere",
+    r"systemd is not installed": "a container has none; the unit file is checked where one is",
+    r"shellcheck is not installed": "the scripts run in other tests",
+    r"the script asks jq": "the script is an example of the docs",
+    r"this git has no HTTP server": "Debian packs it apart; pushes over other ways are tested",
+}
+
+
+def is_known(reason: str) -> bool:
+    return any(re.fullmatch(pattern, reason) for pattern in KNOWN)

@@ -1,0 +1,61 @@
+"""Everything that comes from outside is decoded into types, and each of these types can be.
+
+msgspec resolves the annotations of a Struct when its decoder is made: a name that stands under TYPE_CHECKING is a
+NameError at the door, in the middle of a run.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOP = Path(__file__).parent.parent
+
+# A module that decodes, and what it decodes: all Structs of a module, or one of them (`module:Type`).
+DOORS: dict[str, tuple[str, ...]] = {
+    "ralph.api.stream_events": ("ralph.api.stream_events",),
+    "ralph.loop.state": ("ralph.loop.state",),
+    "ralph.mock_api.scenario_file": ("ralph.mock_api.scenario_file",),
+}
+
+
+def modules_that_decode() -> Iterator[str]:
+    """The modules that take `convert` from msgspec, or make a decoder of a type."""
+    for file in sorted((TOP / "ralph").rglob("*.py")):
+        nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if any(
+            (isinstance(node, ast.alias) and node.name == "convert")
+            or (isinstance(node, ast.Attribute) and node.attr == "convert")
+            or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Decoder") and node.args)
+            for node in nodes
+        ):
+            yield ".".join(file.relative_to(TOP).with_suffix("").parts)
+
+
+def structs(place: str) -> list[type[msgspec.Struct]]:
+    name, _, only = place.partition(":")
+    own = [
+        value
+        for value in vars(importlib.import_module(name)).values()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == name
+    ]
+    return [one for one in own if only in {"", one.__name__}]
+
+
+def test_every_module_that_decodes_is_a_row() -> None:
+    assert set(modules_that_decode()) == DOORS.keys()
+
+
+@pytest.mark.parametrize("place", [place for places in DOORS.values() for place in places])
+def test_a_decoder_can_be_made_for_every_type_of_a_door(place: str) -> None:
+    assert structs(place)
+    for one in structs(place):
+        msgspec.json.Decoder(one)

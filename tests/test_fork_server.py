@@ -1,0 +1,85 @@
+"""A forked ralph is an ordinary child, and nothing of one reaches the next."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.children import children, is_gone
+from tests.fork_server import REPOSITORY, start_ralph
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere every start is that of an interpreter"
+)
+ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "PYTHONPATH": str(REPOSITORY)}
+STARTS_ONE_AND_DIES = """
+import os, sys
+from pathlib import Path
+from tests import fork_server
+fork_server.start_ralph(["--version"], Path("/"), {"PATH": os.environ["PATH"]}, stdout=-3).wait()
+print(fork_server._servers[0]._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def waiting(cwd: Path, **popen: Any) -> subprocess.Popen[bytes]:
+    """One that waits for a prompt."""
+    return start_ralph(["-"], cwd, ENVIRONMENT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, **popen)
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--bogus"], ["sessions", "ls"], ["run", "--help"]])
+def test_it_says_and_returns_what_a_fresh_interpreter_does(words, tmp_path) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    forked, fresh = (
+        start_ralph(words, tmp_path, ENVIRONMENT, afresh=afresh, **pipes) for afresh in (False, True)
+    )
+    assert forked.communicate() == fresh.communicate()
+    assert forked.returncode == fresh.returncode
+
+
+def test_it_is_a_child_of_the_tests_and_the_system_shows_it_as_it_was_started(tmp_path) -> None:
+    with waiting(tmp_path, start_new_session=True) as process:
+        place = Path(f"/proc/{process.pid}")
+        shown = [
+            {part for part in (place / name).read_bytes().split(b"\0") if part}
+            for name in ("environ", "cmdline")
+        ]
+        assert process.pid in children()
+        assert shown[0] == {os.fsencode(f"{name}={value}") for name, value in ENVIRONMENT.items()}
+        assert shown[1] == {os.fsencode(word) for word in (sys.executable, "-m", "ralph", "-")}
+        assert (place / "cwd").readlink() == tmp_path
+        assert os.getsid(process.pid) == process.pid
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_it_has_the_umask_and_the_ignored_signals_of_the_moment_it_was_started_at(tmp_path) -> None:
+    def state(process: subprocess.Popen[bytes]) -> tuple[str, bool]:
+        with process:
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            process.kill()
+        fields = dict(line.split(":", 1) for line in lines)
+        return fields["Umask"].strip(), bool(int(fields["SigIgn"], 16) & 1 << signal.SIGHUP - 1)
+
+    usual = os.umask(0o027)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert state(waiting(tmp_path)) == ("0027", True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        os.umask(usual)
+    assert state(waiting(tmp_path)) == (f"{usual:04o}", False)
+
+
+def test_a_server_ends_with_the_process_that_started_it_however_that_ended() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", STARTS_ONE_AND_DIES], env=ENVIRONMENT, capture_output=True, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL
+    assert is_gone(int(ran.stdout))
