@@ -17,6 +17,6 @@ SESSIONS = range(1, 30)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what is left behind")
 def test_p1_a_session_killed_at_any_moment_ends_as_if_nothing_had_been_exits_0() -> None:
     said: list[str] = []
-    campaign = Campaign(said.append, KILLS)
+    campaign = Campaign(said.append, most_kills=KILLS)
     assert campaign.run((number, plan_session(SEED, number)) for number in SESSIONS), "\n".join(said)
     assert campaign.kills >= KILLS

@@ -18,7 +18,7 @@ def main() -> int:
     stage = f"--seed {options.seed} --kills {options.kills}"
     _say(f"python -m tests.nemesis {stage}")
     numbers = [options.only] if options.only else count(options.first)
-    campaign = Campaign(_say, options.kills, options.jobs)
+    campaign = Campaign(_say, options.jobs, most_kills=options.kills)
     all_held = campaign.run((number, plan_session(options.seed, number)) for number in numbers)
     _say(campaign.summary())
     if campaign.go_on_from is not None:

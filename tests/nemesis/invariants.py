@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api.validation import find_violation
+from tests.campaigns.engine import without_markers
 from tests.nemesis.journal_text import lines_of, messages_of, readable_lines, unanswered, whole_lines
 from tests.nemesis.process import has_message
 from tests.nemesis.task import EFFECTS_FILE, LOG_FILE, SHARED_FILE, call_id
@@ -186,7 +187,7 @@ def _requests(plan: SessionPlan, seen: Observed, lines: list[Line]) -> Iterator[
         body = request.json()
         if (why := find_violation(body, request.headers)) is not None:
             yield f"request {request.index} is not valid: {why}"
-        messages = _without_markers(body["messages"])
+        messages = without_markers(body["messages"])
         if request.body != bodies.setdefault(len(messages), request.body or b""):
             yield f"request {request.index} is another one than the first with {len(messages)} messages"
         if messages[: len(longest)] != longest[: len(messages)]:
@@ -195,11 +196,3 @@ def _requests(plan: SessionPlan, seen: Observed, lines: list[Line]) -> Iterator[
     final = plan.task.content(len(plan.task.turns) - 1)
     if messages_of(lines) != [*longest, {"role": "assistant", "content": final}]:
         yield "the journal is another conversation than the requests"
-
-
-def _without_markers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cache markers move to the newest messages; everything else of a message stays for ever."""
-    for message in messages:
-        for block in message["content"]:
-            block.pop("cache_control", None)
-    return messages

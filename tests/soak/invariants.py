@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.campaigns.engine import without_markers
 from tests.soak.answers import NOTES_FILE
 from tests.soak.oracle import expect
 from tests.soak.plan import DISCARDED
@@ -104,7 +105,7 @@ def _requests(plan: RunPlan, expected: Expected, seen: Observed) -> Iterator[str
             yield f"turn {number}: {len(bodies)} different bodies in one chain"
         if not bodies:  # all its attempts were refused at accept
             continue
-        messages = _without_markers(json.loads(bodies.pop() or b"")["messages"])
+        messages = without_markers(json.loads(bodies.pop() or b"")["messages"])
         if messages[: len(history)] != history:
             yield f"turn {number}: its request does not begin with the messages of the one before"
         history = messages
@@ -139,14 +140,6 @@ def _leaks(seen: Observed) -> Iterator[str]:
         "open descriptors": (seen.gauge.descriptors, MOST_DESCRIPTORS),
     }
     yield from (f"{most} {name}, over {bound}" for name, (most, bound) in bounds.items() if most > bound)
-
-
-def _without_markers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cache markers move to the newest messages; everything else of a message stays for ever."""
-    for message in messages:
-        for block in message["content"]:
-            block.pop("cache_control", None)
-    return messages
 
 
 def _difference(what: str, due: list[Any], was: list[Any]) -> Iterator[str]:

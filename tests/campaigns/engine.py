@@ -1,0 +1,116 @@
+"""Plays many plans, a few at a time, and tells how far it is. It draws no plan and judges no run.
+
+The soak and the nemesis are campaigns: each says how one plan is played and what is counted of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_PROGRESS_S = 5.0
+
+Plan = TypeVar("Plan")
+Seen = TypeVar("Seen")
+
+
+@dataclass
+class Engine(Generic[Plan, Seen]):
+    """`say` gets each line for people. After `run()` the counts tell what happened."""
+
+    say: Callable[[str], None]
+    jobs: int = 2
+    broken: int = 0
+    """Plans that broke an invariant."""
+    go_on_from: int | None = None
+    """The first plan that was not finished, when Ctrl-C ended the campaign."""
+    started_s: float = field(default_factory=time.monotonic)
+    _told_s: float = field(default_factory=time.monotonic)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _pending: dict[Future[tuple[Seen, list[str]]], tuple[int, Plan]] = field(default_factory=dict)
+
+    def play(self, plan: Plan, stopping: threading.Event) -> tuple[Seen, list[str]]:
+        """What one run of the plan did, and a sentence for each invariant that it broke. Called in a thread."""
+        raise NotImplementedError
+
+    def count(self, plan: Plan, seen: Seen, found: list[str]) -> None:
+        raise NotImplementedError
+
+    def report(self, plan: Plan, seen: Seen) -> Iterable[str]:
+        """Lines for people about a run that broke an invariant."""
+        raise NotImplementedError
+
+    @property
+    def progress(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def is_enough(self) -> bool:
+        """No further plan is begun."""
+        return False
+
+    def before(self, plan: Plan) -> None:
+        """Called on the main thread before each plan is begun."""
+
+    def run(self, plans: Iterable[tuple[int, Plan]]) -> bool:
+        """Play them in order. True when every invariant held in every run."""
+        unplayed = 1
+        with ThreadPoolExecutor(self.jobs) as pool:
+            try:
+                for number, plan in plans:
+                    unplayed = number
+                    self.before(plan)
+                    self._pending[pool.submit(self.play, plan, self._stopping)] = number, plan
+                    unplayed = number + 1
+                    if len(self._pending) >= self.jobs:
+                        self._collect()
+                    if self.is_enough:
+                        break
+                while self._pending:
+                    self._collect()
+            except KeyboardInterrupt:
+                self._stopping.set()
+                self.go_on_from = min((number for number, _ in self._pending.values()), default=unplayed)
+        return not self.broken
+
+    def take(self, plan: Plan, seen: Seen, found: list[str]) -> None:
+        self.count(plan, seen, found)
+        if found:
+            self.broken += 1
+            sentences = [f"  {sentence}" for sentence in found]
+            self.say("\n".join([f"VIOLATION in {_name_of(plan)}", *sentences, *self.report(plan, seen)]))
+
+    def took(self) -> str:
+        held = f"{self.broken} of them broke an invariant" if self.broken else "every invariant held"
+        return f"{time.monotonic() - self.started_s:.0f} s: {held}"
+
+    def _collect(self) -> None:
+        """Count the runs that have ended; return when at least one has."""
+        done: set[Future[tuple[Seen, list[str]]]] = set()
+        while not done:
+            done = wait(self._pending, _PROGRESS_S, FIRST_COMPLETED).done
+            for future in done:
+                _, plan = self._pending.pop(future)
+                self.take(plan, *future.result())
+            now_s = time.monotonic()
+            if now_s - self._told_s >= _PROGRESS_S:
+                self._told_s = now_s
+                self.say(f"{now_s - self.started_s:4.0f} s: {self.progress}")
+
+
+def _name_of(plan: Any) -> str:
+    return str(plan.name)
+
+
+def without_markers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cache markers move to the newest messages; everything else of a message stays for ever."""
+    for message in messages:
+        for block in message["content"]:
+            block.pop("cache_control", None)
+    return messages
