@@ -56,7 +56,7 @@ def request(subtype: str, request_id: str = "r1", **fields: Any) -> bytes:
 class Desk:
     """A steering at work on its own, on a clock that is moved by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = True) -> None:
         self.clock = FakeClock()
         self.controls = RunControls()
         self.responses: list[dict[str, Any]] = []
@@ -72,7 +72,8 @@ class Desk:
             self.responses.append,
             events=self.events,
         )
-        self.steering.open(self.models)
+        if is_open:
+            self.steering.open(self.models)
 
     def answer_to(self, subtype: str, **fields: Any) -> Any:
         """The response's content, or the error's text. What is raised comes after it and is dropped."""

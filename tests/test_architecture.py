@@ -240,6 +240,20 @@ def test_values_are_structs_and_no_dataclass_is_made() -> None:
     assert not wrong
 
 
+def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
+    """A part gets what it needs when it is made. Only what a driver asks for changes later: by `RunControls`."""
+    wrong = [
+        f"{module_name(path)}:{node.lineno} sets {ast.unparse(node)}"
+        for path in MODULES
+        if room_of(module_name(path)) in {"run", "machine"}
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) not in {"self", "self._controls"}
+    ]
+    assert not wrong
+
+
 # What runs with `python -I -S` finds no library.
 STARTED_BARE = ("ralph.machine.launcher", "ralph.machine.supervisor", "ralph.loop.process.tether")
 

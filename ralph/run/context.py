@@ -89,9 +89,9 @@ def make_context(
     started_s = clock.now_s()
     metrics, place = _find_place(options, environment, clock)
     settings = place.settings if isinstance(place, Place) else None
-    new_id = options.session.session_id or str(uuid.uuid4())
     controls = _make_controls(options, settings)
     redactor = Redactor(known_secrets(environment, settings.secrets if settings is not None else ()))
+    new_id = options.session.session_id or str(uuid.uuid4())
     writer = _make_writer(options, environment, new_id, redactor)
     heartbeats = _make_heartbeats(options, settings, clock)
     telemetry, notes = Telemetry(clock, metrics), SessionNotes(redactor.redact)
@@ -100,8 +100,8 @@ def make_context(
         from ralph.run.progress import Progress  # noqa: PLC0415 - few runs are driven
 
         progress = Progress(clock)
-    steered = () if progress is None else (progress,)
-    events = EventStream(heartbeats, *steered, *watchers, telemetry, writer, notes)
+        watchers = (progress, *watchers)
+    events = EventStream(heartbeats, *watchers, telemetry, writer, notes)
     driver = None
     if progress is not None:
         from ralph.run.driven_run import make_driver  # noqa: PLC0415 - the same

@@ -14,18 +14,16 @@ from msgspec.structs import replace
 from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
 from ralph.output.event_stream import EventStream
+from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     build_clients,
     build_report_form,
     build_roster,
     build_toolbox,
-    no_limit_notice,
     redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
-    tools_notice,
-    withheld_notice,
 )
 from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived

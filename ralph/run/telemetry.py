@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ralph import __version__
 from ralph.run.session import CannotOpenError
-from ralph.values.events import Notice, SessionOpened
+from ralph.values.events import Notice
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -68,8 +68,6 @@ class Telemetry:
         if self._metrics is not None:
             self._metrics.emit(event)
         if self._tracing is not None:
-            if isinstance(event, SessionOpened):
-                self._tracing.session_id = event.session_id
             self._tracing.emit(event)
 
     def look(self, events: Events) -> None:

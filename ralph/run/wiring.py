@@ -16,16 +16,15 @@ from ralph.prompt.project_instructions import read_project_instructions
 from ralph.prompt.system_prompt import PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
+from ralph.run.notices import cut_notices, roster_notices
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
-from ralph.values.limits import LimitSettings
 from ralph.values.permission_mode import is_permitted
 from ralph.values.tool_calls import FINAL_REPORT
-from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.agent.task import Prompt
     from ralph.api.target_clients import TargetClients
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.settings.tables import RetrySettings, Settings
+    from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
-    from ralph.values.permission_mode import PermissionMode
     from ralph.values.ports import Clock, Events, Waiter
     from ralph.values.redaction import Redactor
     from ralph.values.report import ReportForm
@@ -81,10 +80,9 @@ def build_toolbox(
 
     Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
     """
-    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - near the request
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - near the request
 
-    tools, controls = around.settings.tools, controls or RunControls()
+    controls = controls or RunControls()
     enabled = frozenset(around.settings.enabled_tools)
     if offered is not None:
         enabled &= offered
@@ -92,19 +90,7 @@ def build_toolbox(
         enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
     try:
         return LocalToolbox(
-            ToolSettings(
-                cwd=around.cwd,
-                bash_timeout_s=tools.bash_timeout_s,
-                bash_max_timeout_s=tools.bash_max_timeout_s,
-                max_output_bytes=tools.max_output_bytes,
-                environment=around.tools_environment,
-                enabled=enabled,
-                writable=tuple(map(Path, writable)),
-                user_environment=around.environment,
-                configuration=() if options.config_file is None else (Path(options.config_file),),
-                session_directory=options.session.directory,
-                is_below_loop=options.is_iteration,
-            ),
+            _tool_settings(around, options, enabled, writable),
             waiter=around.waiter,
             clock=around.clock,
             redact=around.redactor.redact,
@@ -114,6 +100,27 @@ def build_toolbox(
     except OSError as error:
         problem = f"cannot work in {error.filename}: {error.strerror}"
         raise SettingsError(problem, from_flag=True) from error
+
+
+def _tool_settings(
+    around: Surroundings, options: RunOptions, enabled: frozenset[str], writable: Sequence[str]
+) -> ToolSettings:
+    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - near the request
+
+    tools = around.settings.tools
+    return ToolSettings(
+        cwd=around.cwd,
+        bash_timeout_s=tools.bash_timeout_s,
+        bash_max_timeout_s=tools.bash_max_timeout_s,
+        max_output_bytes=tools.max_output_bytes,
+        environment=around.tools_environment,
+        enabled=enabled,
+        writable=tuple(map(Path, writable)),
+        user_environment=around.environment,
+        configuration=() if options.config_file is None else (Path(options.config_file),),
+        session_directory=options.session.directory,
+        is_below_loop=options.is_iteration,
+    )
 
 
 def build_clients(around: Surroundings) -> TargetClients:
@@ -186,7 +193,27 @@ def build_roster(
     """The targets of the run, and notices about requested options that did not fit. A resumed session keeps
     its requests as they were, unless the command line changes them.
     """
-    settings = around.settings
+    settings, keeps = around.settings, old is not None and not options.shapes_requests
+    prompt, about_prompt = _system_prompt(around, options)
+    targets = settings.targets
+    is_implicit = settings.origins.get("targets", "default") == "default"
+    if old is not None and keeps and is_implicit:
+        targets = _of_the_session(targets, old)
+    roster = Roster(
+        targets,
+        system=around.redactor.redact(prompt),
+        tools=tools,
+        strategy=settings.retry.strategy,
+        returns=settings.retry.revert == "cooldown-expiry",
+        recorded=old.shapes if old is not None and keeps else {},
+        can_grow=is_implicit,
+        aliases=settings.aliases,
+    )
+    return roster, (*about_prompt, *roster_notices(roster, targets, old))
+
+
+def _system_prompt(around: Surroundings, options: RunOptions) -> tuple[str, Iterable[str]]:
+    """The system prompt, and notices about instruction files that are not in it as they are."""
     instructions, left_out = read_project_instructions(around.cwd)
     parts = PromptParts(
         cwd=str(around.cwd),
@@ -195,44 +222,7 @@ def build_roster(
         appendix=options.append_system_prompt,
         instructions=instructions,
     )
-    targets = settings.targets
-    keeps = old is not None and not options.shapes_requests
-    is_implicit = settings.origins.get("targets", "default") == "default"
-    if old is not None and keeps and is_implicit:
-        targets = _of_the_session(targets, old)
-    roster = Roster(
-        targets,
-        system=around.redactor.redact(system_prompt(parts)),
-        tools=tools,
-        strategy=settings.retry.strategy,
-        returns=settings.retry.revert == "cooldown-expiry",
-        recorded=old.shapes if old is not None and keeps else {},
-        can_grow=is_implicit,
-        aliases=settings.aliases,
-    )
-    cut = [
-        f"{instructions.path} was cut: only 32 KB of project instructions are read"
-        for instructions in parts.instructions
-        if instructions.was_cut
-    ]
-    changed = [
-        f"{name}: requests change from here on, as the settings ask for something else than before"
-        for name in roster.changed
-    ]
-    return roster, (*left_out, *cut, *changed, *_lost_notice(roster, old), *_effort_notices(targets))
-
-
-def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
-    """A fallback that is gone is missed when it is needed: say so before."""
-    models = {target.model for target in roster.targets}
-    known = old.shapes.items() if old is not None else ()
-    lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
-    if not lost:
-        return ()
-    names = ", ".join(lost)
-    return (
-        f"asked in this session before, and not in this run: {names} (--config or --fallback-model would add it)",
-    )
+    return system_prompt(parts), (*left_out, *cut_notices(parts))
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
@@ -240,13 +230,6 @@ def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, 
     model = old.shapes[old.first].model
     first = replace(targets[0], name=old.first, model=model)
     return (first, *(target for target in targets[1:] if target.model != model))
-
-
-def no_limit_notice(settings: Settings) -> tuple[str, ...]:
-    """Nobody watches: who has set no bound should have heard so."""
-    if settings.limits != LimitSettings():
-        return ()
-    return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
 
 
 def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> None:
@@ -272,30 +255,6 @@ def why_uncountable(target: Target, settings: Settings) -> str | None:
     )
 
 
-def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
-    """A notice about the tools of a run that has not all of them. `names`: the tools that it offers."""
-    usable = [name for name in names if is_permitted(mode, name)]
-    if len(usable) == len(TOOL_NAMES):
-        return ()
-    limits = around.settings.enabled_tools
-    why = [around.settings.origins["tools"]] if len(limits) < len(TOOL_NAMES) else []
-    if not all(is_permitted(mode, name) for name in limits):
-        why.append(f"permission mode {mode}")
-    if {name for name in limits if is_permitted(mode, name)} - set(usable):
-        why.append("as the session had them before; --tools default gives all of them")
-    return (f"tools of this run: {', '.join(usable) or 'none'} ({'; '.join(why)})",)
-
-
-def withheld_notice(around: Surroundings) -> tuple[str, ...]:
-    """A command that misses a variable would be a riddle: say which ones stay behind."""
-    withheld = around.environment.keys() - around.tools_environment.keys()
-    names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
-    if not names:
-        return ()
-    listed = ", ".join(names)
-    return (f"kept from tools, as they look like credentials: {listed} (--pass-env NAME lets one through)",)
-
-
 def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
     """The policy that the settings ask for, its waits divided by `speed`."""
     policy = retry_policy(retry)
@@ -311,10 +270,3 @@ def retry_policy(retry: RetrySettings) -> RetryPolicy:
             return backoff.custom(retry.max_retries, retry.base_delay_s, retry.max_delay_s)
         case _:
             return backoff.standard()
-
-
-def _effort_notices(targets: Sequence[Target]) -> Iterator[str]:
-    """Notices about requested options that are not sent, because the model is known to refuse them."""
-    for target in targets:
-        if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
-            yield f"{target.model} takes no effort setting; it is left out"

@@ -48,6 +48,11 @@ def take(waiter: InboxWaiter, mailbox: InboxMailbox, *, within_s: float | None =
     return waiter.wait(mailbox, until_s=until_s, waiting_for="a test")
 
 
+def test_nothing_of_a_waiter_is_set_later() -> None:
+    """What it is to do stands in its constructor; the rest are its own findings."""
+    assert {name for name in vars(InboxWaiter(CLOCK)) if not name.startswith("_")} == {"inbox", "was_stopped"}
+
+
 def test_items_come_in_the_order_they_were_put_whoever_asks_first(waiter) -> None:
     one, two = waiter.mailbox(), waiter.mailbox()
     for item in range(3):

@@ -22,7 +22,7 @@ from ralph.values.events import (
 )
 from ralph.values.outcome import Outcome
 from ralph.values.permission_mode import PermissionMode
-from ralph.values.ports import GuardRefused, Interrupted, InterruptRequested, RetryAborted
+from ralph.values.ports import TIMED_OUT, GuardRefused, Interrupted, InterruptRequested, RetryAborted
 from tests.driver_lines import ACCEPTED, EXHAUSTED, FAILED, RECOVERED, SCHEDULED, Desk, request, user
 
 
@@ -33,6 +33,17 @@ def desk() -> Desk:
 
 def test_what_needs_nothing_done_succeeds(desk) -> None:
     assert desk.answer_to("initialize", hooks=None) == {}
+
+
+def test_no_line_is_taken_before_the_session_is_open() -> None:
+    desk = Desk(is_open=False)
+    waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
+    desk.steering.mailbox.put(request("get_status"))
+    assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="a thread") is TIMED_OUT
+    assert desk.responses == []
+    desk.steering.open(desk.models)
+    waiter.wait(waiter.mailbox(), until_s=0, waiting_for="the next message")
+    assert [response["response"]["request_id"] for response in desk.responses] == ["r1"]
 
 
 def test_what_a_driver_would_count_on_in_vain_is_refused(desk) -> None:

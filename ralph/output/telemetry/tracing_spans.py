@@ -69,7 +69,7 @@ class Tracing:
         redact: Callable[[str], str],
         now_ns: Callable[[], int],
     ) -> None:
-        self.session_id = session_id
+        self._session_id = session_id
         """The session of the runs that begin from here on."""
         self._tracer = tracer
         self._delivery = delivery
@@ -113,6 +113,8 @@ class Tracing:
 
     def _record(self, event: ev.Event) -> None:
         match event:
+            case ev.SessionOpened():
+                self._session_id = event.session_id
             case ev.StreamReceived():
                 self._answer.update(attributes.of_stream(event.event))
             case ev.TurnStarted():
@@ -139,7 +141,7 @@ class Tracing:
     def _attempt_ended(self, event: ev.AttemptEnded) -> None:
         now_ns = self._now_ns()
         started_ns = now_ns - _ns(event.latency_s)
-        about = {**attributes.of_attempt(event, self.session_id), **self._answer}
+        about = {**attributes.of_attempt(event, self._session_id), **self._answer}
         self._answer = {}
         parent = self._parent(started_ns)
         opened = self._start(f"chat {event.model}", parent, started_ns, about, SpanKind.CLIENT)
@@ -195,7 +197,7 @@ class Tracing:
     def _run_span(self, started_ns: int) -> _Open:
         """The run begins with whatever is told of it first: idle time between two tasks is no part of either."""
         if self._run is None:
-            about = attributes.of_run(self.session_id)
+            about = attributes.of_run(self._session_id)
             self._run = self._start("invoke_agent ralph", None, started_ns, about)
         return self._run
 
