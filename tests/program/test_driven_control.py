@@ -38,6 +38,16 @@ def test_the_status_of_an_idle_run(drive, serve) -> None:
     }
 
 
+def test_after_a_result_the_run_is_idle_again(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    driver.result()
+    status = driver.ask("get_status")
+    assert (status["state"], status["turn"]) == ("idle", 1)
+    assert driver.ask("interrupt") == {"interrupted": False}
+
+
 def test_the_status_is_told_while_a_stream_stalls(drive, serve) -> None:
     serve(STALLED)
     driver = drive("--include-partial-messages")

@@ -93,6 +93,17 @@ def test_p11_a_pipe_that_never_speaks_is_left_alone_which_quiet_runs_and_the_res
     assert os.read(reading, 100) == b"next item\n"
 
 
+def test_p11_a_pipe_left_alone_is_in_the_result_of_a_misused_run_too_exits_2(ralph, serve, pipe) -> None:
+    serve(HELLO)
+    assert ralph("go").code == 0
+    set_input_s(ralph, 0.2)
+    process = ralph.start("--continue", "--output-format", "json", stdin=pipe[0])
+    ran = ralph.finish(process)
+    assert (ran.code, ran.result["terminal_reason"]) == (2, "usage")
+    assert "is completed" in ran.result["errors"][0]
+    assert "nothing came in 0.2s" in ran.result["notices"][0]
+
+
 LATE = """
 import os, sys
 from ralph.values.events import RunStarted
