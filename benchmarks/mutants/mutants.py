@@ -162,8 +162,8 @@ MUTANTS = (
     Mutant(
         "chain-not-closed-by-a-signal",
         "a chain of retries is closed by exactly one event, also when a signal ends it",
-        "        if is_open:\n            emit(exhausted(state, end))",
-        "        if is_open and not isinstance(end, Interrupted):\n            emit(exhausted(state, end))",
+        "        if self._is_open:\n            self._site",
+        "        if self._is_open and not isinstance(end, Interrupted):\n            self._site",
         (*RETRY, "test_signals.py"),
     ),
     # --- targets

@@ -1,4 +1,4 @@
-"""The inbox of the main thread: what other threads and signal handlers leave for it. It waits for nothing.
+"""The inbox of the main thread, for items of other threads and for signals. It waits for nothing but a next item.
 
 Worker threads put items into mailboxes and never wait for the main thread; a signal handler only notes its signal.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STUCK_S = 1.0
 
 ONE_SIGNAL_S = 1.0
-"""In a loop: a signal that comes to all its processes, or twice by a hasty finger, is one within so long."""
+"""Within this time a loop takes equal signals as one: they went to all its processes, or a finger was hasty."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -80,7 +80,7 @@ class Inbox:
             self.sort_next(timeout_s=0)
 
     def sort_next(self, timeout_s: float) -> None:
-        """Moves one item to its mailbox, if one comes in time."""
+        """Moves one item to its mailbox, if one comes within `timeout_s`."""
         try:
             delivery = self._queue.get(timeout=timeout_s)
         except queue.Empty:

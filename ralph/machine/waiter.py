@@ -49,7 +49,7 @@ class Heartbeats:
         shows_deltas: bool = False,
         shows_lines: bool = True,
     ) -> None:
-        """How the text of an answer is shown while it comes: `shows_deltas`, each piece; `shows_lines`, each line."""
+        """`shows_deltas`: a reader sees each piece of an answer as it comes; `shows_lines`: each whole line."""
         self._clock = clock
         self._interval_s = interval_s
         self._shows_deltas = shows_deltas

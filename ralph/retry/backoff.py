@@ -1,4 +1,4 @@
-"""How long to wait before retry n: pure functions of the attempt number, the wait that the server asks for, and the sleep so far.
+"""Policies of retry: the wait before retry n, by its number, the wait that the server asks for, and the sleep so far. Pure.
 
 Retries are counted from 1. All times are seconds. No jitter: one client is no thundering herd.
 """
@@ -42,7 +42,7 @@ class GiveUp(Struct, frozen=True):
     is_early: bool = False
     """Retries were left, but the wait would have been too long: worth a line of its own."""
     outlasts_run: bool = False
-    """It is the run's time limit that leaves no room for the wait."""
+    """The run's time limit leaves no room for the wait."""
 
 
 class RetryPolicy(Struct, frozen=True):
@@ -129,7 +129,7 @@ def _used_up(attempt: int, max_retries: int) -> GiveUp | None:
 
 
 def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
-    """The same policy with every wait divided by `factor` (> 0): for demonstrations, which say so."""
+    """A policy whose waits are divided by `factor` (> 0): for demonstrations, which say so."""
 
     def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         decision = policy.next_wait(attempt, requested_s, slept_s * factor)

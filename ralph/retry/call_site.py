@@ -1,4 +1,4 @@
-"""What every request of a run goes through, and what the next one may cost. Sends nothing: `retry/loop.py` does."""
+"""The ports and state that every request of a run uses, and the price of the next one. Sends nothing: `retry/loop.py` does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TurnRequests:
-    """What one turn has asked so far, by every use of the call site."""
+    """Counts the requests of one turn, over all uses of the call site."""
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
@@ -38,7 +38,7 @@ class TurnRequests:
 
 
 class CallSite(Struct, frozen=True):
-    """What every request of a run goes through."""
+    """The ports and state that every request of a run uses."""
 
     roster: Roster
     policy: RetryPolicy
@@ -86,7 +86,7 @@ def affordable_request(
 
 
 def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsage:
-    """What has a price is never free: of a server that does not count, the most that it can have been."""
+    """The tokens of an answer. Where the model has a price and the server does not count: the most that they can have been."""
     usage = answer.message["usage"]
     if target.facts is None or target.facts.price is None:
         return tokens_of(usage)

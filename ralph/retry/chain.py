@@ -1,4 +1,4 @@
-"""One use of the call site as everybody else sees it: where it has got to, what happens in it, and one end."""
+"""Publishes one use of the call site: its state, its events, and exactly one end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Chain:
         self._is_open = False
 
     def begin(self) -> tuple[RetryState, tuple[Event, ...]]:
-        """The state that it begins in, and what is told of it."""
+        """The state that the chain begins in, and the events of its beginning."""
         roster, requests = self._site.roster, self._requests
         return begin_chain(
             roster.state,
@@ -41,7 +41,7 @@ class Chain:
         )
 
     def publish(self, state: RetryState, *events: Event) -> None:
-        """Where the journal and a driver look, and what is told of it."""
+        """Puts the state where the journal and a driver look, and emits the events."""
         self._state = state
         self._site.roster.state = state.choice
         self._requests.attempts = state.attempt

@@ -1,4 +1,4 @@
-"""What the retry loop needs: somebody who sends one request, once (`api/`), and the session's state (`agent/`)."""
+"""The retry loop's ports: a client that sends one request, once (`api/`), and the session's state (`agent/`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a run can ask: its targets, what each of them is sent, and where choosing among them stands.
+"""The targets that a run can ask, the requests of each, and the state of choosing among them.
 
 It chooses nothing itself: that is `retry/targets.py`.
 """
@@ -48,7 +48,7 @@ class Roster:
         self._recorded = recorded or {}
         self._can_grow = can_grow
         self.aliases = aliases
-        """What short names stand for at the first target's endpoint."""
+        """Short names of models at the first target's endpoint."""
         self.targets = tuple(targets)
         self._shapes = tuple(self.shape_of(target) for target in targets)
         self._readings = tuple(Reading(shape) for shape in self._shapes)
@@ -60,7 +60,7 @@ class Roster:
 
     @property
     def target(self) -> Target:
-        """Who is asked next; after an answer, who gave it."""
+        """The target that is asked next; after an answer, the one that gave it."""
         return self.targets[self.state.route.target]
 
     @property
@@ -91,7 +91,7 @@ class Roster:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of preference."""
+        """The targets' names in the order of preference."""
         return tuple(self.targets[index].name for index in self.rules.order)
 
     def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
@@ -110,7 +110,7 @@ class Roster:
         return self._known(meter).estimate(self.target.model, self._view(conversation).size)
 
     def estimate_afresh(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """The estimate of a fresh context, of which nothing was counted yet."""
+        """Tokens, at most, of the next request to `target` in a fresh context, of which nothing was counted yet."""
         return self._known(meter).afresh().estimate(self.target.model, self._view(conversation).size)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
@@ -128,20 +128,20 @@ class Roster:
         return facts.context_window if facts is not None else None
 
     def _known(self, meter: ContextMeter) -> ContextMeter:
-        """The session's counts, and what was told of requests since."""
+        """The session's counts, with what servers said about requests since."""
         for model, (then, told) in self._told.items():
             if meter.counts.get(model) is then:
                 meter = meter.counted(model, told.counted, told.size)
         return meter
 
     def begin_afresh(self) -> None:
-        """Another context takes the place of the one of which something was told."""
+        """Forgets what servers said about the context that another one replaces."""
         self._told.clear()
 
     def learn_window(
         self, window: int, prompt_tokens: int, conversation: Conversation, meter: ContextMeter
     ) -> bool:
-        """What `target` said of its window and of this request when it refused it. Whether that is news."""
+        """Takes in what `target` said about its window and this request when it refused it. Returns whether that is news."""
         if self.window is not None and self.window <= window:
             return False
         self._know(replace(self.target, context_window=window))
@@ -150,7 +150,7 @@ class Roster:
         return True
 
     def describe(self, description: ModelDescription | None) -> None:
-        """What the server says of `target`; it is asked once."""
+        """Takes in what the server says about `target`; it is asked once."""
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
@@ -201,12 +201,12 @@ class Roster:
         return replace(fresh, recorded_head=fresh.head())
 
     def cooling_s(self) -> dict[str, float]:
-        """When each target that cools down with all its keys is free again, on the run's clock."""
+        """The end of the cooldown of each target all of whose keys cool down, on the run's clock."""
         ends_s = cooling_ends_s(self.state, self.rules)
         return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
-        """As an earlier run left it: who cools down until when, on the run's clock, and who answered last."""
+        """Takes over an earlier run's cooldowns, which end at these moments on the run's clock, and the target that answered last."""
         names = [target.name for target in self.targets]
         by_target = {index: ends_s[name] for index, name in enumerate(names) if name in ends_s}
         last = names.index(serving) if serving in names else None
@@ -224,6 +224,6 @@ class Roster:
         self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
 
     def _know(self, target: Target) -> None:
-        """More is known of who is asked than before."""
+        """Replaces the target that is asked by one of which more is known."""
         index = self.state.route.target
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])

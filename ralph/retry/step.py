@@ -1,6 +1,6 @@
-"""What follows an answer or an error of one request: pure. State, error, moment -> state, decision, events.
+"""Decides what follows an answer or an error of one request. Pure: state, error, moment -> state, decision, events.
 
-It chooses nobody itself: that is `retry/targets.py`. It waits for nothing and emits nothing: that is `retry/loop.py`.
+It chooses no target itself: that is `retry/targets.py`. It waits for nothing and emits nothing: that is `retry/loop.py`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class FailedAttempt(Struct, frozen=True):
 
 
 class RetryState(Struct, frozen=True):
-    """How far one use of the call site has got."""
+    """The state of one use of the call site."""
 
     choice: TargetsState
-    """Who is asked next; after an answer, who gave it."""
+    """Its route is asked next; after an answer, it is the one that gave it."""
     rules: Rules
     targets: tuple[Target, ...]
     turn: int = 1
@@ -63,9 +63,9 @@ class RetryState(Struct, frozen=True):
     """Waited for and made."""
     waited_s: float = 0.0
     answer_tokens: Mapping[str, int] = field(default_factory=dict)
-    """How long each target's answer may get, fixed by its first request: retries send identical bytes."""
+    """Most tokens of each target's answer, fixed by its first request: retries send identical bytes."""
     round_failures: tuple[FailedAttempt, ...] = ()
-    """In order."""
+    """The failures of this round, in order."""
     damaged: FailedAttempt | None = None
     """The last answer that made no sense: the one failure that may be asked about once more when nothing else helps."""
     last_error: AgentError | None = None
@@ -77,13 +77,13 @@ class RetryState(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """When a request ended, and what a retry may take from there."""
+    """The moment at which a request ended, and the time that a retry may take from there."""
 
     now_s: float
     """On the run's clock."""
     policy: RetryPolicy
     latency_s: float = 0.0
-    """How long the request took."""
+    """Duration of the request."""
     time_left_s: float = math.inf
     """Until the run's time limit."""
 
@@ -112,7 +112,7 @@ def begin_chain(
 def step(
     state: RetryState, error: AgentError, error_class: ErrorClass, moment: Moment
 ) -> tuple[RetryState, Decision, tuple[Event, ...]]:
-    """What comes after this error: a wait, another target at once, or the end; and what is told of it, in order."""
+    """The decision after this error (a wait, another target at once, or the end), and its events in order."""
     failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
     state = replace(
         state,
@@ -136,7 +136,7 @@ def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decisi
     )
     if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:
         reason = f"the time limit (--max-time) leaves no time to wait {decision.seconds:g}s"
-        # Nobody is asked any more: what is told of the end is about who failed last.
+        # No target is asked any more: the end is about the one that failed last.
         choice = replace(choice, route=state.choice.route)
         return GiveUp(reason, is_early=True, outlasts_run=True), choice
     return decision, choice
@@ -168,23 +168,23 @@ def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
     events: list[Event] = []
     if state.retries:
         events.append(RetryRecovered(state.retries, state.waited_s, state.turn, state.attempt))
-    choice, told = after_answer(state.choice, state.rules)
-    if told == "succeeded":
+    choice, change = after_answer(state.choice, state.rules)
+    if change == "succeeded":
         events.append(ModelFallbackSucceeded(state.target.name, state.turn, state.attempt))
-    elif told == "recovered":
+    elif change == "recovered":
         events.append(ModelFallbackRecovered(state.target.name, state.turn, state.attempt))
     return replace(state, choice=choice), tuple(events)
 
 
 def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
-    """What closes a chain that `end` has ended."""
+    """The event that closes a chain which `end` has ended."""
     is_stop = isinstance(end, Interrupted) and not isinstance(end, RetryAborted)
     why = f"{end}, after: {end.__cause__}" if is_stop else str(end)
     return RetryExhausted(state.retries, state.waited_s, why, state.turn, state.attempt)
 
 
 def raised_at_end(state: RetryState, decision: GiveUp) -> AgentError | TimeIsUp:
-    """What the call site raises after that decision."""
+    """The exception that the call site raises after that decision."""
     if not decision.outlasts_run and state.last_error is not None:
         return state.last_error
     stop = TimeIsUp(decision.reason)
@@ -218,7 +218,7 @@ def attempt_ended(
 
 
 def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetryScheduled:
-    """It names the error of whoever may answer first."""
+    """Names the error of the target that may answer first."""
     telling = _telling(state.round_failures)
     error = telling.error
     return RetryScheduled(
@@ -237,7 +237,7 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
 
 
 def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list[Event]:
-    """Who is out, and who is asked instead."""
+    """Events about targets that are left out, and about the one that is asked instead."""
     before, rules = state.choice, state.rules
     old, reason = state.target, failure_kind(error).value
     events: list[Event] = []
@@ -254,7 +254,7 @@ def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list
 
 
 def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
-    """What the run ends with: of those who may answer later, the error of whoever may do so first."""
+    """The failure that the run ends with: of the targets that may answer later, that of the one that may do so first."""
     if decision in (CANNOT_HELP, REFUSED_BY_ALL) and state.damaged is not None:
         return state.damaged
     failures = state.round_failures

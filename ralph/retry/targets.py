@@ -1,4 +1,4 @@
-"""Which target is asked next, and with which key: a pure state machine. State, failure, time -> decision, new state.
+"""Chooses the target that is asked next, and its key. Pure: state, failure, time -> decision, new state.
 
 A route is a target and one of its keys. A round asks each usable route once, without a wait between them; the
 retries of the policy are what stands between rounds. With a single route that is the plain retry policy.
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.retry.backoff import STANDARD_SCHEDULE_S, GiveUp, RetryPolicy, Wait
+from ralph.retry.backoff import GiveUp, RetryPolicy, Wait
+from ralph.retry.round_wait import cooldown_s, round_wait
 from ralph.values.classify import (
     ErrorClass,
     FailureKind,
@@ -26,10 +27,7 @@ from ralph.values.classify import (
 from ralph.values.errors import AgentError, HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-# A rotation in which everybody was rate-limited is never a hot loop.
-LEAST_ROUND_WAIT_S = 1.0
+    from collections.abc import Mapping
 
 _OF_THE_REQUEST = frozenset({FailureKind.INVALID_REQUEST, FailureKind.CONTEXT_OVERFLOW})
 """No other target would take it either."""
@@ -49,7 +47,7 @@ class Route(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """What choosing needs to know of an error."""
+    """An error, as far as choosing depends on it."""
 
     kind: FailureKind
     is_transient: bool
@@ -73,19 +71,19 @@ def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
 
 
 class Rules(Struct, frozen=True):
-    """What is fixed for a run."""
+    """The targets' rules, fixed for a run."""
 
     key_counts: tuple[int, ...]
     """Keys of each target, 1 where it needs none."""
     strategy: str = "fallback"
-    """One of `setting_tables.STRATEGIES`."""
+    """`fallback` or `round_robin`."""
     returns: bool = True
     """`fallback`: back to the first target when its cooldown has ended; else on with the one that serves."""
     first: int = 0
     """The target that is preferred; the others follow in their order."""
 
     listed: int | None = None
-    """How many of them were there at the start; one that came later takes the place of the first. None: all."""
+    """The number of targets at the start; one that is added later takes the place of the first. None: all."""
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -103,16 +101,16 @@ class Rules(Struct, frozen=True):
 
 
 class ChainState(Struct, frozen=True):
-    """What belongs to one use of the call site; the next one starts afresh."""
+    """State of one use of the call site; the next one starts afresh."""
 
     retries: int = 0
     slept_s: float = 0.0
     barred: frozenset[Route] = frozenset()
     """Asking these again cannot help."""
     tried: frozenset[Route] = frozenset()
-    """In this round."""
+    """Routes asked in this round."""
     failures: tuple[Failure, ...] = ()
-    """Of this round."""
+    """The failures of this round."""
     is_forced: bool = False
     """The round began with every route cooling down: they are asked nevertheless, the one that is free first."""
 
@@ -123,12 +121,12 @@ class TargetsState(Struct, frozen=True):
     skipped: frozenset[Route] = frozenset()
     """Out for the rest of the run."""
     releases_s: Mapping[Route, float] = field(default_factory=dict)
-    """When the cooldown of a route ends, on the run's clock."""
+    """The end of each route's cooldown, on the run's clock."""
     chain: ChainState = ChainState()
     is_away: bool = False
     """The first target was left, and has not answered since."""
     announced: int | None = None
-    """The other target whose first answer has been told."""
+    """The other target whose first answer has been announced."""
 
 
 class MoveOn(Struct, frozen=True):
@@ -155,7 +153,7 @@ def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
 def after_failure(
     state: TargetsState, failure: Failure, *, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> tuple[Decision, TargetsState]:
-    """What comes after `state.route` failed at `now_s`."""
+    """The decision after `state.route` failed at `now_s`."""
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
         return REFUSED_BY_ALL, state
@@ -175,20 +173,20 @@ def after_failure(
 def after_answer(
     state: TargetsState, rules: Rules
 ) -> tuple[TargetsState, Literal["succeeded", "recovered"] | None]:
-    """Counters start afresh; and what the answer means for a change of targets, told once."""
+    """The state after an answer, counters reset, and what it means for a change of targets; None: nothing new."""
     serving = state.route.target
     releases_s = {route: end_s for route, end_s in state.releases_s.items() if route != state.route}
     state = replace(state, chain=ChainState(), releases_s=releases_s)
     if serving == rules.first:
-        told: Literal["recovered"] | None = "recovered" if state.is_away else None
-        return replace(state, is_away=False, announced=None), told
+        change: Literal["recovered"] | None = "recovered" if state.is_away else None
+        return replace(state, is_away=False, announced=None), change
     if state.announced == serving:
         return state, None
     return replace(state, is_away=True, announced=serving), "succeeded"
 
 
 def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsState, Rules]:
-    """That target comes first from now on. It is asked for by name: whatever it was left out for is forgotten."""
+    """The state and rules in which that target comes first. It was asked for by name: why it was left out is forgotten."""
     rules = replace(rules, first=first)
     skipped = state.skipped.difference(rules.keys_of(first))
     return replace(state, route=Route(first), skipped=skipped, is_away=False, announced=None), rules
@@ -202,14 +200,16 @@ def forgiven(state: TargetsState) -> TargetsState:
 def resumed(
     state: TargetsState, rules: Rules, ends_s: Mapping[int, float], serving: int | None
 ) -> TargetsState:
-    """As an earlier run left it: which targets cool down until when, on the run's clock, and which answered last."""
+    """The state as an earlier run left it. `ends_s`: ends of cooldowns by target, on the run's clock; `serving`: the target
+    that answered last.
+    """
     releases_s = {route: end_s for target, end_s in ends_s.items() for route in rules.keys_of(target)}
     route = state.route if serving is None else Route(serving)
     return replace(state, releases_s=releases_s, route=route, is_away=route.target != rules.first)
 
 
 def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
-    """When each target that cools down with all its keys is free again, on the run's clock."""
+    """The end of the cooldown of each target all of whose keys cool down, on the run's clock."""
     found = {}
     for target in range(len(rules.key_counts)):
         routes = rules.keys_of(target)
@@ -219,69 +219,8 @@ def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
     return found
 
 
-def round_wait(
-    policy: RetryPolicy,
-    retry: int,
-    failures: Iterable[Failure],
-    slept_s: float,
-    rules: Rules,
-    *,
-    others_s: Iterable[float] = (),
-) -> Wait | GiveUp:
-    """How long to wait before retry number `retry` (1-based), after a round with these failures.
-
-    `others_s`: how long those still cool down that were left alone in this round.
-    """
-    failed, rested_s = tuple(failures), tuple(others_s)
-    requests_s = [failure.requested_s for failure in failed if failure.is_transient]
-    named = [requested_s for requested_s in requests_s if requested_s is not None]
-    # What matters is when the first of them can be asked again; where one named nothing, the schedule knows.
-    soonest_s = min((*named, *rested_s)) if named and len(named) == len(requests_s) else None
-    decision = policy.next_wait(retry, soonest_s, slept_s)
-    if isinstance(decision, Wait) and soonest_s not in named:
-        decision = Wait(decision.seconds)
-    if not rules.is_rotation or any(failure.kind is not FailureKind.RATE_LIMIT for failure in failed):
-        return decision
-    waits = _waits_of_rate_limits(policy, retry, requests_s, rested_s, rules)
-    judged = [policy.objection(retry, wait.seconds, slept_s) or wait for wait in waits]
-    limited = next((wait for wait in judged if isinstance(wait, Wait)), judged[-1])
-    if not policy.outlasts_outages:
-        return limited
-    if isinstance(decision, GiveUp) or isinstance(limited, GiveUp) or decision.seconds > limited.seconds:
-        return decision
-    return limited
-
-
-def _waits_of_rate_limits(
-    policy: RetryPolicy,
-    retry: int,
-    requests_s: Iterable[float | None],
-    rested_s: Sequence[float],
-    rules: Rules,
-) -> list[Wait]:
-    """After a round in which all were rate-limited, the preferred one first: until the first of them is free again.
-
-    `round_robin` asks all of them then, and waits for the last; unless that is so long that the run would end.
-    """
-    cooldowns_s = [
-        (_cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
-    ]
-    cooldowns_s += [(left_s, False) for left_s in rested_s]
-    waits = [_round_wait(*min(cooldowns_s), policy)]
-    if rules.strategy == "round_robin":
-        named = [cooldown_s for cooldown_s, is_named in cooldowns_s if is_named]
-        waits.insert(0, _round_wait(max(named, default=float(retry)), bool(named), policy))
-    return waits
-
-
-def _round_wait(wait_s: float, is_named: bool, policy: RetryPolicy) -> Wait:
-    """Within the bounds of a round of rate limits. `is_named`: a server asked for it."""
-    bounded_s = min(max(wait_s, LEAST_ROUND_WAIT_S), policy.longest_round_wait_s)
-    return Wait(bounded_s, from_server=is_named and wait_s >= bounded_s)
-
-
 def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
-    """What this chain may still ask, the preferred target's first."""
+    """The routes that this chain may still ask, the preferred target's first."""
     out = state.skipped | state.chain.barred
     return [route for target in rules.order for route in rules.keys_of(target) if route not in out]
 
@@ -298,23 +237,10 @@ def _with_damage(
         state = replace(state, chain=replace(chain, barred=chain.barred.union(hit)))
     if rules.strategy != "fallback":
         return state
-    end_s = now_s + _cooldown_s(failure.requested_s, policy, chain.retries + 1)
-    # What another key was told for itself still holds; the one that was asked has just heard anew.
+    end_s = now_s + cooldown_s(failure.requested_s, policy, chain.retries + 1)
+    # Another key's own cooldown still holds; that of the one that was asked is renewed.
     cooled = {route: max(end_s, state.releases_s.get(route, end_s)) for route in hit}
     return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})
-
-
-def _cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
-    """What the server asks for; else the policy's wait before the next retry, after the last one that one's, and
-    without any the standard's first.
-    """
-    if requested_s is not None:
-        return requested_s
-    for retry in (next_retry, next_retry - 1):
-        wait = policy.next_wait(retry, None, 0.0) if retry else None
-        if isinstance(wait, Wait):
-            return wait.seconds
-    return STANDARD_SCHEDULE_S[0]
 
 
 def _after_round(

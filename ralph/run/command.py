@@ -1,5 +1,5 @@
-"""`ralph run` from its options to its exit code: every path through here, bugs included, ends in exactly one
-result, misuse of the command line (a `UsageError`) included once that was read.
+"""`ralph run` from its options to its exit code. Every path ends in exactly one result, bugs and misuse of the command
+line included.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def run_command(options: RunOptions, environment: Mapping[str, str] | None = None, *watchers: Events) -> int:
-    """Run one task; the process's exit code. Raises UsageError, and nothing else.
+    """Runs one task, or a driver's; the process's exit code. Raises UsageError, and nothing else.
 
     `environment`: None for the process's own. `watchers` see every event too.
     """
@@ -56,7 +56,7 @@ def run_command(options: RunOptions, environment: Mapping[str, str] | None = Non
 
 
 def _tell_failure(error: Exception, redactor: Redactor) -> int:
-    """The exit code, after one line for people."""
+    """Tells people in one line why there is no result; the exit code."""
     shortage = shortage_of(error)
     why = describe_bug(error) if shortage is None else told_with_advice(shortage)
     complain(redactor.redact_all(in_one_line(why)))

@@ -1,6 +1,6 @@
-"""What one process of `ralph run` works with: made once, from its options, before anything is told.
+"""The context of one process of `ralph run`: made once, complete and immutable, before the first event.
 
-Settings that cannot be read are no reason to have none of it: somebody waits for a result that says so.
+It is made whole even where the settings cannot be read: somebody waits for a result that says so.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Place(Struct, frozen=True):
-    """Where the run works, and by which settings."""
+    """The directory and the settings of the run."""
 
     cwd: Path
     settings: Settings
@@ -60,7 +60,7 @@ class RunContext(Struct, frozen=True):
     started_s: float
     clock: Clock
     place: Place | Exception
-    """An exception: what is wrong with the settings or the directory."""
+    """An exception: the error of the settings or the directory, which opening the session raises."""
     controls: RunControls
     waiter: InboxWaiter
     redactor: Redactor
@@ -68,12 +68,12 @@ class RunContext(Struct, frozen=True):
     telemetry: Telemetry
     notes: SessionNotes
     events: Events
-    """What everything is told to."""
+    """Takes every event of the run, and passes it on to the sinks."""
     driver: Driver | None
     """Whoever steers the run over standard input; None: nobody does."""
 
     def surroundings(self) -> Surroundings:
-        """What every effect of the run shares. Raises what is wrong with the settings or the directory."""
+        """The part of it that every effect of the run shares. Raises the error of the settings or the directory."""
         if isinstance(self.place, Exception):
             raise self.place
         cwd, settings = self.place.cwd, self.place.settings
@@ -85,7 +85,7 @@ class RunContext(Struct, frozen=True):
 def make_context(
     options: RunOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, *watchers: Events
 ) -> RunContext:
-    """`watchers` see every event too (the demo's summary)."""
+    """The context. Raises nothing for settings that are wrong. `watchers` see every event too (the demo's summary)."""
     started_s = clock.now_s()
     metrics, place = _find_place(options, environment, clock)
     settings = place.settings if isinstance(place, Place) else None
@@ -128,8 +128,8 @@ def make_context(
 def _find_place(
     options: RunOptions, environment: Mapping[str, str], clock: Clock
 ) -> tuple[MetricsFile | None, Place | Exception]:
-    """The open metrics file, and the place. Before anything can be wrong with the settings the file is opened: a run
-    that they stop must not leave the last one's numbers.
+    """The open metrics file, and the place. The file is opened before the settings are read: a run that they stop must
+    not leave the numbers of the run before.
     """
     metrics = None
     try:
@@ -159,7 +159,7 @@ def _enter_directory(directory: str | None) -> Path:
 
 
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
-    """Raises SettingsError."""
+    """The checked settings. Raises SettingsError."""
     config_file = Path(options.config_file) if options.config_file is not None else None
     files = _files_of_loop(options.settings_descriptor)
     settings = load_settings(options.settings, environment, cwd, config_file, files)

@@ -1,4 +1,4 @@
-"""Standard input as lines, read by a thread of its own. It knows nothing of what a line means.
+"""Reads standard input as lines, by a thread of its own. It does not know what a line means.
 
 Memory is bounded: a line that is too long is dropped, and nothing more is read while too much waits to be taken.
 """
@@ -73,7 +73,7 @@ class ControlChannel:
         self._room = threading.Condition()
 
     def start(self) -> None:
-        """Read from now on. Raises ShortageError, and may then be tried again."""
+        """Starts to read. Raises ShortageError, and may then be tried again."""
         start_thread(self._read_to_end, name="ralph-control")
 
     def acknowledge(self, item: Item) -> None:

@@ -87,7 +87,7 @@ class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
 
 class SetModel(Struct, frozen=True, tag_field="subtype", tag="set_model"):
     model: str | None = None
-    """None or "default": the first. An absent key is a null: JavaScript drops a key whose value is undefined."""
+    """A null or "default" stands for the first. An absent key is a null: JavaScript drops a key whose value is undefined."""
 
     def __post_init__(self) -> None:
         name = self.model
@@ -165,7 +165,7 @@ _MUST_BE = {
     "request.mode": "the name of a permission mode",
     "request.enabled": "true or false",
 }
-"""What a driver may put at each path; `[]` stands for an index."""
+"""The values that each path may hold, as a sentence goes on; `[]` stands for an index."""
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _EMPTY = re.compile(r"Expected `str` matching regex|Expected `array` of length >= 1")
 
@@ -251,7 +251,7 @@ def _fault(path: str, text: str, line: Mapping[str, Any]) -> str:
 
 
 def _value_at(line: Any, path: str) -> Any:
-    """None where there is nothing."""
+    """The JSON value at that path; None where there is nothing."""
     for key in re.findall(r"\w+", path):
         line = line[int(key)] if isinstance(line, list) else line.get(key)
     return line

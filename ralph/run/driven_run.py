@@ -36,7 +36,7 @@ _BROKEN = frozenset({Outcome.IO_ERROR, Outcome.INTERNAL_ERROR})
 
 
 class Driver(Struct, frozen=True):
-    """The driver's side of a run: the lines that it sends, and what answers them."""
+    """The two ends of a driver: the channel of its lines, and the steering that answers them."""
 
     channel: ControlChannel
     steering: Steering

@@ -1,7 +1,7 @@
 """The answer to a driver's `initialize`: the models that it can choose, and the present permission mode.
 Pure.
 
-Readers look here instead of sending requests; of what ralph does not have there is an empty list.
+Readers look here instead of sending requests. Lists of what ralph does not have are empty.
 """
 
 from __future__ import annotations

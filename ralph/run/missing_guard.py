@@ -49,7 +49,7 @@ class MissingGuard(Struct, frozen=True):
 
 
 def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """What is missing after an `initialize` with these keys."""
+    """The missing guard after an `initialize` with these keys."""
     guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
     if not guards or missing.for_good is not None:
         return missing
@@ -64,7 +64,7 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
 
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
-    """What is missing after a `set_permission_mode` that was refused. `mode`: the one in force; none is tighter than
+    """The missing guard after a `set_permission_mode` that was refused. `mode`: the one in force; none is tighter than
     `plan`.
     """
     if mode is PermissionMode.PLAN:

@@ -1,4 +1,4 @@
-"""Tells people what about a run is not as they may think: limits, tools, credentials, targets. Pure."""
+"""Notices for people about what they may not expect of a run: limits, tools, credentials, targets. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cut_notices(parts: PromptParts) -> Iterator[str]:
 
 
 def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | None) -> Iterator[str]:
-    """Notices about what is asked otherwise than before, or than requested. `old`: the session that is resumed."""
+    """Notices about requests that differ from those before, or from what was asked for. `old`: the session that is resumed."""
     for name in roster.changed:
         yield f"{name}: requests change from here on, as the settings ask for something else than before"
     yield from _lost_notice(roster, old)
@@ -36,7 +36,7 @@ def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | Non
 
 
 def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
-    """A fallback that is gone is missed when it is needed: say so before."""
+    """A notice about targets that the session had and this run has not: a fallback would be missed when it is needed."""
     models = {target.model for target in roster.targets}
     known = old.shapes.items() if old is not None else ()
     lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
@@ -49,7 +49,7 @@ def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
 
 
 def no_limit_notice(settings: Settings) -> tuple[str, ...]:
-    """Nobody watches: who has set no bound should have heard so."""
+    """A notice that no limit is set: nobody watches an unattended run."""
     if settings.limits != LimitSettings():
         return ()
     return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
@@ -70,7 +70,7 @@ def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMod
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:
-    """A command that misses a variable would be a riddle: say which ones stay behind."""
+    """A notice about variables that tools do not get: a command that misses one would be a riddle."""
     withheld = around.environment.keys() - around.tools_environment.keys()
     names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
     if not names:

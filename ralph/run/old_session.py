@@ -51,11 +51,11 @@ def open_old_session(
 
 
 class NoSessionError(UsageError):
-    """Nothing was recorded in this directory."""
+    """There is no session of this directory to resume."""
 
 
 class OldSession:
-    """An old session, on its way to being gone on with. Until nothing speaks against it, its journal stays as it is."""
+    """An old session that is being opened. Its journal is not changed before everything has been checked."""
 
     def __init__(self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime) -> None:
         self._options = options
@@ -121,7 +121,7 @@ class OldSession:
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
-        """A session of a directory that still exists is resumed there; one whose directory is gone, here."""
+        """Refuses a session of another directory that still exists; one whose directory is gone is resumed here."""
         if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
             return
         name = self._store.short_name(old.id)
@@ -139,9 +139,8 @@ class OldSession:
 
 
 def _refuse_another_server(old: Session, settings: Settings) -> None:
-    """Unless it is named just now: what the conversation holds was meant for the one that it was with.
-
-    Where targets are set their names decide.
+    """Refuses a server that the session was not with, unless the command line names it: the conversation was meant for
+    the other one. Where targets are set their names decide.
     """
     recorded, planned = old.shape.endpoint, settings.targets[0].base_url
     is_implicit = settings.origins.get("targets", "default") == "default"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ReportWish(Struct, frozen=True):
-    """A final report is required."""
+    """The demand for a final report."""
 
     payload_schema: dict[str, Any] | None = None
     """JSON Schema of what it carries; None: status and summary are enough."""
@@ -68,12 +68,12 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def names_tools(self) -> bool:
-        """It says which tools there are, so that what an old session had does not count."""
+        """True if it lists tools, so that those of an old session do not count."""
         return any(self.settings.get(name) is not None for name in _TOOLS)
 
     @property
     def shapes_requests(self) -> bool:
-        """It says something about the part of a request that a resumed session else keeps as it was."""
+        """True if it sets a part of the requests that a resumed session otherwise keeps as it was."""
         own = (self.system_prompt, self.append_system_prompt, self.report)
         return any(each is not None for each in own) or any(
             self.settings.get(name) is not None for name in _SHAPING

@@ -1,6 +1,6 @@
-"""Everything that a session's tasks are worked with, from known settings to a closed journal.
+"""An open session with its tools, clients and targets: works on one task or many, until its journal is closed.
 
-It is opened once, works one task or many, and refuses what cannot be opened: with no session there is no request.
+Refuses what cannot be opened: without a session there is no request.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Which tools there are, and which guards of others do not count here."""
+        """Notices about the tools that there are, and about guards of other programs, which do not count here."""
         mode = self._controls.permission_mode
         said = mode_notice(mode)
         if said is not None:
@@ -183,7 +183,7 @@ class PreparedRun:
         return prompt_of_resumed(self.session.old, prompt, self._resume_command)
 
     def work(self, prompt: Prompt | None) -> RunEnded:
-        """One task, to its outcome."""
+        """Works on one task to its outcome."""
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
@@ -222,9 +222,8 @@ class PreparedRun:
         self._run.log.record(record, sync=has_failed)
 
     def _resume_command(self, prompt: str | None = None) -> str | None:
-        """The command that resumes, with those options of this command line that the next one must repeat.
-        None: nothing can be resumed, or a machine that is short of everything leaves no way to tell. The end
-        of the run is worth more than a hint.
+        """The command that resumes the session, with the options of this command line that it must repeat. None: nothing can
+        be resumed, or the machine is too short of memory or descriptors to find out: a hint must not cost the result.
         """
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None
@@ -236,7 +235,7 @@ class PreparedRun:
             return None
 
     def close_tools(self) -> None:
-        """Nothing is asked or run any more; the journal still takes what becomes of the result."""
+        """Closes clients and tools. The journal stays open for the record of the delivery."""
         self._clients.close()
         self._toolbox.close()
 

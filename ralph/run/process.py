@@ -1,6 +1,6 @@
-"""One process of `ralph run`: the steps that a text run and a driven run take, in this order.
+"""The steps of one process of `ralph run`, which a text run and a driven run both take: begin, open, tell, deliver.
 
-begin, open, (attempted) work, tell, deliver. Whatever happens in a step is an end: every run has one result.
+Work is attempted: whatever happens in it is an end, so that every run has one result.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 
 class RunProcess:
-    """The steps over one context; what they leave behind is the open session."""
+    """The steps over one context. Its state is the open session."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self._prepared: PreparedRun | None = None
 
     def begin(self) -> Surroundings:
-        """The settings, and what follows from them. Raises what is wrong with them, CannotOpenError, `Interrupted`."""
+        """The surroundings, with traces opened. Raises the error of the settings, CannotOpenError, `Interrupted`."""
         context = self.context
         around = context.surroundings()
         if context.options.exports_traces:
@@ -49,7 +49,9 @@ class RunProcess:
         return around
 
     def open(self, around: Surroundings, *, has_prompt: bool) -> PreparedRun:
-        """The session and its tools. `has_prompt`: there is something to begin a new one with. Raises like PreparedRun."""
+        """Opens the session and its tools. `has_prompt`: there is something to begin a new one with. Raises like
+        PreparedRun.
+        """
         context = self.context
         prepared = PreparedRun(
             context.options,
@@ -73,7 +75,7 @@ class RunProcess:
             return self._ended_by_error(error)
 
     def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
-        """A run that ended before its loop began, or by a bug."""
+        """The end of a run that ended before its loop began, or by a bug."""
         return RunEnded(
             outcome=outcome,
             exit_code=outcome.exit_code(signal_number),
@@ -87,8 +89,8 @@ class RunProcess:
         )
 
     def tell(self, ended: RunEnded) -> RunEnded:
-        """The result, to everybody who waits for one. Where its file cannot be written the outcome becomes io_error; where
-        the machine lacks what it takes, api_unavailable, so that a loop waits and has it told once more.
+        """Tells the result to everybody who waits for one. Where its file cannot be written the outcome becomes io_error; where
+        the machine lacks what it takes, api_unavailable, so that a loop waits and resumes.
         """
         try:
             self._write_result_file(ended)
@@ -122,7 +124,7 @@ class RunProcess:
         return ended
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
-        """The exit code, where the line for people must not stand beside JSON. Raises the error else: its line is the
+        """Tells and delivers a misuse; the exit code. Raises the error where people read standard error: its line is the
         caller's. `notices`: those of the result.
         """
         writer = self.context.writer
@@ -135,7 +137,7 @@ class RunProcess:
         return ended.exit_code
 
     def close_without_result(self) -> None:
-        """Nobody waits for a result: a driver sent no message. What was asked meanwhile has its answer in the output."""
+        """Closes everything where a driver sent no message and waits for no result; its requests have had their answers."""
         context = self.context
         context.writer.deliver(context.waiter, context.clock)
         context.writer.conclude(context.waiter, context.clock)
@@ -143,7 +145,7 @@ class RunProcess:
         self._close(Outcome.USAGE.exit_code())
 
     def remove_old_journals(self) -> None:
-        """Runs last, when everybody has what they wait for."""
+        """Removes old journals; runs last, when everybody has what they wait for."""
         journal = self._prepared.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
             retention = self.context.surroundings().settings.sessions
@@ -186,7 +188,9 @@ class RunProcess:
         return self.ended_early(Outcome.INTERNAL_ERROR, describe_bug(error))
 
     def _write_result_file(self, ended: RunEnded) -> None:
-        """A moment's shortage is waited for: it must not cost a night's result. Raises OSError, a ShortageError for that."""
+        """Writes the file, again where the machine is short for a moment: that must not cost a night's result. Raises OSError,
+        ShortageError.
+        """
 
         def write() -> None:
             try:
@@ -200,14 +204,12 @@ class RunProcess:
             write()
 
     def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
-        """That end with the failed delivery of its result, and how to get at the result."""
+        """The end with the failed delivery of its result, and with the command that resumes the session."""
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_resume_command(failed) if self._prepared is not None else failed
 
     def _record_delivery(self, ended: RunEnded) -> None:
-        """Records the delivery of the last result, and with it of this process's earlier ones, which were
-        written before it.
-        """
+        """Records the delivery of the last result, and with it those of the process's earlier results."""
         if self._prepared is None:
             return
         try:

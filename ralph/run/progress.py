@@ -1,4 +1,4 @@
-"""How far the message at work is: its turn, and the retry that is pending. An `Events` sink."""
+"""Follows the message at work: its turn, and the pending retry. An `Events` sink."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class SessionOptions(Struct, frozen=True):
     resume: str | None = None
     """The beginning of the id of the session to resume."""
     forks: bool = False
-    """The old session stays as it is; a copy of it is resumed."""
+    """The old session stays as it is, and a copy of it is resumed."""
     directory: Path | None = None
     """The directory of sessions; None: the user's state directory."""
     is_kept: bool = True
@@ -55,7 +55,7 @@ class SessionOptions(Struct, frozen=True):
 
 
 class CannotOpenError(Exception):
-    """One line, and how the run ends by it."""
+    """The session cannot be opened: one line, and the outcome of the run."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class OpenSession(Struct, frozen=True):
     """Totals of the session's earlier runs."""
 
     def forget(self) -> None:
-        """A new one in which nothing was said: `--continue` means the one before. An old one stays."""
+        """Removes a new session in which nothing was said, as `--continue` means the one before. An old one stays."""
         if self.old is None and isinstance(self.journal, FileJournal):
             with suppress(OSError):
                 self.journal.path.unlink()
@@ -97,7 +97,7 @@ def prompt_of_resumed(
 
 
 def _was_told(old: Session, words: str) -> bool:
-    """True if the words end the last message, which nothing has answered yet."""
+    """True if these words end the last message, which has no answer yet."""
     last = old.conversation.messages[-1]
     return last.role == "user" and last.content[-1].get("text") == words
 
@@ -126,7 +126,7 @@ def resume_command_of(
 
 @contextmanager
 def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
-    """Whatever the journal meets while it is opened becomes a UsageError or a CannotOpenError."""
+    """Turns the errors of opening a journal into a UsageError or a CannotOpenError."""
     try:
         yield
     except JournalError as error:

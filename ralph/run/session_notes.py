@@ -45,7 +45,7 @@ class SessionNotes:
             raise
 
     def begin_task(self, log: SessionLog) -> list[Record]:
-        """What was noted since the last task; from here on notes go into the log."""
+        """The notes since the last task; from here on notes go into the log."""
         self._log = log
         waiting, self._waiting = self._waiting, []
         return waiting

@@ -111,7 +111,7 @@ class Steering:
 
     @property
     def has_message(self) -> bool:
-        """One is waiting to be worked on."""
+        """A message is waiting to be worked on."""
         return len(self._queue) > 0
 
     def can_take(self) -> bool:
@@ -142,7 +142,7 @@ class Steering:
             self.handle(item)
 
     def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
-        """One item of the channel. `waiting_for`: what the run waits for meanwhile, None: not known.
+        """Takes one item of the channel. `waiting_for`: what the run waits for meanwhile, None: not known.
 
         Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` where that follows, after the answer was given: only
         while a message is being worked on, and once for each message, so that cleaning up is left in peace.

@@ -43,7 +43,7 @@ def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> 
 
 
 class Telemetry:
-    """An `Events` sink."""
+    """Counts and traces events: an `Events` sink."""
 
     def __init__(self, clock: Clock, metrics: MetricsFile | None) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ class Telemetry:
             self._tracing.emit(event)
 
     def look(self, events: Events) -> None:
-        """Several times a second, in every wait. `events` is told of the first time that the metrics cannot be written."""
+        """Writes the metrics when it is time; called several times a second. The first failure is a notice to `events`."""
         problem = self._metrics.tick(self._clock.now_s()) if self._metrics is not None else None
         if problem is not None:
             events.emit(Notice(problem))

@@ -1,4 +1,4 @@
-"""Build what a run needs from the settings: tools, clients, whom to ask. One function each, no decisions."""
+"""Builds the parts of a run from its settings: tools, clients, targets, report form. One function each."""
 
 from __future__ import annotations
 
@@ -149,9 +149,7 @@ def build_clients(around: Surroundings) -> TargetClients:
 
 
 def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
-    """The prompt without known credentials: whoever pastes one into a task, or links one in, has not meant it
-    for the API.
-    """
+    """The prompt without known credentials: who pastes one into a task has not meant it for the API."""
     if prompt is None or isinstance(prompt, str):
         return prompt and redactor.redact(prompt)
     return [redacted(block, redactor.redact) for block in prompt]
@@ -233,7 +231,7 @@ def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, 
 
 
 def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> None:
-    """A limit that cannot be kept must not seem to be. Raises SettingsError."""
+    """Raises SettingsError for a budget that cannot be kept: it must not seem to be one."""
     for target in targets:
         problem = why_uncountable(target, settings)
         if problem is not None:

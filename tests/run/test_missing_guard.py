@@ -5,7 +5,7 @@ from __future__ import annotations
 from ralph.run.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
 from ralph.values.permission_mode import PermissionMode
 
-HOOKS = {"hooks": {"Stop": [{}]}}
+HOOKS: dict[str, object] = {"hooks": {"Stop": [{}]}}
 
 
 def test_a_guard_of_initialize_stays_missing_under_its_first_name() -> None:
