@@ -129,14 +129,14 @@ class Roster:
         return facts.context_window if facts is not None else None
 
     def _known(self, meter: ContextMeter) -> ContextMeter:
-        """The session's counts, and what was told of requests since."""
+        """The session's counts, with what servers said about requests since."""
         for model, (then, told) in self._told.items():
             if meter.counts.get(model) is then:
                 meter = meter.counted(model, told.counted, told.size)
         return meter
 
     def begin_afresh(self) -> None:
-        """Another context takes the place of the one of which something was told."""
+        """Forgets what servers said about the context that another one replaces."""
         self._told.clear()
 
     def learn_window(
