@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.cli.setting_options import split_names
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "names"),
     [
         ("", []),
