@@ -17,22 +17,28 @@ class ClockLimits(Struct, frozen=True):
 
     connect_s: Annotated[
         float,
-        Key(SECONDS, "name lookup, TCP and TLS; here and in the next five 0 is off", in_repository=SMALLER),
+        Key(
+            SECONDS,
+            "for name lookup, TCP and TLS; 0 switches it off, here and in the next five",
+            in_repository=SMALLER,
+        ),
     ] = 10.0
     """Name lookup, TCP and TLS together."""
     first_byte_s: Annotated[
         float, Key(SECONDS, "from the open connection to the answer's first byte", in_repository=SMALLER)
     ] = 180.0
     """Seconds from the open connection, sending included, to the first byte of the answer's body."""
-    bytes_idle_s: Annotated[float, Key(SECONDS, "without a byte; pings count", in_repository=SMALLER)] = 90.0
+    bytes_idle_s: Annotated[
+        float, Key(SECONDS, "between two reads of bytes; pings count", in_repository=SMALLER)
+    ] = 90.0
     """Between two reads of the body. Pings count as bytes."""
     progress_idle_s: Annotated[
-        float, Key(SECONDS, "without an event that says something; pings do not count", in_repository=SMALLER)
+        float, Key(SECONDS, "between two events of an answer; pings do not count", in_repository=SMALLER)
     ] = 300.0
     """Between two stream events other than pings."""
-    response_s: Annotated[float, Key(SECONDS, "one answer from beginning to end", in_repository=SMALLER)] = (
-        1800.0
-    )
+    response_s: Annotated[
+        float, Key(SECONDS, "for one answer from beginning to end", in_repository=SMALLER)
+    ] = 1800.0
     """One answer from beginning to end."""
 
 

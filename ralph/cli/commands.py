@@ -13,16 +13,25 @@ if TYPE_CHECKING:
 INIT = "loop init"
 """One command to typer: `loop` takes a prompt where a group would take the name of a command."""
 
-_SHOWN = {
-    "run": ("run", "COMMAND", "Do one task, from a prompt to an outcome (the default)."),
-    "loop": ("loop", "COMMAND", "The outer loop: fresh runs until a check passes."),
-    "doctor": ("doctor", "COMMAND", "What is set, where that comes from, and what works."),
-    "demo": ("scripted", "DEMO", "Watch it work: no key, no network, a scripted model."),
-    "mock-api": ("scripted", "MOCK_API", "Serve a scripted Messages API on 127.0.0.1."),
-    "sessions": ("sessions", "COMMAND", "Look at what earlier runs did."),
+_HELP = {
+    "run": "Do one task, from a prompt to an outcome (the default).",
+    "loop": "The outer loop: fresh runs until a check passes.",
+    "doctor": "What is set, where that comes from, and what works.",
+    "demo": "Watch it work: no key, no network, a scripted model.",
+    "mock-api": "Serve a scripted Messages API on 127.0.0.1.",
+    "sessions": "Look at what earlier runs did.",
 }
-"""Module beside this one, name in it, help. The order is that of the help."""
-COMMANDS = tuple(_SHOWN)
+COMMANDS = tuple(_HELP)
+_MODULES = {
+    "run": ("run", "COMMAND"),
+    "loop": ("loop", "COMMAND"),
+    INIT: ("loop", "INIT_COMMAND"),
+    "doctor": ("doctor", "COMMAND"),
+    "demo": ("scripted", "DEMO"),
+    "mock-api": ("scripted", "MOCK_API"),
+    "sessions": ("sessions", "COMMAND"),
+}
+"""The module of each command, beside this one, and the command's name in it."""
 
 
 class Commands(TyperGroup):
@@ -32,11 +41,13 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
         del ctx
-        module, name = ("loop", "INIT_COMMAND") if cmd_name == INIT else _SHOWN[cmd_name][:2]
+        if cmd_name not in _MODULES:
+            return None
+        module, name = _MODULES[cmd_name]
         command: Command = getattr(import_module(f"ralph.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in _SHOWN.items()])
+            formatter.write_dl(list(_HELP.items()))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from
@@ -67,7 +68,7 @@ class SettingsError(Exception):
         """All settings, where nothing is wrong with them except a missing key; None: more is wrong."""
 
 
-class _Given(NamedTuple):
+class _Given(Struct, frozen=True):
     value: Any
     origin: str
 
@@ -76,7 +77,7 @@ _Layer = dict[str, _Given]
 """The values of one source, by the names in `BY_NAME`; the decoded entries of `[[targets]]` by "targets"."""
 
 
-class _Layers(NamedTuple):
+class _Layers(Struct, frozen=True):
     """The values of all sources, each group from the weakest to the strongest."""
 
     user: _Layer
@@ -334,15 +335,15 @@ def _lacking_tools(given: _Layer) -> Iterator[Remark]:
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
     """Makes the name in `given` an id, unless there are targets: it does not choose among them."""
     key = BY_NAME["model.name"]
-    name, origin = _given_or_default(given, key.name)
+    requested = _given_or_default(given, key.name)
     if TARGETS in given:
-        return NamedModel(name)
-    if origin == "default" and environment.get(ALIAS_VARIABLES["sonnet"], "").strip():
-        name, origin = given[key.name] = _Given("default", ALIAS_VARIABLES["sonnet"])
-    with _refused(key, origin):
-        model = named_model(name, access.aliases)
+        return NamedModel(requested.value)
+    if requested.origin == "default" and environment.get(ALIAS_VARIABLES["sonnet"], "").strip():
+        requested = given[key.name] = _Given("default", ALIAS_VARIABLES["sonnet"])
+    with _refused(key, requested.origin):
+        model = named_model(requested.value, access.aliases)
     if key.name in given:
-        given[key.name] = _Given(model.id, origin)
+        given[key.name] = _Given(model.id, requested.origin)
     return model
 
 

@@ -86,7 +86,7 @@ class ModelSettings(Struct, frozen=True):
         int,
         Key(
             at_least(1),
-            "largest answer, 1 or more; lowered to the model's maximum",
+            "tokens of the longest answer, 1 or more; lowered to the model's maximum",
             Flag("--max-tokens", "Longest single answer. Default: 32000.", "N"),
             in_repository=ANY,
         ),
@@ -106,7 +106,7 @@ class ModelSettings(Struct, frozen=True):
         str,
         Key(
             must_be.BASE_URL,
-            "a closing `/`, `/v1` or `/v1/messages` does not matter; no user, password, query",
+            "address of the server, with or without `/v1` or `/v1/messages` at its end; no user, password, query",
             Flag("--base-url", "Any server that speaks the Messages API.", "URL"),
             "ANTHROPIC_BASE_URL",
         ),
@@ -116,7 +116,7 @@ class ModelSettings(Struct, frozen=True):
         Path | None,
         Key(
             must_be.PATH,
-            "PEM file of certificate authorities, in a file relative to that file",
+            "PEM file of certificate authorities; a relative path in a file starts from that file",
             variable="SSL_CERT_FILE",
         ),
     ] = None
@@ -153,24 +153,29 @@ class RetrySettings(Struct, frozen=True):
     """One of `REVERTS`: when "fallback" goes back to an earlier target."""
     enabled: Annotated[bool, Key(SWITCH, "`false`: nothing is retried")] = True
     """False: nothing is retried, whatever the policy."""
-    max_retries: Annotated[int, Key(at_least(0), "custom only; 0: none")] = 4
+    max_retries: Annotated[int, Key(at_least(0), "custom only: retries after the first call; 0: none")] = 4
     """Retries after the first call; 0: none."""
-    base_delay_s: Annotated[float, Key(SECONDS, "custom only; doubled for each further retry")] = 2
+    base_delay_s: Annotated[
+        float, Key(SECONDS, "custom only: first wait, doubled for each further retry")
+    ] = 2
     """Seconds before the first retry, doubled for each further one; 0: retry at once."""
-    max_delay_s: Annotated[float, Key(SECONDS_OR_NONE, "custom only; 0 or less: no maximum")] = 300
+    max_delay_s: Annotated[
+        float, Key(SECONDS_OR_NONE, "custom only: longest wait; 0 or less: no maximum")
+    ] = 300
     """A wait over so many seconds ends the chain; 0 or less: no maximum."""
 
 
 class ClockSettings(ClockLimits, frozen=True):
     heartbeat_s: Annotated[
-        float, Key(SECONDS, "without anything to show until a heartbeat", in_repository=SMALLER)
+        float,
+        Key(SECONDS, "without anything to show, after which a heartbeat is shown", in_repository=SMALLER),
     ] = 30.0
     """Seconds without anything to show until a heartbeat says what is awaited; 0: no heartbeats."""
     input_s: Annotated[
         float,
         Key(
             SECONDS,
-            "a pipe on standard input or named by `-f`, until its first byte; then to its end; 0: no limit",
+            "until the first byte of a pipe (standard input, `-f`), and from there to its end; 0: no limit",
             in_repository=SMALLER,
         ),
     ] = 60.0
@@ -182,13 +187,13 @@ class SessionSettings(Struct, frozen=True):
         int,
         Key(
             at_least(0),
-            "journals that nothing was written to for so long are removed; 0: none is ([sessions](sessions.md))",
+            "days after which an unchanged journal is removed; 0: never ([sessions](sessions.md))",
         ),
     ] = 30
     """Journals that nothing was written to for so many days are removed; 0: none is."""
     keep_mb: Annotated[
         int,
-        Key(at_least(0), "megabytes of journals beyond which the oldest are removed; 0: none is"),
+        Key(at_least(0), "megabytes of journals to keep, the newest; 0: no limit"),
     ] = 1000
     """Megabytes of journals beyond which the oldest are removed; 0: none is."""
 
@@ -213,7 +218,7 @@ class ToolsSettings(Struct, frozen=True):
         tuple[str, ...] | None,
         Key(
             must_be.TOOLS,
-            "these and the read-only ones (`Read`, `Glob`, `Grep`); none given: all",
+            "tools that a run may use beside the read-only ones (`Read`, `Glob`, `Grep`); none: all tools",
             Flag(
                 "--allowed-tools",
                 "Only these, and the read-only ones: Read, Glob, Grep.",
@@ -245,7 +250,7 @@ class ToolsSettings(Struct, frozen=True):
         float,
         Key(
             POSITIVE_SECONDS,
-            "for a command when the model names no time; more than 0",
+            "for a command for which the model names no timeout; more than 0",
             variable="BASH_DEFAULT_TIMEOUT_MS",
             read=must_be.milliseconds_as_seconds,
         ),
@@ -265,7 +270,7 @@ class ToolsSettings(Struct, frozen=True):
         int,
         Key(
             at_least(1),
-            "of a tool's output that reach the model; 1 or more",
+            "bytes of a tool's output that reach the model; 1 or more",
             variable="BASH_MAX_OUTPUT_LENGTH",
             read=must_be.number,
         ),
@@ -289,14 +294,14 @@ class LoopSettings(Struct, frozen=True):
         tuple[float, ...],
         Key(
             LIST_OF_SECONDS,
-            "`ralph loop` waits so long after the first, second, ... exit 75 in a row; the last is repeated "
+            "wait of `ralph loop` after the first, second, ... exit 75 in a row; the last is repeated "
             "([loop](loop.md))",
         ),
     ] = PATIENT_SCHEDULE_S
     """Seconds to wait after the first, second, ... iteration in a row that ended with exit 75, the last repeated."""
     outage_budget_s: Annotated[
         float,
-        Key(POSITIVE_SECONDS, "such waits in a row together; then the loop ends with 75"),
+        Key(POSITIVE_SECONDS, "sum of such waits in a row, after which the loop ends with 75"),
     ] = PATIENT_BUDGET_S
     """Seconds that such waits in a row may take together; > 0."""
 

@@ -52,7 +52,7 @@ class LimitSettings(Struct, frozen=True):
         float | None,
         Key(
             DURATION,
-            'the run ends after so long (exit 124); also as text: `"30m"`, `"1h30m"`',
+            'time after which the run ends (exit 124); also as text: `"30m"`, `"1h30m"`',
             Flag("--max-time", "End the run after 90s, 30m, 1h30m (exit 124).", "TIME"),
             in_repository=SMALLER,
         ),

@@ -50,7 +50,7 @@ class Kind(Struct, frozen=True):
         """
         try:
             value = convert(raw, self.type, strict=not is_text)
-        except ValidationError:
+        except (ValidationError, UnicodeEncodeError):  # a variable may hold bytes that are no text
             given = "" if self.is_secret else f", not {_shown(raw)}"
             raise ValueError(f"must be {self.says}{given}") from None
         return value if self.then is None else self.then(value)

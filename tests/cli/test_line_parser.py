@@ -10,6 +10,7 @@ from typer.exceptions import TyperException
 
 from ralph.cli.line_command import LineCommand, Typed
 from tests.cli.lines import ExampleLine
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -49,7 +50,7 @@ def parsed(words: list[str]) -> tuple[LineParser, list[str]]:
     return parser, left
 
 
-@pytest.mark.parametrize(("typed", "options", "left", "last"), ROWS.values(), ids=ROWS.keys())
+@every_row(("typed", "options", "left", "last"), ROWS.values())
 def test_all_words_up_to_the_next_option_are_the_lists(typed, options, left, last) -> None:
     parser, rest = parsed(typed.split())
     words = [word for option in parser.typed for word in option.words]
@@ -61,7 +62,7 @@ def test_an_empty_word_is_an_empty_list() -> None:
     assert [option.words for option in parser.typed] == [("--tools=",), ("-q",)]
 
 
-@pytest.mark.parametrize("typed", ["--tools", "--tools -q", "--tools -- x", "--tools -"])
+@every_row("typed", ["--tools", "--tools -q", "--tools -- x", "--tools -"])
 def test_a_list_without_a_word_is_refused_by_name(typed) -> None:
     with pytest.raises(TyperException, match="--tools"):
         parsed(typed.split())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
+from ralph.cli.doctor import COMMAND as DOCTOR
+from ralph.cli.loop import COMMAND as LOOP
+from ralph.cli.run import COMMAND as RUN
 from ralph.cli.setting_options import split_names
+from ralph.settings.keys import ALL_KEYS
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "names"),
     [
         ("", []),
@@ -22,3 +25,10 @@ from ralph.cli.setting_options import split_names
 )
 def test_names_are_split_outside_of_parentheses(text: str, names: list[str]) -> None:
     assert split_names(text) == names
+
+
+@every_row("command", [RUN, LOOP, DOCTOR])
+def test_each_flag_stands_once_among_the_options_of_a_command(command) -> None:
+    spellings = [word for slots in command.slots() for slot in slots for word in slot.parameter.opts]
+    assert len(spellings) == len(set(spellings))
+    assert {key.spelling for key in ALL_KEYS if key.flag} <= set(spellings)

@@ -261,6 +261,16 @@ def test_passed_variable_must_be_a_name_and_is_not_repeated(world: World, entry:
     assert "pa55word" not in message
 
 
+@pytest.mark.parametrize(
+    "toml",
+    ['tools.pass_env = "A=pa55word"', 'tools.pass_env = [["pa55word"]]', 'model.base_url = ["pa55word"]'],
+)
+def test_value_that_may_be_secret_is_not_repeated_where_its_type_is_wrong(world: World, toml: str) -> None:
+    message = str(world.error(user=toml))
+    assert message.startswith(f"{world.user_file}: {toml.partition(' =')[0]} must be ")
+    assert "pa55word" not in message
+
+
 # --- Unknown keys and unreadable files
 
 

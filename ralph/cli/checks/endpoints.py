@@ -77,7 +77,7 @@ def look_at_endpoints(
     looks = []
     for base_url in base_urls:
         look = _look_from(base_url, ca_file, connect_s, waiter)
-        if isinstance(look, _Look):
+        if isinstance(look, _ConnectionAttempt):
             look = _started(look, waiter, clock, patient_until_s - clock.now_s())
         looks.append(look)
     until_s = clock.now_s() + connect_s
@@ -85,7 +85,9 @@ def look_at_endpoints(
         yield look if isinstance(look, Finding) else look.finding(until_s)
 
 
-def _started(look: _Look, waiter: Waiter, clock: Clock, within_s: float) -> Finding | _Look:
+def _started(
+    look: _ConnectionAttempt, waiter: Waiter, clock: Clock, within_s: float
+) -> Finding | _ConnectionAttempt:
     try:
         patiently(look.start, waiter, clock, within_s)
     except ShortageError as error:
@@ -93,7 +95,9 @@ def _started(look: _Look, waiter: Waiter, clock: Clock, within_s: float) -> Find
     return look
 
 
-def _look_from(base_url: str, ca_file: str | None, connect_s: float, waiter: Waiter) -> Finding | _Look:
+def _look_from(
+    base_url: str, ca_file: str | None, connect_s: float, waiter: Waiter
+) -> Finding | _ConnectionAttempt:
     try:
         hop = _first_hop(route_to(base_url, ca_file, is_loopback=is_loopback(base_url)))
     except OSError as error:
@@ -108,10 +112,10 @@ def _look_from(base_url: str, ca_file: str | None, connect_s: float, waiter: Wai
         )
     except ValueError as error:
         return fail(_subject(base_url), str(error), "correct the base URL, or HTTPS_PROXY and NO_PROXY")
-    return _Look(base_url, hop, connect_s, waiter)
+    return _ConnectionAttempt(base_url, hop, connect_s, waiter)
 
 
-class _Look:
+class _ConnectionAttempt:
     """One connection, made in a thread that nobody has to wait for."""
 
     def __init__(self, base_url: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
