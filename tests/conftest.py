@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ from tests.patience import TEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Each process of the tests rewrites the asserts of 270 files, for seven seconds unless it may keep them.
+sys.dont_write_bytecode = False
 
 _CAP_DAC_OVERRIDE = 1
 """Linux: the right to pass over the permissions of files."""

@@ -280,8 +280,9 @@ def is_loop_waiting(ralph: Ralph) -> bool:
 
 
 def loop_lines(ran: Finished) -> list[str]:
-    """What the loop itself said."""
-    return [line.removeprefix("[loop] ") for line in ran.stderr.splitlines() if line.startswith("[loop] ")]
+    """What the loop itself said, without the heartbeats of a slow machine."""
+    told = [line.removeprefix("[loop] ") for line in ran.stderr.splitlines() if line.startswith("[loop] ")]
+    return [line for line in told if not re.fullmatch(r"\S+ for the check", line)]
 
 
 def processes_of(ralph: Ralph) -> list[int]:

@@ -16,6 +16,7 @@ from ralph.loop.words import time_text
 from ralph.mock_api import Fault, Text, ToolUse, Turn
 from ralph.retry.backoff import PATIENT_SCHEDULE_S
 from tests.patience import PATIENCE_S
+from tests.program.conftest import loop_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +123,7 @@ def test_the_night_prints_the_lines_that_the_page_shows(project, serve) -> None:
     ]
     played = project(*shlex.split(command)[1:])
     assert played.code == 0, played.stderr
-    told = [line for line in played.stderr.splitlines() if line.startswith("[loop]")]
+    told = [f"[loop] {line}" for line in loop_lines(played)]
     assert [adapted(line) for line in told] == [adapted(line) for line in night_lines()]
 
 
