@@ -14,7 +14,7 @@ from tests.session_journals import killed
 if TYPE_CHECKING:
     from pathlib import Path
 
-NEWER = sealed({"seq": 8, "kind": "moved", "cwd": "/work", "of_tomorrow": [1, {"b": 1, "a": 2}]})
+NEWER = sealed({"seq": 7, "kind": "moved", "cwd": "/work", "of_tomorrow": [1, {"b": 1, "a": 2}]})
 """A line with a field that this ralph does not know."""
 
 
