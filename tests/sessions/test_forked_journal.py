@@ -1,0 +1,37 @@
+"""A fork's file: a first record of its own, and behind it the lines of the old session as they stood on the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.conversation.journal_lines import read_lines, sealed
+from ralph.conversation.records import MovedRecord, forked_record, session_record
+from ralph.sessions.journal import FileJournal
+from tests.session_journals import killed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEWER = sealed({"seq": 7, "kind": "moved", "cwd": "/work", "of_tomorrow": [1, {"b": 1, "a": 2}]})
+"""A line with a field that this ralph does not know."""
+
+
+@pytest.mark.parametrize("end", [b"", b'{"seq":9,"kin'])
+@pytest.mark.parametrize("lacks_break", [False, True])
+def test_a_fork_copies_lines_with_what_only_a_newer_ralph_knows(
+    tmp_path: Path, end: bytes, lacks_break: bool
+) -> None:
+    whole = killed().data + NEWER
+    (tmp_path / "old").write_bytes(whole[:-1] if lacks_break else whole + end)
+    old = FileJournal.open(tmp_path / "old", is_for_reading=True)
+    copied = len(old.records) - 1
+    fork = FileJournal.create(tmp_path / "new")
+    opening = forked_record(session_record("s2", "/work", "now", "0"), "s1", copied)
+    fork.begin_as_fork(opening, old.lines_behind_first(), copied)
+    fork.append(MovedRecord(cwd="/there"))
+    first, _, rest = (tmp_path / "new").read_bytes().partition(b"\n")
+    assert rest.startswith(whole.partition(b"\n")[2])
+    assert read_lines(first + b"\n").records == (opening,)
+    assert read_lines(first + b"\n" + rest).records[-1] == MovedRecord(cwd="/there")
