@@ -11,7 +11,7 @@ import typer
 from ralph.values.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from ralph.run.options import ReportWish
+    from ralph.run.options import RequestedReport
     from ralph.run.session import SessionOptions
     from ralph.values.permission_mode import PermissionMode
 
@@ -163,18 +163,18 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
 
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
-) -> ReportWish | None:
+) -> RequestedReport | None:
     """The final report to require; None: none. `directory`, `takes_pipe`: as for `text_or_file`."""
-    from ralph.run.options import ReportWish  # noqa: PLC0415 - not needed for --help
+    from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
 
     if schema is None:
-        return ReportWish() if is_required else None
+        return RequestedReport() if is_required else None
     if not schema.strip():
         raise typer.BadParameter("is empty: give a schema as text, or its file", param_hint="--json-schema")
     from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
 
     try:
-        return ReportWish(read_schema(schema, Path.cwd(), directory, takes_pipe=takes_pipe))
+        return RequestedReport(read_schema(schema, Path.cwd(), directory, takes_pipe=takes_pipe))
     except FileNotFoundError:
         raise typer.BadParameter("the working directory is gone", param_hint="--json-schema") from None
     except ValueError as error:

@@ -107,14 +107,13 @@ def make_context(
         from ralph.run.driven_run import make_driver  # noqa: PLC0415 - the same
 
         driver = make_driver(inbox, controls, clock, progress=progress, writer=writer, events=events)
-    max_time_s = settings.limits.max_time_s if settings is not None else None
     waiter = InboxWaiter(
         clock,
         inbox,
         events=events,
         heartbeats=heartbeats,
         driver=None if driver is None else driver.steering,
-        run_ends_s=None if max_time_s is None else started_s + max_time_s,
+        run_ends_s=_run_ends_s(settings, started_s),
         on_first_stop=lambda stop: events.emit(_stop_event(stop, clock.now_s() - started_s)),
         on_tick=writer.count_down if os.isatty(2) and not options.output.is_quiet else None,
         on_look=None if metrics is None else lambda: telemetry.look(events),
@@ -180,6 +179,11 @@ def _files_of_loop(descriptor: int | None) -> tuple[SettingsFile, ...] | None:
         return taken_over(descriptor)
     except SettingsFileError as error:
         raise SettingsError(str(error), from_flag=True) from error
+
+
+def _run_ends_s(settings: Settings | None, started_s: float) -> float | None:
+    max_time_s = settings.limits.max_time_s if settings is not None else None
+    return None if max_time_s is None else started_s + max_time_s
 
 
 def _make_controls(options: RunOptions, settings: Settings | None) -> RunControls:

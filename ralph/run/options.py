@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ralph.values.permission_mode import PermissionMode
 
 
-class ReportWish(Struct, frozen=True):
+class RequestedReport(Struct, frozen=True):
     """The demand for a final report."""
 
     payload_schema: dict[str, Any] | None = None
@@ -41,7 +41,7 @@ class RunOptions(Struct, frozen=True):
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     permission_mode: PermissionMode | None = None
-    report: ReportWish | None = None
+    report: RequestedReport | None = None
     """The report to require; None: the one that the old session required, if any."""
     is_iteration: bool = False
     """True for an iteration of an outer loop, which has its own limits and resumes by itself."""

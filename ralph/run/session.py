@@ -35,7 +35,7 @@ class SessionOptions(Struct, frozen=True):
 
     session_id: str | None = None
     """For a new one; None: made up."""
-    goes_on: bool = False
+    continues: bool = False
     """Resumes the last session of this directory."""
     resume: str | None = None
     """The beginning of the id of the session to resume."""
@@ -51,7 +51,7 @@ class SessionOptions(Struct, frozen=True):
 
     @property
     def is_old(self) -> bool:
-        return self.goes_on or self.resume is not None
+        return self.continues or self.resume is not None
 
 
 class CannotOpenError(Exception):
