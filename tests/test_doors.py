@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from ralph.output.system_events import _EVENTS as EVENTS
+from ralph.settings.keys import ALL_KEYS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,8 +25,21 @@ TOP = Path(__file__).parent.parent
 # A module that decodes, and what it decodes: all Structs of a module, or one of them (`module:Type`).
 DOORS: dict[str, tuple[str, ...]] = {
     "ralph.api.stream_events": ("ralph.api.stream_events",),
+    "ralph.cli.line_command": (
+        *("ralph.cli.options:RunLine", "ralph.cli.options:DoctorLine"),
+        *("ralph.cli.loop:LoopLine", "ralph.cli.loop:InitLine"),
+        *("ralph.cli.scripted:DemoLine", "ralph.cli.scripted:MockApiLine"),
+    ),
+    "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),
+    "ralph.loop.git.lock": ("ralph.loop.git.lock",),
+    "ralph.loop.git.pins": ("ralph.loop.git.pins:_KeptPins",),
+    "ralph.loop.process.run_results": ("ralph.loop.process.run_results",),
     "ralph.loop.state": ("ralph.loop.state",),
     "ralph.mock_api.scenario_file": ("ralph.mock_api.scenario_file",),
+    "ralph.output.system_events": ("ralph.output.system_events",),
+    "ralph.run.control_lines": ("ralph.run.control_lines:UserLine", "ralph.run.control_lines:RequestLine"),
+    "ralph.settings.handover": (),  # a tuple
+    "ralph.values.setting": (),  # a type for each setting: below
 }
 
 
@@ -52,6 +68,13 @@ def structs(place: str) -> list[type[msgspec.Struct]]:
 
 def test_every_module_that_decodes_is_a_row() -> None:
     assert set(modules_that_decode()) == DOORS.keys()
+
+
+def test_a_decoder_can_be_made_for_every_setting_and_every_event_that_is_told_again() -> None:
+    for key in ALL_KEYS:
+        msgspec.json.Decoder(key.kind.type)
+    for event, _names in EVENTS.values():
+        msgspec.json.Decoder(event)
 
 
 @pytest.mark.parametrize("place", [place for places in DOORS.values() for place in places])

@@ -21,7 +21,7 @@ class BadRequestError(Exception):
         self.status = status
 
 
-class RequestHead(Struct, frozen=True):
+class HttpHead(Struct, frozen=True):
     method: str
     target: str
     """Path and query as sent."""
@@ -35,7 +35,7 @@ class RequestHead(Struct, frozen=True):
         return "close" not in connection and self.version != "HTTP/1.0"
 
 
-def read_head(reader: BinaryIO) -> RequestHead | None:
+def read_head(reader: BinaryIO) -> HttpHead | None:
     """The next request line and headers; None when the client has sent its last request."""
     lines = _head_lines(reader)
     first = next(lines, None)
@@ -54,10 +54,10 @@ def read_head(reader: BinaryIO) -> RequestHead | None:
             raise BadRequestError(400, f"not a header line: {line[:80]!r}")
         key = name.strip().lower()
         headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
-    return RequestHead(method, target, version, headers)
+    return HttpHead(method, target, version, headers)
 
 
-def read_body(reader: BinaryIO, head: RequestHead, send_continue: Callable[[], None]) -> bytes:
+def read_body(reader: BinaryIO, head: HttpHead, send_continue: Callable[[], None]) -> bytes:
     """The body. If the client waits to be asked for it, `send_continue` is called first."""
     chunked = "chunked" in head.headers.get("transfer-encoding", "").lower()
     length = 0 if chunked else _content_length(head)
@@ -89,7 +89,7 @@ def _head_lines(reader: BinaryIO) -> Iterator[str]:
             return
 
 
-def _content_length(head: RequestHead) -> int:
+def _content_length(head: HttpHead) -> int:
     text = head.headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit()):
         raise BadRequestError(400, f"not a content-length: {text[:40]!r}")

@@ -17,7 +17,7 @@ from ralph.mock_api.scenario import FOREVER, Model, Scenario, Script, Step, Tool
 from ralph.mock_api.validation import MAX_REQUEST_BYTES, InvalidBodyError, find_violation, parse_body
 
 if TYPE_CHECKING:
-    from ralph.mock_api.http_request import BadRequestError, RequestHead
+    from ralph.mock_api.http_request import BadRequestError, HttpHead
     from ralph.mock_api.recording import RecordedRequest, Recorder
 
 MESSAGES_PATH = "/v1/messages"
@@ -45,12 +45,12 @@ class Responder:
         """The answer to bytes that are no request."""
         return plan_error(problem.status, str(problem), Context(keep_alive=False, accepts_chunks=False))
 
-    def answer(self, head: RequestHead, body: bytes) -> Plan:
+    def answer(self, head: HttpHead, body: bytes) -> Plan:
         """Record the request and decide about it."""
         plan = self._answer(head, body)
         return replace(plan, parts=()) if head.method == "HEAD" else plan
 
-    def _answer(self, head: RequestHead, body: bytes) -> Plan:
+    def _answer(self, head: HttpHead, body: bytes) -> Plan:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         context = Context(keep_alive=head.keeps_alive, accepts_chunks=head.version != "HTTP/1.0")
         path = head.target.partition("?")[0]
@@ -77,7 +77,7 @@ class Responder:
             return plan_error(405, "Method Not Allowed", context, headers={"allow": "POST"})
         return self._answer_message(head, request, body, context)
 
-    def _answer_about(self, model_id: str, head: RequestHead, context: Context) -> Plan:
+    def _answer_about(self, model_id: str, head: HttpHead, context: Context) -> Plan:
         if self._lacks_key(head):
             return plan_error(401, "x-api-key header is required", context)
         model = self._models.get(model_id)
@@ -85,11 +85,11 @@ class Responder:
             return plan_error(404, f"model: {model_id}", context)
         return plan_json(_model_object(model), context, model.fault or Fault())
 
-    def _lacks_key(self, head: RequestHead) -> bool:
+    def _lacks_key(self, head: HttpHead) -> bool:
         return self._scenario.require_key and not {"x-api-key", "authorization"} & head.headers.keys()
 
     def _answer_message(
-        self, head: RequestHead, request: RecordedRequest, body: bytes, context: Context
+        self, head: HttpHead, request: RecordedRequest, body: bytes, context: Context
     ) -> Plan:
         if self._lacks_key(head):
             return plan_error(401, "x-api-key header is required", context)
