@@ -459,3 +459,12 @@ def test_anthropic_gives_types_and_nothing_else() -> None:
         if "anthropic" in {name.split(".")[0] for name in imports_of(path, at_run_time=True)}
     ]
     assert not wrong
+
+
+def test_no_two_classes_of_the_tree_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module_name(path))
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.agent.tally import Tally
-    from ralph.conversation.next_step import End, GiveUp
+    from ralph.conversation.next_step import End, NoUsableAnswer
     from ralph.values.events import DeadEnd
     from ralph.values.ports import Events, Interrupted
     from ralph.values.report import Report, ReportDesk, ReportForm
@@ -163,7 +163,7 @@ class Closing:
         words = None if self.needs_report else self._last_words
         return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
 
-    def gave_up(self, step: GiveUp) -> Ending | None:
+    def gave_up(self, step: NoUsableAnswer) -> Ending | None:
         """The end after too many useless answers in one turn. None: a final turn is due, for the report that is
         owed.
         """

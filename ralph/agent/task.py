@@ -24,8 +24,8 @@ from ralph.conversation.next_step import (
     AskAgain,
     Continue,
     End,
-    GiveUp,
     MakeRoom,
+    NoUsableAnswer,
     RunTools,
     Step,
     TurnState,
@@ -289,7 +289,7 @@ class Run:
             self._closing.last_stop_reason = answer.stop_reason
             state, step = next_step(state, answer, needs_report=self._closing.needs_report)
             following: Ending | TurnState | None
-            if isinstance(step, MakeRoom | AskAgain | GiveUp):
+            if isinstance(step, MakeRoom | AskAgain | NoUsableAnswer):
                 following = self._dropped(step, state, answer, is_committed=pending is not None)
             else:
                 answer = pending or self._commit(answer)
@@ -318,7 +318,12 @@ class Run:
         return state
 
     def _dropped(
-        self, step: MakeRoom | AskAgain | GiveUp, state: TurnState, answer: Answer, *, is_committed: bool
+        self,
+        step: MakeRoom | AskAgain | NoUsableAnswer,
+        state: TurnState,
+        answer: Answer,
+        *,
+        is_committed: bool,
     ) -> Ending | TurnState | None:
         """The step after an answer that is no use."""
         if not isinstance(step, MakeRoom):
@@ -330,7 +335,7 @@ class Run:
         match step:
             case MakeRoom():
                 return state if self._make_room("window_exceeded") else self._closing.forced("context")
-            case GiveUp():
+            case NoUsableAnswer():
                 return self._gave_up(step, state)
             case AskAgain():
                 self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
@@ -368,12 +373,12 @@ class Run:
         if rules.is_malformed:
             return state
         state, step = asked_again(state, "invalid_report" if rules.has_report else "refused_calls")
-        if isinstance(step, GiveUp):
+        if isinstance(step, NoUsableAnswer):
             return self._gave_up(step, state)
         self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
         return state
 
-    def _gave_up(self, step: GiveUp, state: TurnState) -> Ending | TurnState:
+    def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
         """The end, or a final turn: this one becomes it, and what was asked again in it counts on."""
         ending = self._closing.gave_up(step)
         if ending is not None:

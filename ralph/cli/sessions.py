@@ -11,7 +11,7 @@ from typer.main import get_command
 from ralph.cli.values import absolute
 
 if TYPE_CHECKING:
-    from ralph.sessions.command import Place
+    from ralph.sessions.command import SessionsPlace
 
 
 class ListFormat(enum.StrEnum):
@@ -109,11 +109,11 @@ def export(
     return export_session(_place(session_dir), session_id, is_json=format_ is ExportFormat.JSON)
 
 
-def _place(session_dir: str | None) -> "Place":
-    from ralph.sessions.command import Place  # noqa: PLC0415 - not needed for --help
+def _place(session_dir: str | None) -> "SessionsPlace":
+    from ralph.sessions.command import SessionsPlace  # noqa: PLC0415 - not needed for --help
 
     directory = absolute(session_dir)
-    return Place(Path(directory) if directory else None)
+    return SessionsPlace(Path(directory) if directory else None)
 
 
 COMMAND = get_command(sessions)

@@ -41,7 +41,7 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
         self.line = line
 
 
-class Reading(Struct, frozen=True):
+class JournalReading(Struct, frozen=True):
     records: tuple[Record, ...]
     """In their order: a record's number is its place, from 0 without a gap."""
     torn: bytes = b""
@@ -73,7 +73,7 @@ def begins_kind(beginning: bytes, kind: str) -> bool:
     return beginning.partition(b",")[2].startswith(b'"kind":"%s"' % kind.encode())
 
 
-def read_lines(data: bytes) -> Reading:
+def read_lines(data: bytes) -> JournalReading:
     """Every record, in order. Raises JournalDamage for the first line that is not as it was written, and
     NewerFormatError.
     """
@@ -88,7 +88,7 @@ def read_lines(data: bytes) -> Reading:
         raise JournalDamage(len(lines) + 1, _HOLDS_NULS)
     if _is_whole(tail[:-1]):  # and one byte more, where no write would have ended
         raise JournalDamage(len(lines) + 1, "has something else for its line break")
-    return Reading(records, tail, lacks_break)
+    return JournalReading(records, tail, lacks_break)
 
 
 def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:

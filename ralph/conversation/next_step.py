@@ -97,7 +97,7 @@ class MakeRoom(Struct, frozen=True):
     """The context window was full before the answer was whole: it is dropped, and the context made smaller."""
 
 
-class GiveUp(Struct, frozen=True):
+class NoUsableAnswer(Struct, frozen=True):
     """The answer is no use, and neither were those before it in this turn."""
 
     reason: str
@@ -112,7 +112,7 @@ class End(Struct, frozen=True):
     notice: str | None = None
 
 
-Step = RunTools | Continue | Resend | AskAgain | MakeRoom | GiveUp | End
+Step = RunTools | Continue | Resend | AskAgain | MakeRoom | NoUsableAnswer | End
 
 
 def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
@@ -160,7 +160,7 @@ def _odd_stop_with_calls(stop: str) -> str | None:
     return None if stop in _STOPS_WITH_CALLS else f"unknown stop reason {stop!r}, taken as tool_use"
 
 
-def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | GiveUp]:
+def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | NoUsableAnswer]:
     """A synthetic retry, or the end of them: the one place where an answer of no use is counted.
 
     `reason`: one of `FAILURES`.
@@ -170,8 +170,8 @@ def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | Gi
         return replace(state, failures=state.failures + 1), AskAgain(reason)
     times = f"{state.failures + 1 - state.was_damaged} times in a row"
     if state.has_spoken:
-        return state, GiveUp("no_report", f"the model gave no final report, {times}")
-    return state, GiveUp(reason, f"the model's last answer was empty, {times}")
+        return state, NoUsableAnswer("no_report", f"the model gave no final report, {times}")
+    return state, NoUsableAnswer(reason, f"the model's last answer was empty, {times}")
 
 
 def _emptiness(answer: Answer) -> str:

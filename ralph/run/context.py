@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Events
 
 
-class Place(Struct, frozen=True):
+class RunPlace(Struct, frozen=True):
     """The directory and the settings of the run."""
 
     cwd: Path
@@ -59,7 +59,7 @@ class RunContext(Struct, frozen=True):
     """The id of a session that this process begins."""
     started_s: float
     clock: Clock
-    place: Place | Exception
+    place: RunPlace | Exception
     """An exception: the error of the settings or the directory, which opening the session raises."""
     controls: RunControls
     waiter: InboxWaiter
@@ -88,7 +88,7 @@ def make_context(
     """The context. Raises nothing for settings that are wrong. `watchers` see every event too (the demo's summary)."""
     started_s = clock.now_s()
     metrics, place = _find_place(options, environment, clock)
-    settings = place.settings if isinstance(place, Place) else None
+    settings = place.settings if isinstance(place, RunPlace) else None
     controls = _make_controls(options, settings)
     redactor = Redactor(known_secrets(environment, settings.secrets if settings is not None else ()))
     new_id = options.session.session_id or str(uuid.uuid4())
@@ -126,7 +126,7 @@ def make_context(
 
 def _find_place(
     options: RunOptions, environment: Mapping[str, str], clock: Clock
-) -> tuple[MetricsFile | None, Place | Exception]:
+) -> tuple[MetricsFile | None, RunPlace | Exception]:
     """The open metrics file, and the place. The file is opened before the settings are read: a run that they stop must
     not leave the numbers of the run before.
     """
@@ -138,7 +138,7 @@ def _find_place(
             refuse_unusable_input(options)
         cwd = _enter_directory(options.directory)
         metrics = open_metrics(options.metrics_file, clock, options.output.directories)
-        return metrics, Place(cwd, _read_settings(options, environment, cwd))
+        return metrics, RunPlace(cwd, _read_settings(options, environment, cwd))
     except Exception as error:  # noqa: BLE001 - told as the run's result, once there is a writer
         return metrics, error
 

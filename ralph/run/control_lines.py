@@ -64,7 +64,7 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
     source: ImageSource
 
 
-class Message(Struct, frozen=True):
+class DriverMessage(Struct, frozen=True):
     """The `message` of a user's line. Keys that are not named here are left out: a cache marker of the driver's would
     come on top of ralph's own.
     """
@@ -74,7 +74,7 @@ class Message(Struct, frozen=True):
 
 
 class UserLine(Struct, frozen=True, tag_field="type", tag="user"):
-    message: Message
+    message: DriverMessage
 
 
 class Initialize(Struct, frozen=True, tag_field="subtype", tag="initialize"):

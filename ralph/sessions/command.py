@@ -32,7 +32,7 @@ _PIPE_COLUMNS = 80
 _PIPE_COLUMNS_WITH_DIRECTORY = 120
 
 
-class Place(Struct, frozen=True):
+class SessionsPlace(Struct, frozen=True):
     """Where to look."""
 
     directory: Path | None = None
@@ -43,7 +43,7 @@ class Place(Struct, frozen=True):
         return SessionStore.to_read(os.environ, self.directory)
 
 
-def list_sessions(place: Place, *, of_all: bool, is_json: bool) -> int:
+def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
     """One line each, the newest first. Damage is a word in that line, and no failure."""
     store = place.store
     paths = store.all() if of_all else store.of(_cwd())
@@ -67,7 +67,7 @@ def list_sessions(place: Place, *, of_all: bool, is_json: bool) -> int:
     return 0
 
 
-def show_session(place: Place, prefix: str | None) -> int:
+def show_session(place: SessionsPlace, prefix: str | None) -> int:
     """The story of one session, as far as it can be read."""
     store = place.store
     look = look_at(_found(store, prefix))
@@ -87,7 +87,7 @@ def show_session(place: Place, prefix: str | None) -> int:
     return _code(look.problem)
 
 
-def export_session(place: Place, prefix: str | None, *, is_json: bool) -> int:
+def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -> int:
     """The whole of one session, as far as it can be read."""
     look = look_at(_found(place.store, prefix))
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
@@ -174,7 +174,7 @@ def _refuse(look: SessionLook) -> int:
     return Outcome.IO_ERROR.exit_code()
 
 
-def _way_back(look: SessionLook, store: SessionStore, place: Place) -> str:
+def _way_back(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
     """The command that resumes it from here."""
     opening = look.history.opening
     directory = str(_here()) if opening is None else opening.directory

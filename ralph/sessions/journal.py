@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
-from ralph.conversation.journal_lines import Reading, line_of, read_lines
+from ralph.conversation.journal_lines import JournalReading, line_of, read_lines
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ class SessionLockedError(Exception):
 class FileJournal:
     """Open for appending, locked against every other process. Safe to use from several threads."""
 
-    def __init__(self, path: Path, descriptor: int, found: Reading | None = None, size: int = 0) -> None:
-        found = found or Reading(())
+    def __init__(
+        self, path: Path, descriptor: int, found: JournalReading | None = None, size: int = 0
+    ) -> None:
+        found = found or JournalReading(())
         self.path = path
         self.records: Sequence[Record] = found.records
         """The records that it held when it was opened."""
