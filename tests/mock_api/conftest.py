@@ -113,7 +113,12 @@ def ask(connect: Callable[..., socket.socket]) -> Callable[..., Seen]:
     """Send one request on a connection of its own; returns all that came back."""
 
     def send(
-        server: MockApi, *, stream: bool = True, timeout_s: float = within_s(20), close: bool = True, **changes: Any
+        server: MockApi,
+        *,
+        stream: bool = True,
+        timeout_s: float = within_s(20),
+        close: bool = True,
+        **changes: Any,
     ) -> Seen:
         sock = connect(server, timeout_s)
         headers = HEADERS + ("connection: close\r\n" if close else "")
