@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import MockApi, Scenario
+from tests.patience import within_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ def connect() -> Iterator[Callable[..., socket.socket]]:
     """A raw connection to a server."""
     sockets: list[socket.socket] = []
 
-    def open_connection(server: MockApi, timeout_s: float = 5.0) -> socket.socket:
+    def open_connection(server: MockApi, timeout_s: float = within_s(20)) -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s)
         sockets.append(sock)
         return sock
@@ -112,7 +113,12 @@ def ask(connect: Callable[..., socket.socket]) -> Callable[..., Seen]:
     """Send one request on a connection of its own; returns all that came back."""
 
     def send(
-        server: MockApi, *, stream: bool = True, timeout_s: float = 5.0, close: bool = True, **changes: Any
+        server: MockApi,
+        *,
+        stream: bool = True,
+        timeout_s: float = within_s(20),
+        close: bool = True,
+        **changes: Any,
     ) -> Seen:
         sock = connect(server, timeout_s)
         headers = HEADERS + ("connection: close\r\n" if close else "")
