@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ralph.conversation.journal_lines import (
     JournalDamage,
-    Reading,
+    JournalReading,
     line_of,
     read_lines,
     readable_part,
@@ -97,7 +97,7 @@ def test_p3_a_line_that_is_missing_or_comes_twice_is_damage() -> None:
 
 
 def test_an_empty_journal_has_no_records() -> None:
-    assert read_lines(b"") == Reading(())
+    assert read_lines(b"") == JournalReading(())
 
 
 @every_row("length", range(len(JOURNAL) + 1))
