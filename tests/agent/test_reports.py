@@ -501,6 +501,13 @@ def test_an_accepted_report_stands_though_the_result_of_another_call_follows_it(
     assert (played.ended.exit_code, played.calls_made, played.ended.result) == (0, 0, "All of it.")
 
 
+def test_an_accepted_report_stands_though_another_call_ran_after_it() -> None:
+    journal = killed_behind(answer(report(summary="All of it."), call("e", "Touch")), kinds_cut=4)
+    assert journal.kinds[-3:] == ["tool_result", "tool_intent", "tool_result"]
+    played = resumed(journal)
+    assert (played.ended.exit_code, played.calls_made, played.ended.result) == (0, 0, "All of it.")
+
+
 def test_a_pending_report_does_not_answer_the_prompt_that_comes_after_it() -> None:
     journal = killed_behind(answer(report(summary="The old task.")))
     played = resumed(journal, echo(7), answer(report("new", summary="The new one.")), prompt="another task")
