@@ -17,7 +17,12 @@ from tests.fork_server import REPOSITORY, start_ralph
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere every start is that of an interpreter"
 )
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "PYTHONPATH": str(REPOSITORY)}
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/nowhere",
+    "PYTHONPATH": str(REPOSITORY),
+    "ANTHROPIC_API_KEY": "sk-ant-fork-0001",  # without one it would not wait for its prompt
+}
 STARTS_ONE_AND_DIES = """
 import os, sys
 from pathlib import Path

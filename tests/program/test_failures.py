@@ -35,7 +35,7 @@ USAGE = {
     "key in the wrong place": (["--session-id", KEY, "x"], "[redacted]"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b", "x"], "--system-prompt"),
     "no turns": (["--max-turns", "0", "x"], "--max-turns must be a whole number of at least 1, not 0"),
-    "no money": (["--max-budget-usd", "0", "x"], "--max-budget-usd must be more than 0 dollars"),
+    "no money": (["--max-budget-usd", "0", "x"], "--max-budget-usd must be a number of dollars, more than 0"),
     "no schema": (["--json-schema", "nothing.json", "x"], "nothing.json"),
     "metrics in no directory": (["--metrics-file", "gone/run.prom", "x"], "--metrics-file"),
     "nothing to go on with": (["-c"], "there is no session of"),
