@@ -227,8 +227,8 @@ MUTANTS = (
     Mutant(
         "nothing-synced",
         "a record is synced before it is announced",
-        "                if sync:\n                    _sync(self._descriptor)",
-        "                if not sync:\n                    _sync(self._descriptor)",
+        "            if sync:\n                _sync(self._descriptor)",
+        "            if not sync:\n                _sync(self._descriptor)",
         JOURNAL,
     ),
     Mutant(
@@ -269,14 +269,14 @@ MUTANTS = (
     Mutant(
         "report-forgotten-by-a-result",
         "an accepted report stands, on resume, though another call's result follows it",
-        'report = session.report if kind == "tool_result" else None',
+        "report = session.report if keeps_report else None",
         "report = None",
         (*RESUME, *REPORTS),
     ),
     Mutant(
         "failed-edit-counts-as-change",
         "the list of changed files holds what was changed, no failed edit",
-        "is_real = change is not None and change.is_real and not result.output.is_error",
+        "is_real = change is not None and change.is_real and not record.is_error",
         "is_real = change is not None and change.is_real",
         (*RESUME, *SIZE),
     ),
@@ -476,8 +476,8 @@ MUTANTS = (
     Mutant(
         "repository-loosens",
         "a repository's file only tightens",
-        "if wanted <= 0 or (trusted and wanted > trusted):",
-        "if wanted <= 0:",
+        "if requested <= 0 or (trusted and requested > trusted):",
+        "if requested <= 0:",
         SETTINGS,
     ),
     Mutant(

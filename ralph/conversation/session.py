@@ -208,7 +208,9 @@ def apply(session: Session, record: Record) -> Session:
     Raises NonsenseError for a record that no run writes here.
     """
     if type(record) in _CONTINUES:
-        keeps_report = isinstance(record, kinds.IntentRecord | kinds.ResultRecord)  # of other calls in its answer
+        keeps_report = isinstance(
+            record, kinds.IntentRecord | kinds.ResultRecord
+        )  # of other calls in its answer
         report = session.report if keeps_report else None
         if session.ended is not None or report is not session.report:
             session = replace(session, ended=None, report=report)

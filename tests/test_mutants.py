@@ -1,0 +1,13 @@
+"""The mutants of `benchmarks/mutants` still fit the code: each text stands in one place."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.__main__ import place_of
+from benchmarks.mutants.mutants import MUTANTS
+from tests.fork_server import REPOSITORY
+
+
+def test_each_mutant_has_its_place_in_the_code() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    for mutant in MUTANTS:
+        place_of(mutant, REPOSITORY / "ralph")
