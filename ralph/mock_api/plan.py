@@ -28,6 +28,20 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 # The API's own 529 is in no registry.
 _PHRASES = {known.value: known.phrase for known in http.HTTPStatus} | {529: "Overloaded"}
+_BY_STATUS = {
+    400: ("invalid_request_error", "Invalid request"),
+    401: ("authentication_error", "invalid x-api-key"),
+    402: ("billing_error", "There is an issue with your billing or payment information."),
+    403: ("permission_error", "Your API key does not have permission to use the specified resource."),
+    404: ("not_found_error", "Not found"),
+    408: ("timeout_error", "Request timed out"),
+    409: ("conflict_error", "Conflict"),
+    413: ("request_too_large", "Request exceeds the maximum size"),
+    429: ("rate_limit_error", "This request would exceed your account's rate limit. Please try again later."),
+    500: ("api_error", "Internal server error"),
+    504: ("timeout_error", "Request timed out"),
+    529: ("overloaded_error", "Overloaded"),
+}
 
 
 class Send(Struct, frozen=True):
@@ -240,22 +254,6 @@ def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
         kept.append(Send(part.data[:left]) if isinstance(part, Send) else Fill(left))
         break
     return tuple(kept)
-
-
-_BY_STATUS = {
-    400: ("invalid_request_error", "Invalid request"),
-    401: ("authentication_error", "invalid x-api-key"),
-    402: ("billing_error", "There is an issue with your billing or payment information."),
-    403: ("permission_error", "Your API key does not have permission to use the specified resource."),
-    404: ("not_found_error", "Not found"),
-    408: ("timeout_error", "Request timed out"),
-    409: ("conflict_error", "Conflict"),
-    413: ("request_too_large", "Request exceeds the maximum size"),
-    429: ("rate_limit_error", "This request would exceed your account's rate limit. Please try again later."),
-    500: ("api_error", "Internal server error"),
-    504: ("timeout_error", "Request timed out"),
-    529: ("overloaded_error", "Overloaded"),
-}
 
 
 def error_object(status: int, message: str | None = None, *, request_id: str | None = None) -> dict[str, Any]:
