@@ -1,14 +1,18 @@
 """Checks a tool call before it runs, and tells the guards of its result.
 
-It decides which calls may run, never how. One lives as long as the run of a task.
+It decides which calls may run, never how. One lives as long as the run of a task. It also counts answers in a row whose
+tool calls were all malformed, so that none of them could run. A malformed call is cut, no JSON, of a tool that does not
+exist, or has arguments that do not fit. Each gets an error result. An answer with nothing else is no turn, however the
+answers vary. A call that a guard, a permission or the final turn refuses is not malformed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.agent.guards import Guards
-from ralph.agent.malformed_answers import MalformedAnswers
 from ralph.agent.tool_arguments import check_arguments
 from ralph.conversation.notices import refused_in_final_turn
 from ralph.values.answer import MalformedCall
@@ -23,6 +27,38 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
     from ralph.values.report import ReportDesk
     from ralph.values.tool_calls import ToolDefinition
+
+MOST_MALFORMED_ANSWERS = 3
+"""The most malformed answers in a row; with the last one the run ends. The contract's number."""
+
+NAMES = ("malformed_call", "unknown_tool")
+
+
+class MalformedAnswers(Struct, frozen=True):
+    """The number of malformed answers since a call could run."""
+
+    count: int = 0
+    are_all_unknown: bool = True
+    """No call in them named a tool that exists."""
+
+    def plus(self, *, are_unknown: bool) -> MalformedAnswers:
+        """One more. `are_unknown`: none of its calls named a tool that exists."""
+        return MalformedAnswers(self.count + 1, self.are_all_unknown and are_unknown)
+
+    @property
+    def are_too_many(self) -> bool:
+        return self.count >= MOST_MALFORMED_ANSWERS
+
+    @property
+    def name(self) -> str:
+        """One of `NAMES`."""
+        return "unknown_tool" if self.are_all_unknown else "malformed_call"
+
+    @property
+    def error(self) -> str:
+        what = "named a tool that does not exist" if self.are_all_unknown else "was malformed"
+        return f"every tool call of {self.count} answers in a row {what}"
+
 
 Ruling = ToolOutput | tuple[str, ...]
 """Why a call does not run, for the model; or, when it may run, the arguments that its tool does not know."""

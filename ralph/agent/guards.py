@@ -1,6 +1,6 @@
 """Decides whether a tool call is one more round of a doom loop, and what the model is told instead of a result.
 
-It knows calls and their results, nothing of tools: it neither runs a call nor ends a run. `malformed_answers.py`
+It knows calls and their results, nothing of tools: it neither runs a call nor ends a run. `call_rules.py`
 counts malformed calls, which could not run anyway.
 
 The window holds the calls that ran last, without an edit that changed a file in between. A loop is three rounds

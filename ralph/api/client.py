@@ -15,20 +15,20 @@ import httpx
 from msgspec import Struct
 
 from ralph.api.clocks import ClockLimits, ResponseClocks
-from ralph.api.describe_model import DESCRIPTION_S, receive_description
-from ralph.api.exchange import Wire
+from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
+from ralph.conversation.model_description import ModelDescription, description_of
 from ralph.values.endpoint import MESSAGES_PATH
 from ralph.values.errors import Api, NetworkCause
+from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import ShortageError
+from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.api.exchange import Exchange
     from ralph.conversation.messages import RequestBody
-    from ralph.conversation.model_description import ModelDescription
     from ralph.values.answer import Answer
     from ralph.values.credentials import Headers
     from ralph.values.ports import Clock, Events, Waiter
@@ -38,6 +38,9 @@ API_VERSION = "2026-10-21"
 # An attempt to connect that our clock has given up continues in its thread for this long: the clock must be
 # first.
 _CONNECT_GRACE_S = 1.0
+DESCRIPTION_S = 5.0
+"""Seconds for all of it, from name lookup to last byte: a run can do without."""
+DESCRIPTION_BYTES = 256 * 1024
 
 
 class Endpoint(Struct, frozen=True):
@@ -161,3 +164,40 @@ class MessagesApi:
             (name.encode("ascii"), value.encode("latin-1"))
             for name, value in {**common, **own, **named}.items()
         ]
+
+
+def receive_description(
+    exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str
+) -> ModelDescription | None:
+    """The description, one small JSON document; None: any other answer, or none. Never retries; raises only
+    `Interrupted`. The exchange is over in any case; a body that was read to its end leaves its connection usable.
+    """
+    try:
+        body = _body_of_success(exchange, clock, until_s, waiting_for)
+    finally:
+        exchange.abort()
+    try:
+        return None if body is None else description_of(strict_json(body.decode()))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
+    """The body of a success; None: the answer is an error, or not whole within the bounds."""
+    is_success = False
+    body = bytearray()
+    # A wait prefers an item that is there to its deadline: a server that never stops sending would put it off for
+    # ever.
+    while clock.now_s() < until_s:
+        item = exchange.next_item(until_s, waiting_for)
+        if item is TIMED_OUT or isinstance(item, Failed):
+            return None
+        if isinstance(item, BodyEnd):
+            return bytes(body) if is_success else None
+        if isinstance(item, ResponseHead):
+            is_success = 200 <= item.status < 300
+        if isinstance(item, bytes):
+            body += item
+            if len(body) > DESCRIPTION_BYTES:
+                return None
+    return None

@@ -1,20 +1,26 @@
-"""Reads error objects of all servers, and makes the error of a 2xx answer.
+"""Reads answers that are not a message: an HTTP error, a 2xx that is no event stream, or one that holds an error object.
 
-Pure: decoded JSON in, fields out. It never raises: a field of another type counts as absent, where a typed decoder
-would refuse the whole object.
+It reads the bodies of any server: Anthropic's error object, OpenAI's, a proxy's page. A field of another type counts as
+absent, where a typed decoder would refuse the whole object. Pure. `error_fields` never raises; all texts in an
+`HttpError` or a `StreamParse` of `not_a_stream` are redacted.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ralph.values.classify import DECISIVE_CODES, PERMANENT_KINDS, kind_of, status_meant
-from ralph.values.errors import StreamParse, StreamTransient
+from ralph.values.errors import HttpError, StreamParse, StreamTransient
+from ralph.values.retry_after import requested_wait_s
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
     from ralph.values.errors import AgentError
 
 
@@ -88,3 +94,53 @@ def _text_or_none(value: object) -> str | None:
     return (
         value if isinstance(value, str) and value not in {"", "None"} else None
     )  # "None": a Python server's null
+
+
+_TITLE = r"(?is:<title[^>]*>(.*?)</title)"
+_SHOULD_RETRY = {"true": True, "false": False}
+
+
+def http_error(
+    status: int, headers: Mapping[str, str], body: bytes, now: datetime, redact: Callable[[str], str]
+) -> HttpError:
+    """The error of an answer outside 2xx. `headers` finds names in lower case; `body` may be cut."""
+    text = redact(body.decode("utf-8", "replace"))
+    fields = _error_fields(text)
+    message = fields.message
+    location = headers.get("location")
+    if 300 <= status < 400 and location:
+        message = f"redirect to {redact(location)}, not followed: it would take the key elsewhere"
+    return HttpError(
+        status,
+        requested_wait_s(headers, now, status),
+        text,
+        error_type=fields.type,
+        error_code=fields.code,
+        message=message,
+        request_id=request_id_of(headers) or fields.request_id,
+        should_retry=_SHOULD_RETRY.get(headers.get("x-should-retry", "").lower()),
+    )
+
+
+def request_id_of(headers: Mapping[str, str]) -> str | None:
+    return headers.get("request-id") or headers.get("x-request-id")
+
+
+def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
+    """The error for a 2xx of another kind, a captive portal's page for example: its type, its title and its
+    beginning.
+    """
+    text = redact(body.decode("utf-8", "replace"))
+    kind = redact(content_type)[:100] or "no content type"
+    title = re.search(_TITLE, text)
+    page = f', page title "{" ".join(title[1].split())[:100]}"' if title else ""
+    start = " ".join(text.split())[:200]
+    return StreamParse(f"{host} answered with {kind}{page}, not an event stream: {start}")
+
+
+def _error_fields(text: str) -> ErrorFields:
+    """The fields of an error's body; empty if it is no JSON, or cut."""
+    try:
+        return error_fields(json.loads(text))
+    except (ValueError, RecursionError):
+        return ErrorFields()

@@ -10,15 +10,16 @@ import contextlib
 import socket
 import struct
 import threading
+import zlib
 from typing import TYPE_CHECKING, Any
 
+import httpx
 from msgspec import Struct
 
-from ralph.api.content_encoding import decoded_body
 from ralph.machine.starting import start_thread
 
 if TYPE_CHECKING:
-    import httpx
+    from collections.abc import Iterator
 
     from ralph.values.ports import Mailbox, Waiter
 
@@ -38,6 +39,8 @@ _SOCKET_OPTIONS = (
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 # The most bytes behind a complete answer: enough for its last chunk and some pings, too few to read in vain.
 MOST_REST_BYTES = 64 * 1024
+PIECE_BYTES = 64 * 1024
+_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 class Connected(Struct, frozen=True):
@@ -199,3 +202,31 @@ def _shut_down(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         # The plain socket's method: an SSLSocket's own would pull TLS from under the reading thread.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def decoded_body(response: httpx.Response) -> Iterator[bytes]:
+    """The body in pieces of at most 64 KiB, also where it comes compressed although nobody asked for it.
+
+    Refuses more layers and other encodings: a few bytes of them can stand for gigabytes. Raises httpx.DecodingError, and
+    the errors of reading.
+    """
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding in {"", "identity"}:
+        return response.iter_raw()
+    if encoding in {"gzip", "x-gzip", "deflate"}:
+        return _inflated(response.iter_raw())
+    raise httpx.DecodingError(f"content-encoding {encoding[:40]!r}, which was not asked for")
+
+
+def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(_ZLIB_OR_GZIP)
+    try:
+        for chunk in chunks:
+            rest = chunk
+            while rest:
+                yield inflater.decompress(rest, PIECE_BYTES)
+                rest = inflater.unconsumed_tail
+        if not inflater.eof:
+            raise httpx.DecodingError("the compressed body ends too early")
+    except zlib.error as error:
+        raise httpx.DecodingError(str(error)) from error

@@ -5,6 +5,7 @@ Anything but a whole answer becomes one of the five errors. It never retries.
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,12 +14,10 @@ import httpx_sse
 from msgspec.structs import replace
 
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
-from ralph.api.error_answers import http_error, not_a_stream, request_id_of
-from ralph.api.error_body import stream_error
+from ralph.api.error_body import http_error, not_a_stream, request_id_of, stream_error
 from ralph.api.exchange import BodyEnd, Connected, Exchange, Failed, ResponseHead
 from ralph.api.network_causes import error_before_answer, error_inside_answer
 from ralph.api.stream import StreamAssembler, answer_from_message
-from ralph.api.stream_bytes import StreamBytes
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
 from ralph.values.ports import TIMED_OUT, Interrupted
@@ -246,3 +245,42 @@ def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
     if isinstance(error, StreamParse | StreamTransient):
         error.message = redact(error.message)
     return error
+
+
+class StreamBytes:
+    """Removes the byte order mark, makes every line end LF, and notices bytes that are no UTF-8.
+
+    The parser (httpx-sse) keeps a mark and would lose the first field to it. It also holds a closing CR back
+    until more comes, in case an LF follows; after the last line nothing may.
+    """
+
+    def __init__(self) -> None:
+        self.has_invalid_utf8 = False
+        self._strict = codecs.getincrementaldecoder("utf-8")()
+        self._start: bytes | None = b""  # the mark may come in pieces
+        self._after_cr = False
+
+    def clean(self, chunk: bytes) -> bytes:
+        """The bytes of the stream that are certain by now; may be empty."""
+        try:
+            self._strict.decode(chunk)
+        except UnicodeDecodeError:
+            self.has_invalid_utf8 = True
+            self._strict.reset()
+        return self._with_lf(chunk if self._start is None else self._without_mark(chunk))
+
+    def _without_mark(self, chunk: bytes) -> bytes:
+        assert self._start is not None  # noqa: S101 - clean() has looked
+        self._start += chunk
+        if len(self._start) < len(codecs.BOM_UTF8) and codecs.BOM_UTF8.startswith(self._start):
+            return b""
+        start, self._start = self._start, None
+        return start.removeprefix(codecs.BOM_UTF8)
+
+    def _with_lf(self, chunk: bytes) -> bytes:
+        if not chunk:
+            return chunk
+        if self._after_cr:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_cr = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in chunk else chunk

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.mock_api.api_errors import error_object
-from ralph.mock_api.breakage import break_events, encode_broken
-from ralph.mock_api.events import DEFAULT_MODEL, PING, as_events, as_message, encode_event
+from ralph.mock_api.events import (
+    DEFAULT_MODEL,
+    PING,
+    as_events,
+    as_message,
+    break_events,
+    encode_broken,
+    encode_event,
+)
 from ralph.mock_api.fault import Fault, Framing
 from ralph.mock_api.scenario import STAND_IN, Step
 
@@ -22,6 +28,20 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 # The API's own 529 is in no registry.
 _PHRASES = {known.value: known.phrase for known in http.HTTPStatus} | {529: "Overloaded"}
+_BY_STATUS = {
+    400: ("invalid_request_error", "Invalid request"),
+    401: ("authentication_error", "invalid x-api-key"),
+    402: ("billing_error", "There is an issue with your billing or payment information."),
+    403: ("permission_error", "Your API key does not have permission to use the specified resource."),
+    404: ("not_found_error", "Not found"),
+    408: ("timeout_error", "Request timed out"),
+    409: ("conflict_error", "Conflict"),
+    413: ("request_too_large", "Request exceeds the maximum size"),
+    429: ("rate_limit_error", "This request would exceed your account's rate limit. Please try again later."),
+    500: ("api_error", "Internal server error"),
+    504: ("timeout_error", "Request timed out"),
+    529: ("overloaded_error", "Overloaded"),
+}
 
 
 class Send(Struct, frozen=True):
@@ -234,3 +254,14 @@ def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
         kept.append(Send(part.data[:left]) if isinstance(part, Send) else Fill(left))
         break
     return tuple(kept)
+
+
+def error_object(status: int, message: str | None = None, *, request_id: str | None = None) -> dict[str, Any]:
+    """The body of an answer with this status. `message` None: the API's own words for it."""
+    fallback = _BY_STATUS[400] if status < 500 else _BY_STATUS[500]
+    error_type, default_message = _BY_STATUS.get(status, fallback)
+    text = default_message if message is None else message
+    body: dict[str, Any] = {"type": "error", "error": {"type": error_type, "message": text}}
+    if request_id is not None:
+        body["request_id"] = request_id
+    return body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,7 @@ from msgspec.structs import replace
 from ralph.mock_api.events import DEFAULT_MODEL
 from ralph.mock_api.fault import Fault
 from ralph.mock_api.plan import Context, Plan, plan_error, plan_json, plan_step
-from ralph.mock_api.playback import ExhaustedError, Playback
-from ralph.mock_api.scenario import FOREVER, Model, Scenario, Script, Step, ToolUse
+from ralph.mock_api.scenario import FOREVER, Model, Scenario, Script, Step, ToolUse, as_step
 from ralph.mock_api.validation import MAX_REQUEST_BYTES, InvalidBodyError, find_violation, parse_body
 
 if TYPE_CHECKING:
@@ -22,6 +22,59 @@ if TYPE_CHECKING:
 
 MESSAGES_PATH = "/v1/messages"
 _MODELS_PATH = "/v1/models/"
+
+
+class ExhaustedError(Exception):
+    """A request came after the last step."""
+
+
+class Playback:
+    """Keeps the position in the scenario, and gives each accepted request its step, once. Used by many threads."""
+
+    def __init__(self, scenario: Scenario, script: Script | None) -> None:
+        self._steps = [as_step(step) for step in scenario.steps]
+        self._script = script
+        self._position = 0
+        self._played = 0
+        """How often the step at this position has been played."""
+        self._taken = 0
+        self._after_pause_turn = False
+        self._lock = threading.Lock()
+
+    @property
+    def after_pause_turn(self) -> bool:
+        """True when the last step taken ended in `pause_turn`: its answer may be sent back unchanged."""
+        return self._after_pause_turn
+
+    def take(self, request: RecordedRequest) -> tuple[Step, int]:
+        """The step for this request and its number from 0. Raises `ExhaustedError`, or whatever the script raises."""
+        with self._lock:
+            index = self._taken
+            step = self._current() if self._script is None else as_step(self._script(request, index))
+            if step is None:
+                raise ExhaustedError(f"scenario exhausted after {index} requests")
+            self._advance(step)
+            return step, index
+
+    def take_at_accept(self) -> Fault | None:
+        """The fault for a connection that was just opened, when the next step is one; it is used up."""
+        with self._lock:
+            step = self._current()
+            if step is None or step.fault is None or not step.fault.at_accept:
+                return None
+            self._advance(step)
+            return step.fault
+
+    def _current(self) -> Step | None:
+        return self._steps[self._position] if self._position < len(self._steps) else None
+
+    def _advance(self, step: Step) -> None:
+        self._taken += 1
+        self._played += 1
+        self._after_pause_turn = step.turn is not None and step.turn.stop_reason == "pause_turn"
+        if step.repeat != FOREVER and self._played >= step.repeat:
+            self._position += 1
+            self._played = 0
 
 
 class Responder:

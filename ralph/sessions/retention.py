@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.sessions.journal import SessionLockedError, lock_file
-from ralph.sessions.retention_rules import KeptJournal, too_many
 from ralph.sessions.store import SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ralph.values.ports import Clock
 
@@ -27,6 +28,36 @@ _LONGEST_LOOK_S = 0.03
 
 _OUR_DIRECTORY = re.compile(r".{1,40}-[0-9a-f]{12}")
 _OUR_JOURNAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.escape(SUFFIX))
+
+
+_DAY_S = 86_400
+_MB = 1_000_000
+
+
+class KeptJournal(Struct, frozen=True):
+    path: str
+    size_bytes: int
+    age_s: float
+    """Seconds since something was written to it."""
+
+
+def too_many(
+    journals: Iterable[KeptJournal], *, keep_days: int, keep_mb: int, are_all: bool = True
+) -> list[KeptJournal]:
+    """The journals to remove, the oldest first. 0 days or megabytes: no such limit. If some journals are
+    missing from the list, only age decides, as an older one may be among those.
+    """
+    oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
+    excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * _MB
+    removed = []
+    for journal in oldest_first:
+        is_too_old = bool(keep_days) and journal.age_s > keep_days * _DAY_S
+        is_too_much = bool(keep_mb) and are_all and excess_bytes > 0
+        if not (is_too_old or is_too_much):
+            break
+        removed.append(journal)
+        excess_bytes -= journal.size_bytes
+    return removed
 
 
 def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:

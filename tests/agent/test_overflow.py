@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.agent.overflow import Refused, refused
+from ralph.agent.asking import Refused, refused
 from ralph.values.errors import HttpError, StreamParse
 from tests.rows import every_row
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.api.client import DESCRIPTION_BYTES
 from ralph.api.clocks import ClockLimits
-from ralph.api.describe_model import DESCRIPTION_BYTES
 from ralph.conversation.model_description import ModelDescription
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.api.client import receive_description
 from ralph.api.clocks import ClockLimits
-from ralph.api.describe_model import receive_description
 from ralph.api.target_clients import Connecting, TargetClients
 from ralph.conversation.model_description import ModelDescription
 from ralph.conversation.target import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.api.stream_bytes import StreamBytes
+from ralph.api.reception import StreamBytes
 from tests.rows import every_row
 
 MARK = b"\xef\xbb\xbf"
