@@ -38,6 +38,8 @@ _MOST_SHOWN_BYTES = 1 << 16
 """Room that the server has for its children's arguments, and for their environment, where /proc shows them."""
 _NOT_LOADED = {"demo", "mock_api", "launcher", "supervisor", "tether"}
 """What few tests run, and what runs in interpreters of its own."""
+_LOADED_LATE = ("httpcore", "jsonschema", "pwd", "typer._click.decorators", "typer.rich_utils")
+"""What a run of its own imports at its first use: half of its CPU time."""
 _INHERITED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that a test may ignore, so that ralph does."""
 # linux/prctl.h
@@ -183,7 +185,8 @@ def _load() -> None:
             with suppress(ImportError):
                 importlib.import_module(module.name)
     del sys.modules["opentelemetry"]
-    importlib.import_module("typer.rich_utils")
+    for name in _LOADED_LATE:
+        importlib.import_module(name)
 
 
 def _forked_away(control: socket.socket, order: Mapping[str, Any], descriptors: Sequence[int]) -> int:

@@ -60,9 +60,9 @@ def test_a_compressed_body_that_is_broken_or_cut_is_an_error(raw_server, rig) ->
 @every_row("status", ["200 OK", "500 No"])
 @every_row("layers", [1, 3])
 def test_a14_a_bomb_of_a_few_kilobytes_stays_small(raw_server, rig, status, layers) -> None:
-    bomb = b"\0" * 300_000_000
+    bomb = b"\0" * 100_000_000
     for _ in range(layers):
-        bomb = gzip.compress(bomb, 9)
+        bomb = gzip.compress(bomb)
     client = rig(raw_server(encoded(bomb, ", ".join(["gzip"] * layers), status)))
     del bomb
     reset_peak()
@@ -91,8 +91,9 @@ def test_a10_an_answer_that_never_ends_is_refused_before_it_fills_the_memory(raw
     assert peak_kib() - before_kib < 150_000
 
 
-def test_a15_a_json_body_without_end_is_cut_and_refused(raw_server, rig) -> None:
-    body = b'{"type": "message", "content": [' + b"[]," * (reception.JSON_BODY_BYTES // 3 + 1000)
+def test_a15_a_json_body_that_is_too_long_is_cut_and_refused(raw_server, rig) -> None:
+    words = {"type": "text", "text": "x" * (reception.JSON_BODY_BYTES + 1_000_000)}
+    body = json.dumps({"type": "message", "content": [words], "stop_reason": "end_turn"}).encode()
     with pytest.raises(StreamParse, match="not an event stream"):
         rig(raw_server(http_answer(body, "application/json"))).send()
 
