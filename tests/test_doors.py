@@ -33,7 +33,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),
     "ralph.loop.git.lock": ("ralph.loop.git.lock",),
     "ralph.loop.git.pins": ("ralph.loop.git.pins:_KeptPins",),
-    "ralph.loop.process.run_results": ("ralph.loop.process.run_results",),
+    "ralph.loop.process.results": ("ralph.loop.process.results",),
     "ralph.loop.state": ("ralph.loop.state",),
     "ralph.mock_api.scenario_file": ("ralph.mock_api.scenario_file",),
     "ralph.output.system_events": ("ralph.output.system_events",),

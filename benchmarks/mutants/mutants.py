@@ -31,7 +31,7 @@ TARGETS = ("test_step.py", "test_targets.py", "test_loop_targets.py", "test_rost
 RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
 REPORTS = ("test_report*.py", "test_owed_reports.py", "test_resume.py")
-LOOP = ("test_outer_loop.py", "test_loop_*.py", "test_run_results.py")
+LOOP = ("test_outer_loop.py", "test_loop_*.py", "test_results.py")
 PATHS = (
     "test_path_guard.py",
     "test_protected_paths.py",

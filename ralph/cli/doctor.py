@@ -16,8 +16,12 @@ from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.cli.checks.finding import Finding, Level, fail, ok, warn
-from ralph.cli.checks.machine import look_at_machine, look_at_room
-from ralph.cli.checks.places import look_at_sessions, look_at_working_directory
+from ralph.cli.checks.machine import (
+    look_at_machine,
+    look_at_room,
+    look_at_sessions,
+    look_at_working_directory,
+)
 from ralph.cli.line_command import LineCommand, Typed
 from ralph.cli.options import DoctorLine
 from ralph.cli.values import absolute

@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from typer.exceptions import TyperException
 
-from ralph.cli.line_command import LineCommand, Typed
-from ralph.cli.line_parser import TypedOption
+from ralph.cli.line_command import LineCommand, Typed, TypedOption
 from ralph.cli.options import Directory, RunLine
 from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list

@@ -13,10 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.git.own_paths import own_output_files
-from ralph.loop.narration import LoopNarration
 from ralph.loop.rules import with_new_limits
+from ralph.loop.sinks import LoopNarration, StepSummary
 from ralph.loop.state import LoopState
-from ralph.loop.step_summary import StepSummary
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopLimits
 from ralph.machine.processes import protect_this_process

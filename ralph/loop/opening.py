@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.loop.check.until_check import UntilCheck
 from ralph.loop.context import CannotBeginError, opening_state
 from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.git.git import GitSeams
@@ -24,6 +23,7 @@ from ralph.loop.process.iterations import RalphIterations
 from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.stop_file import StopFileBelow
+from ralph.loop.until_check import UntilCheck
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError

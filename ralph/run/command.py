@@ -7,14 +7,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.output.standard_streams import complain
+from ralph.prompt.prompt_input import InputWait, PromptFound, read_prompt
 from ralph.run.context import make_context
 from ralph.run.process import RunProcess
-from ralph.run.text_run import run_prompt
 from ralph.values.credentials import known_secrets
 from ralph.values.error_text import describe_bug
+from ralph.values.events import Notice, RunEnded
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from ralph.run.driven_run import Driver
     from ralph.run.options import RunOptions
+    from ralph.run.wiring import Surroundings
     from ralph.values.ports import Events
 
 
@@ -68,3 +72,58 @@ def _run_messages(process: RunProcess, driver: Driver) -> int:
     from ralph.run.driven_run import run_messages  # noqa: PLC0415 - few runs are driven
 
     return run_messages(process, driver)
+
+
+def run_prompt(process: RunProcess) -> int:
+    """The exit code. Raises UsageError, whose line is the caller's."""
+    try:
+        asked = process.attempt(lambda: _begin(process))
+    except UsageError as error:
+        return process.deliver_misuse(error)
+    if isinstance(asked, RunEnded):
+        return process.deliver(process.tell(asked), is_told=False).exit_code
+    around, found = asked
+    try:
+        ended = process.attempt(lambda: _work(process, around, found))
+    except UsageError as error:
+        return process.deliver_misuse(error, _late_notices(found))
+    ended = process.tell(replace(ended, notices=(*ended.notices, *_late_notices(found))))
+    return process.deliver(ended, is_told=False).exit_code
+
+
+def _begin(process: RunProcess) -> tuple[Surroundings, PromptFound]:
+    """The prompt is read once the time limit is known: whoever pipes it in may take for ever."""
+    around = process.begin()
+    options = process.context.options
+    if not options.reads_stdin:
+        return around, PromptFound(options.prompt or "")
+    context = process.context
+    wait = InputWait(
+        context.waiter,
+        context.clock,
+        around.settings.clocks.input_s,
+        lambda text: context.writer.tell(Notice(text)),
+    )
+    return around, read_prompt(
+        options.prompt,
+        options.prompt_file,
+        directories=options.output.directories,
+        wait=wait,
+        is_required=not options.session.is_old,
+    )
+
+
+def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunEnded:
+    prepared = process.open(around, has_prompt=bool(found.text))
+    first_prompt = prepared.first_prompt(found.text)
+    prepared.announce((*around.settings.warnings, *found.notices))
+    if found.silent is not None:
+        process.context.events.emit(Notice(found.silent.notice, is_vital=True))
+        if found.silent.unread_bytes():
+            prepared.session.forget()
+            return process.ended_early(Outcome.USAGE, found.silent.refusal)
+    return prepared.work(first_prompt)
+
+
+def _late_notices(found: PromptFound) -> tuple[str, ...]:
+    return () if found.silent is None else found.silent.in_the_end

@@ -15,7 +15,7 @@ from tests.rows import every_row
 if TYPE_CHECKING:
     from msgspec import Struct
 
-    from ralph.cli.line_parser import LineParser
+    from ralph.cli.line_command import LineParser
 
 
 def call(_line: Struct, _typed: Typed) -> int:

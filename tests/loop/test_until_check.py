@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.check.log import TAIL_BYTES, CheckLog
-from ralph.loop.check.until_check import UntilCheck
+from ralph.loop.until_check import TAIL_BYTES, CheckLog, UntilCheck
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import SignalReceived

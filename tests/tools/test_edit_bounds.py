@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.tools.files.edit_hints import hint_for_no_match
+from ralph.tools.edit import hint_for_no_match
 from ralph.tools.files.text_match import EditableText
 from ralph.values.error_text import ToolError
 

@@ -10,7 +10,7 @@ import pytest
 from ralph.conversation.messages import Conversation, user_message
 from ralph.tools.files.file_type import image_media_type, image_size
 from ralph.tools.files.image_damage import image_damage
-from ralph.tools.image_budget import MOST_BYTES, MOST_IMAGES, ImageBudget
+from ralph.tools.tool_room import MOST_BYTES, MOST_IMAGES, ImageBudget
 from ralph.values.error_text import ToolError
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
 from tests.rows import every_row

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.loop.process import tether
-from ralph.loop.process.run_results import NoResultError, outcome_of, result_written
+from ralph.loop.process.results import NoResultError, outcome_of, result_written, session_seen
 from ralph.loop.process.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
-from ralph.loop.process.sessions_seen import session_seen
 from ralph.loop.record import write_private
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, Setback

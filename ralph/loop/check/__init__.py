@@ -1,1 +1,0 @@
-"""The `--until` command: run, bounded, its output kept."""

@@ -1,0 +1,111 @@
+"""Where a loop's events go: lines on standard error, and a CI system's summary. Iterations write their own lines."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from ralph.loop import words
+from ralph.loop.events import (
+    CheckedFirst,
+    IterationBegan,
+    IterationCutOff,
+    IterationEnded,
+    IterationResumed,
+    LoopEnded,
+    Pushed,
+)
+from ralph.loop.words import line_of
+from ralph.machine.planted_link import is_beneath, planted_link, repositories
+from ralph.output.standard_streams import ErrorLines
+from ralph.values.events import Heartbeat, Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ralph.output.colors import Color
+    from ralph.values.events import Event
+    from ralph.values.ports import Events
+
+_HIDDEN_BY_QUIET = (CheckedFirst, IterationBegan, IterationResumed, Pushed, Heartbeat)
+"""Events beside which `--quiet` leaves ends and what went wrong."""
+
+
+class LoopNarration:
+    """Writes events as lines on standard error, each beginning with `[loop]`. An `Events` sink."""
+
+    def __init__(self, *, redact: Callable[[str], str], has_color: bool, is_quiet: bool = False) -> None:
+        self._lines = ErrorLines("[loop]", redact=redact, has_color=has_color)
+        self._is_quiet = is_quiet
+
+    def emit(self, event: Event) -> None:
+        line = None if self._is_quiet and _is_detail(event) else line_of(event)
+        if line is not None:
+            self._lines.write(line, _color_of(event))
+
+
+def _is_detail(event: Event) -> bool:
+    return isinstance(event, _HIDDEN_BY_QUIET) or (isinstance(event, Notice) and not event.is_vital)
+
+
+def _color_of(event: Event) -> Color | None:
+    match event:
+        case LoopEnded(end=end):
+            return "red" if end.outcome.is_error else "green"
+        case IterationEnded(record=record):
+            return "green" if record.made_progress else "yellow"
+        case IterationCutOff():
+            return "yellow"
+        case Heartbeat():
+            return "dim"
+        case _:
+            return None if _is_detail(event) else "yellow"
+
+
+if TYPE_CHECKING:
+
+    def _fits(narration: LoopNarration) -> Events:
+        return narration
+
+
+class StepSummary:
+    """Appends a loop's end, as a table, to the file that a CI system shows. An `Events` sink.
+
+    Refuses anything but a regular file, as it would wait for it; and a link of the repository that leads out of it: what
+    a model said must not land in a file of the user's.
+    """
+
+    def __init__(
+        self, path: str, directories: Sequence[str], *, redact: Callable[[str], str], narration: Events
+    ) -> None:
+        """`directories`: as for `append_text`. `narration` is told where the file cannot be written."""
+        self._path = path
+        self._directories = directories
+        self._redact = redact
+        self._narration = narration
+
+    def emit(self, event: Event) -> None:
+        if not isinstance(event, LoopEnded):
+            return
+        try:
+            text = self._redact(words.step_summary(event.state, event.end))
+            append_text(self._path, text, self._directories)
+        except OSError as error:
+            problem = f"cannot write the summary {self._path}: {error.strerror}"
+            self._narration.emit(Notice(problem, is_vital=True))
+
+
+def append_text(path: str, text: str, directories: Sequence[str]) -> None:
+    """Raises OSError. `directories`: where the loop was called and where it works."""
+    tops = repositories(directories)
+    link = planted_link(os.path.abspath(path), tops)  # noqa: PTH100 - links are to be seen
+    if link is not None and not is_beneath(os.path.realpath(path), tops):
+        raise OSError(errno.EPERM, f"{link} is a link that leads out of its repository", path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
+        file.write(text.encode("utf-8", "replace"))  # names of files may be no text
