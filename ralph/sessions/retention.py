@@ -1,7 +1,7 @@
 """Removes old journals at the end of a run: quickly, silently, and never one that a process has open.
 
-It touches nothing but what has the name of a journal in a directory that has the name of ours: `--session-dir` may
-be any directory.
+It removes only files named like journals in directories named like ralph's: `--session-dir` may be any
+directory.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _OUR_JOURNAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.es
 
 
 def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:
-    """Removes old journals from the store of `own`, never `own` itself. Never raises; the next run takes what
-    is left over. 0 days or megabytes: no such limit.
+    """Removes old journals from the store that `own` is in, never `own` itself. 0 days or megabytes: no
+    limit.
+
+    Never raises; what is left over is removed at the end of the next run.
     """
     if not keep_days and not keep_mb:
         return
@@ -54,7 +56,7 @@ def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock
 
 
 def _journals(root: Path) -> Iterator[KeptJournal]:
-    """A directory that is gone meanwhile is left out."""
+    """All journals below `root`. A directory that has just been removed is skipped."""
     now_s = time.time()
     with os.scandir(root) as directories:
         for directory in directories:
@@ -67,8 +69,8 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 
 def _remove(journal: KeptJournal) -> None:
-    """Removes it under its lock: a run that has just opened it finds it taken, or gone, and never writes to a
-    removed file.
+    """Removes the journal while holding its lock: a run that opens it at that moment finds it locked or gone,
+    and never writes to a deleted file.
     """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

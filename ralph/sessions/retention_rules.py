@@ -1,4 +1,4 @@
-"""Which old journals go: by age, and the oldest where all of them together are too large. Pure."""
+"""Chooses the old journals to remove: by age, and the oldest ones while all together are too large. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class KeptJournal(Struct, frozen=True):
     path: str
     size_bytes: int
     age_s: float
-    """Seconds since something was written to it."""
+    """Seconds since the last write."""
 
 
 def too_many(
     journals: Iterable[KeptJournal], *, keep_days: int, keep_mb: int, are_all: bool = True
 ) -> list[KeptJournal]:
-    """The journals to remove, the oldest first. 0 days or megabytes: no such limit. If some journals are
-    missing from the list, only age decides, as an older one may be among those.
+    """The journals to remove, the oldest first. 0 days or megabytes: no limit.
+
+    If the list is incomplete (`are_all` false), only age counts: a journal that is not listed may be older.
     """
     oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
     excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * _MB
