@@ -1,6 +1,7 @@
-"""How many tokens the next request holds, as an upper estimate: what a server counted, and what came since. Pure.
+"""Estimates how many tokens the next request has, at least as many as it really has: a server's last count, and the
+messages since. Pure.
 
-It knows no tokenizer and guesses at none: where nothing was counted, bytes decide.
+There is no tokenizer: where nothing was counted, the number of bytes decides.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ def tokens_of_bytes(count: int) -> int:
 
 
 def content_size(content: Iterable[Block], sent_bytes: int) -> int:
-    """Estimated tokens of blocks that have `sent_bytes` as JSON; of an image it is not its data that counts."""
+    """Estimated tokens of blocks whose JSON has `sent_bytes`. An image counts `IMAGE_TOKENS`, not its data."""
     images = list(_images(content))
     return tokens_of_bytes(sent_bytes - sum(map(_data_bytes, images))) + IMAGE_TOKENS * len(images)
 
 
 def threshold(window: int) -> int:
-    """Tokens up to which a context is left alone."""
+    """Tokens above which a context is compacted."""
     return window * THRESHOLD_PERCENT // 100
 
 
 def is_over(estimate: int, window: int | None) -> bool:
-    """Whether it is time to compact. `window`: None: not known, then only the server can tell."""
+    """Whether the context must be compacted. `window`: in tokens; None: unknown, so only the server can tell."""
     return window is not None and estimate > threshold(window)
 
 
@@ -47,35 +48,38 @@ class SizeCount(Struct, frozen=True):
     """A server's count of one request."""
 
     counted: int
-    """Tokens; since the answer, also what the answer holds beyond its bytes."""
+    """Tokens of the request, and after its answer also hidden tokens of the answer (thinking that is not in its
+    text)."""
     size: int
-    """The request's estimated size then."""
+    """The estimated tokens of the same request."""
 
     def grown_to(self, size_now: int) -> int:
         return self.counted + max(0, size_now - self.size)
 
     def in_proportion(self, size: int) -> int:
-        """Another request, of the same kind of text."""
+        """The tokens of another request with text of the same kind. `size`: its estimate."""
         return -(-size * self.counted // max(1, self.size))
 
 
 class ContextMeter(Struct, frozen=True):
-    """The last counts, by model. Immutable; each size is that of the messages as the model receives them."""
+    """The last count for each model. Immutable. Sizes are those of the messages as that model receives them."""
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
-    """The counts in the order of counting, the newest last."""
+    """By model, in the order of counting, the newest last."""
     before: SizeCount | None = None
-    """The last count of the context before this one: how many tokens its bytes were. None: there was none."""
+    """The last count of the previous context, for the ratio of tokens to bytes; None: there was none."""
 
     def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
-        """A server that counts nothing (0) has not counted."""
+        """The meter with a server's count of a request. 0 means that the server does not count."""
         if prompt_tokens <= 0:
             return self
         others = {name: count for name, count in self.counts.items() if name != model}
         return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
 
     def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
-        """The answer to what was just counted goes into the context: hidden thinking is in its tokens alone."""
+        """The meter after the answer to the request that was just counted: its hidden thinking shows only in the
+        number of tokens.
+        """
         last = self.counts.get(model)
         hidden = output_tokens - answer_size
         if last is None or hidden <= 0:
@@ -83,7 +87,7 @@ class ContextMeter(Struct, frozen=True):
         return ContextMeter({**self.counts, model: SizeCount(last.counted + hidden, last.size)}, self.before)
 
     def afresh(self) -> ContextMeter:
-        """For the context that follows: nothing of it has been counted, but how this one's bytes were is known."""
+        """The meter of the next context: nothing counted yet, but the ratio of tokens to bytes is known."""
         return ContextMeter(before=self._newest or self.before)
 
     @property
@@ -91,13 +95,13 @@ class ContextMeter(Struct, frozen=True):
         return next(reversed(list(self.counts.values())), None)
 
     def at_most(self, model: str, size_now: int) -> int:
-        """An upper estimate, for money: only this model's own count makes it less than the bytes say."""
+        """An upper bound, for budgets: bytes decide, unless this model's own count gives less."""
         own = self.counts.get(model)
         # Less than was counted is another context, of which nothing is known but its bytes.
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        """An estimate in which uncounted messages are taken to resemble the counted ones."""
+        """An estimate that assumes that uncounted messages resemble the counted ones."""
         if model in self.counts:
             return self.at_most(model, size_now)
         if self._newest is not None:
@@ -106,7 +110,9 @@ class ContextMeter(Struct, frozen=True):
 
 
 def _by_another_tokenizer(tokens: int) -> int:
-    """Half as much again: tokenizers differ by 30 % (section 1.6 of the reference), unknown ones maybe by more."""
+    """Another model's count, half as much again: tokenizers differ by 30 % (section 1.6 of the reference), unknown
+    ones perhaps by more.
+    """
     return (3 * tokens + 1) // 2
 
 

@@ -1,7 +1,8 @@
-"""From the JSON of a journal's line to the type of its record, with errors that name the path. Pure.
+"""Decodes the JSON of a journal's line into its record type, with errors that name the path. Pure.
 
-Looks at the kind first: what a newer ralph wrote passes through as it is. Records of older formats are upgraded before
-they are decoded; what a block or an event must hold to be told is looked at besides, and kept as it was written.
+The kind is read first: a record of an unknown kind passes through unchanged. Records of older formats are upgraded
+before they are decoded. Blocks and events stay dicts, as they were written; the fields that ralph reads are checked
+all the same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 
 def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
-    """Raises ValidationError, and NewerFormatError for the first record of a newer format."""
+    """The record of a line. Raises ValidationError, and NewerFormatError if the first record has a newer format."""
     known = TYPES.get(kind)
     if known is None:
         return kinds.UnknownRecord(kind, dict(fields))
@@ -56,23 +57,23 @@ def _refuse_newer(fields: Mapping[str, Any]) -> None:
 
 
 def _run(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Format 1 names neither target nor endpoint."""
+    """Format 1 has neither target nor endpoint."""
     named = {"target": fields["model"]} if "model" in fields else {}
     return {**named, "endpoint": None, **fields}
 
 
 def _target(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Format 2 did not say at first who is preferred."""
+    """The first journals of format 2 lack `first`."""
     return {"first": None, **fields}
 
 
 def _user(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Formats before 3 do not say what of it is a task."""
+    """Formats before 3 do not mark which blocks are a task."""
     return {"task": None, **fields}
 
 
 def _ended(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Deliveries were not recorded at first: those results count as delivered."""
+    """Early journals have no delivery records: their results count as delivered."""
     return {"delivered": True, **fields}
 
 
@@ -185,7 +186,10 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 
 
 def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
-    """The value as this shape. `number`: which of the list at that path. Raises ValidationError with the whole path."""
+    """The value as this shape.
+
+    `number`: its index in the list at that path. Raises ValidationError with the whole path.
+    """
     try:
         return convert(value, shape)
     except ValidationError as error:
@@ -197,4 +201,4 @@ def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None)
 TYPES: Mapping[str, type[Any]] = {
     str(kind.__struct_config__.tag): kind for kind in kinds.Recorded.__subclasses__()
 }
-"""The type of each kind of record."""
+"""The record type of each kind."""

@@ -1,9 +1,8 @@
-"""A journal's lines: JSON with a number and a checksum, written whole or not at all. Pure: bytes in, records out.
+"""A journal's lines: JSON with a sequence number and a checksum. Pure: bytes in, records out.
 
-What is torn at the end is told apart from what is damaged: a write that was cut short leaves the beginning of a
-line, anything else was changed by somebody. NUL bytes are what a power cut or a snapshot leaves of data that was written
-and announced: damage, at the end too. Damage is an error, never a guess.
-A field that is not as the type of its record says is damage too, told with its path.
+A torn end is not damage: a write that was cut short leaves the beginning of a line. Anything else was changed
+afterwards: that is damage, and an error. NUL bytes, which a power cut or a snapshot leaves in place of written
+data, are damage at the end too. So is a field of the wrong type, reported with its path.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CHECKSUM_TAIL = b'"}'
 
 
 _NUL = b"\0"
-"""JSON has no such byte: it is written as an escape."""
+"""A byte that JSON cannot contain: it is written as an escape."""
 _HOLDS_NULS = (
     "holds NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
     "have run that it does not tell of"
@@ -34,7 +33,7 @@ _HOLDS_NULS = (
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
-    """A line that is not as it was written. `line` counts from 1."""
+    """A line that differs from what was written. `line` is 1-based."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")
@@ -43,22 +42,22 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
 
 class JournalReading(Struct, frozen=True):
     records: tuple[Record, ...]
-    """In their order: a record's number is its place, from 0 without a gap."""
+    """In order: a record's sequence number is its index."""
     torn: bytes = b""
-    """The beginning of a line at the end, to be cut off; empty: the journal ends with a whole line."""
+    """The beginning of a line at the end, to be cut off; empty: the last line is whole."""
     lacks_break: bool = False
-    """The last record is whole but for its line break, which is to be written."""
+    """The last record is whole except for its line break, which must be added."""
 
 
 def line_of(seq: int, record: Record | Recorded) -> bytes:
-    """The line with its line break."""
+    """A record's line, with its line break."""
     if isinstance(record, UnknownRecord):
         return sealed({"seq": seq, "kind": record.kind, **record.fields})
     return sealed({"seq": seq, **to_builtins(record, enc_hook=_head_text)})
 
 
 def _head_text(head: RequestHead) -> str:
-    """The one value in a record that is no JSON."""
+    """A request head as text: the only value in a record that is not JSON."""
     return head.json
 
 
@@ -69,14 +68,12 @@ def sealed(fields: Mapping[str, Any]) -> bytes:
 
 
 def begins_kind(beginning: bytes, kind: str) -> bool:
-    """Whether this is the beginning of a line of that kind."""
+    """Whether these bytes begin a line of that kind."""
     return beginning.partition(b",")[2].startswith(b'"kind":"%s"' % kind.encode())
 
 
 def read_lines(data: bytes) -> JournalReading:
-    """Every record, in order. Raises JournalDamage for the first line that is not as it was written, and
-    NewerFormatError.
-    """
+    """All records, in order. Raises JournalDamage for the first damaged line, and NewerFormatError."""
     from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
 
     *lines, tail = data.split(b"\n")
@@ -92,10 +89,10 @@ def read_lines(data: bytes) -> JournalReading:
 
 
 def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
-    """The records up to the first line that is not as it was written, and what is wrong with that one.
+    """The records before the first damaged line, and that damage; None: there is none. For display, never to resume
+    from.
 
-    For people who look, never for resuming: a torn end is what a journal has while it is written, and is no
-    damage. Raises NewerFormatError.
+    A torn end is no damage: a journal has one while it is being written. Raises NewerFormatError.
     """
     from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
 
@@ -129,7 +126,10 @@ def _read(line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Rec
 
 
 def _json(line: bytes) -> Any:
-    """Ten times as fast as the standard library alone, which takes what JSON does not have: NaN, half a surrogate pair."""
+    """The JSON of a line.
+
+    The standard library decodes only what msgspec refuses (NaN, half a surrogate pair): it is ten times as slow.
+    """
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):

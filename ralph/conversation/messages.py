@@ -1,7 +1,7 @@
-"""The conversation: append-only messages whose bytes are made once, and the repair after a final failure.
+"""The conversation: append-only messages, encoded once, and their repair after a final failure.
 
-Nothing that was committed is ever edited: the prompt cache and the signatures of thinking blocks are bound to
-the exact bytes. Source of the invariants: section 4 of the Messages API reference.
+A committed message is never edited: the prompt cache and the signatures of thinking blocks depend on the exact
+bytes. Source of the invariants: section 4 of the Messages API reference.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ NOT_RUN = "This call was not run: the run ended first. Check the state of things
 
 
 class Author(NamedTuple):
-    """Who wrote an assistant message."""
+    """The model, and the server, that wrote an assistant message."""
 
     model: str
     endpoint: str | None = None
-    """The base URL; None: not known."""
+    """The base URL; None: unknown."""
 
 
 class Message(Struct, frozen=True, dict=True, weakref=True):
-    """One committed message. `body` is its JSON on the wire, made once."""
+    """One committed message. `body` is its JSON for the request, encoded once."""
 
     role: Role
     content: tuple[Block, ...]
     body: bytes
     author: Author | None = None
-    """The model that wrote an assistant message; None: not known."""
+    """The author of an assistant message; None: unknown, or a user message."""
 
     @cached_property
     def size(self) -> int:
-        """Estimated tokens, at least as many as it has."""
+        """Estimated tokens, at least as many as the message really has."""
         return content_size(self.content, len(self.body))
 
     @property
@@ -76,9 +76,9 @@ class Message(Struct, frozen=True, dict=True, weakref=True):
 
 
 class RequestHead:
-    """The JSON of a request up to its messages, without the closing brace: its bytes, and what they say.
+    """The JSON of a request up to its messages, without the closing brace: its bytes, and its decoded fields.
 
-    The bytes of a recorded one are sent again as they are. Immutable; no Struct, as a journal holds it as one text.
+    A recorded head is sent again byte for byte. Immutable; not a Struct, because a journal stores it as one string.
     """
 
     def __init__(self, body: bytes, fields: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class RequestHead:
 
     @classmethod
     def of_body(cls, body: bytes) -> RequestHead:
-        """Raises ValueError for what is no JSON object."""
+        """The head from its bytes. Raises ValueError unless they are a JSON object."""
         fields = json.loads(body + b"}")
         if not isinstance(fields, dict):
             raise ValueError("Expected a JSON object")  # noqa: TRY004 - as the decoder's own errors
@@ -113,7 +113,7 @@ class RequestHead:
         return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
 
     def with_max_tokens(self, max_tokens: int | None) -> RequestHead:
-        """The head with this limit. `max_tokens` None, or a head without a limit of its own: unchanged."""
+        """The head with this limit. Unchanged if `max_tokens` is None, or the head has no limit of its own."""
         if max_tokens is None or self.fields.get("max_tokens", max_tokens) == max_tokens:
             return self
         return RequestHead.of_fields({**self.fields, "max_tokens": max_tokens})
@@ -123,20 +123,20 @@ _NO_HEAD = RequestHead(b"", {})
 
 
 class RequestShape(Struct, frozen=True):
-    """The part of every request that stays the same, byte for byte, within a context and a model."""
+    """The part of a request that stays the same, byte for byte, within a context and a model."""
 
     model: str
     system: str
     tools: tuple[ToolDefinition, ...]
     max_tokens: int | None = None
-    """The longest answer; None: the default, or the model's maximum if that is less."""
+    """The longest answer in tokens; None: the default, or the model's maximum if that is less."""
     effort: str | None = None
     thinking: str | None = None
-    """The type of thinking to ask for; "none": do not speak of it; None: what the model is known to need."""
+    """The type of thinking to request; "none": leave the field out; None: what the model is known to need."""
     endpoint: str | None = None
-    """The base URL it is sent to: thinking without a signature means nothing elsewhere. None: not known."""
+    """The base URL that requests go to; None: unknown. Thinking without a signature is valid only there."""
     recorded_head: RequestHead | None = None
-    """A resumed session's own head: it is sent again to the byte, whatever the other fields would make of it."""
+    """The head from a resumed session's journal, sent again byte for byte; it overrides the other fields."""
 
     @property
     def author(self) -> Author:
@@ -145,14 +145,15 @@ class RequestShape(Struct, frozen=True):
 
     @property
     def longest_answer(self) -> int:
-        """The `max_tokens` that its head asks for."""
+        """The `max_tokens` in its head."""
         return self.head().max_tokens
 
     def with_wishes(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
-        """A recorded head with the settings that are requested now. Settings left to defaults stay as
-        recorded, to the byte.
+        """A recorded head with the settings of this run.
+
+        Settings left at their defaults stay as recorded, byte for byte.
         """
         recorded = self.head()
         wished = dict(recorded.fields)
@@ -197,26 +198,26 @@ class RequestShape(Struct, frozen=True):
 
 
 RequestBody = tuple[bytes, ...]
-"""A request's JSON in pieces, to be sent one after the other. Joined, they are the body."""
+"""A request's JSON in pieces, which are sent one after the other."""
 
 
 class Conversation(Struct, frozen=True):
-    """A request's fixed head and the messages so far. Immutable: `plus` gives the next one.
+    """The head of a request and the messages so far. Immutable: `plus` returns a longer conversation.
 
-    Old messages are packed into pieces that are sent as they are, so that request N copies only what is new,
-    however long the conversation has become.
+    Old messages are joined into pieces that are reused, so that each request copies only what is new, however long
+    the conversation is.
     """
 
     head: RequestHead = _NO_HEAD
     marks_cache: bool = False
     messages: tuple[Message, ...] = ()
     thinkers: frozenset[Author] = frozenset()
-    """The models whose thinking is in it."""
+    """The authors of thinking blocks in the messages."""
     _packed: RequestBody = ()
-    """The bodies of the first `_packed_messages` messages, a comma behind each."""
+    """The bodies of the first `_packed_messages` messages, each with a comma after it."""
     _packed_messages: int = 0
     _loose_bytes: int = 0
-    """Length of the bodies that are not packed."""
+    """Length of the bodies that are not in `_packed`."""
     _messages_size: int = 0
 
     @classmethod
@@ -225,7 +226,7 @@ class Conversation(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Estimated tokens of the next request, at least as many as it has. Costs nothing to ask."""
+        """Estimated tokens of the next request, at least as many as it really has. Takes constant time."""
         around = len(self.head.body) + len(_OPENS_MESSAGES) + len(self.messages) + len(b"]}")
         if self.marks_cache:
             around += 2 * len(_CACHE_MARKER)
@@ -253,29 +254,29 @@ class Conversation(Struct, frozen=True):
         )
 
     def under(self, shape: RequestShape) -> Conversation:
-        """A conversation with these messages and another head."""
+        """The conversation with the head of `shape`."""
         return replace(self, head=shape.head(), marks_cache=is_claude(shape.model))
 
     def emptied(self) -> Conversation:
-        """A conversation with this head and no messages."""
+        """The conversation without its messages."""
         return Conversation(self.head, self.marks_cache)
 
     def is_under(self, shape: RequestShape) -> bool:
         return self.head == shape.head()
 
     def amended(self, message: Message) -> Conversation:
-        """The conversation with `message` instead of the last one, which nothing has answered yet."""
+        """The conversation with its last message, which has no answer yet, replaced by `message`."""
         amended = self.emptied()
         for kept in (*self.messages[:-1], message):
             amended = amended.plus(kept)
         return amended
 
     def request_body(self, max_tokens: int | None = None) -> RequestBody:
-        """The body of the next request, from kept bytes. `max_tokens`: None: as the head says.
+        """The body of the next request. `max_tokens`: None: the head's own limit.
 
-        Cache markers stand on the last block of the newest user message and of the one before: together with
-        the one on `system` three of the four that the API allows. The older marker keeps a hit possible when
-        one turn adds more than the 20 blocks that the API looks back.
+        Cache markers stand on the last block of the newest user message and of the one before: with the one on
+        `system` that is three of the four that the API allows. The older marker keeps a cache hit possible when one
+        turn adds more than the 20 blocks that the API looks back.
         """
         loose = self.messages[self._packed_messages :]
         bodies = [message.body for message in loose]
@@ -296,7 +297,7 @@ def user_message(content: str | Iterable[Block]) -> Message:
 
 
 def assistant_message(content: Iterable[Block], author: Author | None = None) -> Message | None:
-    """The answer as it goes back to the API; None when nothing of it can be sent (an empty answer)."""
+    """The answer as a message for the next request; None: it is empty, so there is nothing to send."""
     message = make_message("assistant", content, author)
     return message if message.content else None
 
@@ -304,11 +305,11 @@ def assistant_message(content: Iterable[Block], author: Author | None = None) ->
 def recover_conversation(
     conversation: Conversation, finished: Mapping[str, ToolResult] | None = None
 ) -> Conversation:
-    """The conversation as it can be resumed after a final failure: every `tool_use` has its `tool_result`.
+    """The conversation, repaired after a final failure so that it can be resumed: every `tool_use` has its
+    `tool_result`.
 
-    `finished` holds results of tools that ran but were not committed; what a tool really did is never
-    dropped. A call without a result is answered with an error that says it was not run. Messages that are
-    valid stay the same objects, byte for byte.
+    `finished` holds the results of tools that ran but were not committed; they are always kept. A call without a
+    result gets an error that it was not run. Valid messages stay the same objects, byte for byte.
     """
     found = {
         block["tool_use_id"]: block
@@ -342,12 +343,12 @@ def recover_conversation(
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON; a lone surrogate, which UTF-8 cannot hold and the API refuses, becomes "?"."""
+    """Compact JSON. A lone surrogate, which UTF-8 cannot encode and the API refuses, becomes "?"."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def make_message(role: Role, content: Iterable[Block], author: Author | None = None) -> Message:
-    """Text blocks without text are left out, as the API refuses them."""
+    """A message without empty text blocks, which the API refuses."""
     kept = tuple(block for block in content if not _is_empty_text(block))
     return Message(role, kept, to_json({"role": role, "content": kept}), author)
 
@@ -369,7 +370,7 @@ def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
 
 
 def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
-    """The message with one result for each call asked, first, and none for a call that was not."""
+    """The message with exactly one result for each call of the answer, first in the message, and no others."""
     first = message.content[: len(asked)]
     if sorted(message.tool_result_ids) == sorted(asked) and all(
         block.get("type") == "tool_result" for block in first

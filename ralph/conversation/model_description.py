@@ -1,4 +1,4 @@
-"""A server's description of its model, and what it changes. Pure; numbers that no model has are not believed."""
+"""A server's description of its model, and its effect on the known facts. Pure. Implausible numbers are ignored."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from msgspec.structs import replace
 from ralph.values.models import ModelFacts
 
 MOST_TOKENS = 1_000_000_000
-"""A thousand times the largest window of `MODELS`: more is a mistake."""
+"""The largest number to believe: a thousand times the largest window in `MODELS`."""
 
 
 class ModelDescription(Struct, frozen=True):
     context_window: int | None
-    """Tokens of prompt and answer together; None: the server does not say."""
+    """Tokens of prompt and answer together; None: not in the description."""
     max_output: int | None
-    """Largest `max_tokens` the server accepts; None: it does not say."""
+    """The largest `max_tokens` that the server accepts; None: not in the description."""
 
 
 def description_of(document: object) -> ModelDescription | None:
-    """The description in an answer to `GET /v1/models/{id}`; None: nothing usable.
+    """The description in the answer to `GET /v1/models/{id}`; None: it has no usable one.
 
-    `max_input_tokens`, "maximum input context window size" in Anthropic's words, is taken for the whole
-    window. Where a server means the prompt alone, that is too little by one answer: a context is compacted
-    early and never overflows.
+    `max_input_tokens` ("maximum input context window size" at Anthropic) is taken as the whole window. If a server
+    means only the prompt, the window is too small by one answer: a context is compacted early and never overflows.
     """
     # In other shapes the same names mean other things: LiteLLM's `max_tokens` may be a window.
     if not isinstance(document, dict) or document.get("type") != "model":
@@ -36,9 +35,7 @@ def description_of(document: object) -> ModelDescription | None:
 
 
 def described(facts: ModelFacts | None, description: ModelDescription | None) -> ModelFacts:
-    """The known facts of a model, with window and longest answer as the server describes them. Prices are not
-    the server's to name.
-    """
+    """A model's known facts, with the server's window and longest answer. Prices never come from a server."""
     known = facts or ModelFacts(context_window=None, max_output=None, price=None)
     if description is None:
         return known

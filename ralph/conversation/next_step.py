@@ -1,7 +1,6 @@
-"""The consequence of an answer: continue, and how, or end, and with which outcome. Pure: state in, state out.
+"""The step after an answer: how the turn continues, or with which outcome the run ends. Pure: state in, state out.
 
-The table is section 2.6 of the Messages API reference, from the point of view of somebody who runs
-unattended.
+The rules come from section 2.6 of the Messages API reference, applied to an unattended run.
 """
 
 from __future__ import annotations
@@ -18,87 +17,86 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
 
 MOST_CONTINUATIONS = 3
-"""Answers in a row that `max_tokens` may cut before the run ends."""
+"""The most answers in a row that `max_tokens` may cut: after one more the run ends."""
 MOST_PAUSES = 10
-"""`pause_turn` answers in a row that are sent back as they are; the API's own server-tool limit is 10 too."""
+"""The most `pause_turn` answers in a row that are sent back unchanged; the API's own server-tool limit is 10 too."""
 MOST_SYNTHETIC_RETRIES = 3
-"""Answers of one turn that are asked for again because they are no use."""
+"""The most useless answers in one turn that are requested again."""
 
 FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls", "damaged")
-"""Why an answer is no use: it says nothing, it only thinks, it lacks the report that is required; or, with results
-that tell the model so, its report did not fit, or all its calls were refused in the final turn; or it came damaged,
-which is no word of the model's and is not told to it."""
+"""Why an answer is useless: it is empty, has only thinking, or lacks the required report; its report was not
+accepted, or all its calls were refused in the final turn (for these two, the results tell the model why); or it
+arrived damaged, which is not the model's fault and not reported to it."""
 _SAYS_NOTHING = frozenset({"empty", "thinking_only"})
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 _PAUSES = frozenset({"pause_turn", "compaction"})
-"""The server stopped in the middle and will continue from its own answer. (`compaction` is a beta that ralph
-never asks for.)
-"""
+"""Stop reasons of a server that paused and will continue its answer. (`compaction` is a beta that ralph never
+requests.)"""
 _STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
 
 
 class TurnState(Struct, frozen=True):
-    """The state that earlier answers of one turn left behind."""
+    """The state of a turn after its answers so far."""
 
     said: str = ""
-    """Text of answers that were cut or paused; the next answer continues it."""
+    """Text of answers that were cut off or paused, which the next answer continues."""
     continuations: int = 0
     pauses: int = 0
     failures: int = 0
-    """Answers that were no use and were asked for again. It belongs to the turn, also when that becomes the final one."""
+    """Useless answers of this turn that were requested again. Kept when the turn becomes the final one."""
     has_spoken: bool = False
-    """One of those held more than nothing and thinking."""
+    """One of the useless answers had more than thinking."""
     was_damaged: bool = False
-    """One of those came damaged."""
+    """One of the useless answers arrived damaged."""
 
     @property
     def may_fail(self) -> bool:
-        """Whether one more answer that is no use is asked for again."""
+        """Whether one more useless answer may be requested again."""
         return self.failures < MOST_SYNTHETIC_RETRIES
 
     @property
     def may_be_damaged(self) -> bool:
-        """Whether a damaged answer is asked for again: once a turn."""
+        """Whether a damaged answer may be requested again: once per turn."""
         return self.may_fail and not self.was_damaged
 
     @property
     def damaged(self) -> TurnState:
-        """The state after an answer that came damaged."""
+        """The state after an answer that arrived damaged."""
         return replace(self, failures=self.failures + 1, was_damaged=True)
 
     @property
     def renewed(self) -> TurnState:
-        """For the next turn, which has its own failures; calls that were cut count on."""
+        """The state for the next turn: no failures, but the same counts of continuations and pauses."""
         return replace(self, failures=0, has_spoken=False, was_damaged=False)
 
 
 class RunTools(Struct, frozen=True):
-    """The answer has calls; their results are the next message."""
+    """The answer has calls: run them, and send their results as the next message."""
 
     notice: str | None = None
 
 
 class Continue(Struct, frozen=True):
-    """The answer was cut; ask the model to continue."""
+    """The answer was cut off: ask the model to continue it."""
 
 
 class Resend(Struct, frozen=True):
-    """The server paused; send the conversation as it is."""
+    """The server paused: send the conversation again, with the partial answer."""
 
 
 class AskAgain(Struct, frozen=True):
-    """The answer is no use: the model is asked again and told why. Without calls it is dropped."""
+    """The answer is useless: ask again, and tell the model why. If it has no calls, it is dropped."""
 
     reason: str
 
 
 class MakeRoom(Struct, frozen=True):
-    """The context window was full before the answer was whole: it is dropped, and the context made smaller."""
+    """The context window was full before the answer was complete: drop the answer and compact the context."""
 
 
 class NoUsableAnswer(Struct, frozen=True):
-    """The answer is no use, and neither were those before it in this turn."""
+    """The answer is useless, and the turn has used up its synthetic retries."""
 
     reason: str
     error: str
@@ -107,7 +105,7 @@ class NoUsableAnswer(Struct, frozen=True):
 class End(Struct, frozen=True):
     outcome: Outcome
     result: str | None
-    """The model's last words; None: there are none."""
+    """The model's last text; None: there is none."""
     error: str | None = None
     notice: str | None = None
 
@@ -116,8 +114,9 @@ Step = RunTools | Continue | Resend | AskAgain | MakeRoom | NoUsableAnswer | End
 
 
 def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
-    """The step after an answer. `needs_report`: text alone does not end the task. The new state is that of
-    the turn to which the next answer belongs.
+    """The step after an answer, and the state of the turn that the next answer belongs to.
+
+    `needs_report`: an answer of text alone does not end the task.
     """
     said = state.said + answer.text
 
@@ -161,7 +160,7 @@ def _odd_stop_with_calls(stop: str) -> str | None:
 
 
 def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | NoUsableAnswer]:
-    """A synthetic retry, or the end of them: the one place where an answer of no use is counted.
+    """A synthetic retry, or the end of them: the only place that counts useless answers.
 
     `reason`: one of `FAILURES`.
     """

@@ -1,4 +1,4 @@
-"""The sentences that ralph adds for the model, word for word. `docs/turns.md` shows when; a test compares."""
+"""The sentences that ralph adds for the model, word for word. `docs/turns.md` lists them; a test compares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHAT_WAS_NO_USE = {
     "thinking_only": "your last answer held thinking only and was dropped.",
     "no_report": "plain text does not end this task and was dropped.",
 }
-"""The words for each fault of an answer. Useless calls have results of their own that say so."""
+"""The words for each reason in `FAILURES` that has no tool results to carry it."""
 ACT_OR_ANSWER = "Call a tool, or give your final answer as text."
 ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done, call final_report."
 ANSWER_NOW = "Give your closing answer now, as text."
@@ -53,7 +53,7 @@ NEAR_LIMIT = (
 
 
 def final_turn(reason: str, *, needs_report: bool, turns: str) -> str:
-    """The notice of a final turn. `turns`: how many the task may take, in words."""
+    """The notice of a final turn. `turns`: the turn limit of the task, in words."""
     why = WHY_FINAL[reason].format(turns=turns)
     return (FINAL_WITH_REPORT if needs_report else FINAL_WITHOUT_REPORT).format(why=why)
 
@@ -63,7 +63,7 @@ def refused_in_final_turn(*, needs_report: bool) -> str:
 
 
 def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
-    """Why an answer was dropped, and what is wanted instead: in the final turn no tool is."""
+    """Why an answer was dropped, and what the model should do instead; in the final turn it may not call tools."""
     if is_final:
         what_now = REPORT_NOW if needs_report else ANSWER_NOW
     else:
@@ -76,7 +76,7 @@ def near_limit(what: str) -> str:
 
 
 def is_bound(messages: Sequence[Message]) -> bool:
-    """Whether the model goes by a limit that it was told of, and nobody has told it since that it no longer holds."""
+    """Whether the last notice about a limit still holds: no later notice has lifted the limit."""
     for message in reversed(messages):
         for block in reversed(message.content if message.role == "user" else ()):
             words = str(block.get("text", "")) if block.get("type") == "text" else ""

@@ -1,6 +1,7 @@
-"""An answer that nothing has followed yet, and what has become of its calls. Pure: the answer, a record -> the answer.
+"""An answer that no message follows yet, and the state of its calls. Pure: the answer and a record in, the answer
+out.
 
-A session's state holds it, and whoever tells of a session follows it alone.
+Used by the session's state and by the history of a session.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 
 
 class NonsenseError(Exception):
-    """A record that no run writes behind those before it: one line."""
+    """A record that no run would write after those before it; its text is one line."""
 
 
 class OpenAnswer(Struct, frozen=True):
     answer: Answer
     results: Mapping[str, ToolResult] = field(default_factory=dict)
-    """The results that its calls already have."""
+    """The results of its calls so far, by call id."""
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
-    """The calls of it that were about to run."""
+    """The calls that were about to run, by id, with their planned change to a file."""
 
     @property
     def open_calls(self) -> tuple[Block, ...]:
-        """Its calls without a result, those that must not run included."""
+        """Its calls without a result, malformed ones included."""
         return tuple(
             block
             for block in self.answer.content
@@ -48,7 +49,7 @@ class OpenAnswer(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """It has calls, and each has its result: the results are the next message."""
+        """Each of its calls has a result, and there is at least one: the results are the next message."""
         return bool(self.results) and all(call_id in self.results for call_id in self.answer.call_ids)
 
 

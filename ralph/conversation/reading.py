@@ -1,7 +1,7 @@
-"""A conversation in which several models have spoken, as one of them is sent it. Pure.
+"""The view that one model gets of a conversation to which several models have contributed. Pure.
 
-Thinking is signed for the model that thought it: what the reader cannot read is left out of what it is sent, and
-never out of the journal.
+Thinking is signed for the model that wrote it. What another model cannot read is left out of its requests, never
+out of the journal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """One model's view. It keeps what it has read, so that a growing conversation costs what is new."""
+    """One model's view. It caches its messages, so that a growing conversation costs only its new ones."""
 
     def __init__(self, shape: RequestShape) -> None:
         self._shape = shape
@@ -23,7 +23,7 @@ class Reading:
 
     def _forget(self) -> None:
         self._read: tuple[Message, ...] = ()
-        """The messages of the whole conversation that the view holds already."""
+        """The messages of the conversation that `_view` was made from."""
         self._view = Conversation.start(self._shape)
 
     def of(self, conversation: Conversation) -> Conversation:
@@ -44,7 +44,7 @@ class Reading:
 
 
 def readable_part(message: Message, reader: Author) -> Message | None:
-    """The part of a message that this model can read; None: nothing of it."""
+    """The part of a message that this model can read; None: nothing."""
     author = message.author
     if author is None or author == reader or not message.thinks:
         return message
@@ -59,7 +59,9 @@ def _is_read_whole(author: Author, reader: Author) -> bool:
 
 
 def _can_read(block: Block, author: Author, reader: Author) -> bool:
-    """A server that signs nothing, a local clone of a model for one, thinks for itself alone."""
+    """Whether the reader accepts the block: another model's thinking never, unsigned thinking only on the server that
+    wrote it.
+    """
     if block.get("type") not in THINKING:
         return True
     if author.model != reader.model:

@@ -1,7 +1,7 @@
-"""The records of a session's journal, one type for each kind, and how a run makes them. Pure.
+"""The records of a session's journal, one type per kind, and the functions by which a run makes them. Pure.
 
-Field names and their order are those of the JSON; a field with a default is left out where it has it.
-`conversation/session.py` says what a record means, `conversation/journal_lines.py` reads and writes lines.
+Fields have the names and the order of the JSON; a field that has its default value is left out.
+`conversation/session.py` defines what a record means, `conversation/journal_lines.py` reads and writes lines.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from ralph.values.events import ContextCompacted, RunEnded
 
 FORMAT = 3
-"""Raised when an older ralph could not read what a newer one writes."""
+"""The journal's format, raised when older ralphs could not read a newer journal."""
 
 
 class SessionError(Exception):
-    """A journal that is readable and still cannot be resumed: one line."""
+    """A readable journal that cannot be resumed; its text is one line."""
 
 
 class NewerFormatError(SessionError):
-    """Written by a ralph that knows more than this one."""
+    """A journal in a format that only newer ralphs know."""
 
 
 class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
@@ -44,7 +44,7 @@ class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
 
 
 class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
-    """The first one: whose session it is, and in which directory it works."""
+    """The first record: the session's identity and its working directory."""
 
     format: int
     ralph: str
@@ -53,9 +53,10 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
     created_at: str
     forked_from: str | None = None
     cwd_bytes: str | None = None
-    """The directory's name, percent-encoded, where it is no UTF-8."""
+    """The directory's path, percent-encoded; None: it is valid UTF-8."""
     copied: int | None = None
-    """How many of a fork's further records are the old session's. Older forks do not tell."""
+    """The number of records that a fork has copied from the old session, after this one; None: no fork, or an
+    older ralph's."""
 
     @property
     def directory(self) -> str:
@@ -63,7 +64,7 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
 
 
 class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
-    """In which directory the session works from here on."""
+    """The session's new working directory."""
 
     cwd: str
     cwd_bytes: str | None = None
@@ -74,7 +75,7 @@ class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
 
 
 class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
-    """A task begins."""
+    """The beginning of a run: one task."""
 
     started_at: str
     pid: int
@@ -83,28 +84,28 @@ class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
     model: str
     endpoint: str | None
     head: RequestHead
-    """The beginning of every request, kept whole: what a model is sent must not change under it."""
+    """The head of every request, kept whole, so that a resumed session sends the same bytes."""
     writable: tuple[str, ...] = ()
-    """Directories besides the working directory in which file tools may write."""
+    """Directories besides the working directory where file tools may write."""
     again: dict[str, str] = {}
-    """Options of the command line that the next run needs too."""
+    """Command-line options that the next run needs too."""
 
 
 class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
-    """Who is asked from here on. Model, endpoint and head are left out where the run has named them already."""
+    """The target of the next requests. Model, endpoint and head are left out if the run has recorded them already."""
 
     target: str
     model: str | None = None
     endpoint: str | None = None
     head: RequestHead | None = None
     cooling: dict[str, str]
-    """When the cooldown of each target ends, RFC 3339."""
+    """The end of each target's cooldown, RFC 3339."""
     first: str | None
-    """Who is preferred. None: an older ralph did not say."""
+    """The name of the preferred target; None: not recorded by an older ralph."""
 
 
 class QueuedRecord(Recorded, frozen=True, kw_only=True, tag="queued"):
-    """A message that the user sent while calls were pending: it follows their results."""
+    """The user's messages that came while calls were pending; they follow the results."""
 
     content: tuple[Block, ...]
 
@@ -112,9 +113,10 @@ class QueuedRecord(Recorded, frozen=True, kw_only=True, tag="queued"):
 class UserRecord(Recorded, frozen=True, kw_only=True, tag="user"):
     content: tuple[Block, ...]
     task: int | None
-    """How many of the last blocks are the user's prompt; 0: ralph itself speaks. None: formats before 3 do not say."""
+    """The number of blocks at the end that are the user's prompt; 0: the message is ralph's own. None: formats
+    before 3 do not record it."""
     amends: bool = False
-    """It replaces the last user message, which nothing has answered yet."""
+    """The message replaces the last user message, which has no answer yet."""
 
 
 class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
@@ -124,9 +126,9 @@ class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
     """The API's message object."""
     request_id: str | None
     calls: tuple[str, ...]
-    """The ids of the calls that the stop reason lets run."""
+    """The ids of the calls that may run, by the stop reason."""
     malformed: dict[str, tuple[str, str]]
-    """The calls among them that must not run, by id: the input as the model wrote it, and the reason."""
+    """Those of these calls that must not run, by id: the input as the model wrote it, and the reason."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -146,7 +148,7 @@ class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
 
 
 class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
-    """A call is about to run."""
+    """A call that is about to run."""
 
     id: str
     name: str
@@ -154,7 +156,7 @@ class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
 
 
 class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
-    """A call's result: the block as the API gets it, and what files were seen to hold."""
+    """A call's result: the block as the API gets it, and the file contents that the model knows from it."""
 
     type: str
     tool_use_id: str
@@ -168,7 +170,7 @@ class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
 
 
 class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
-    """A fresh context begins with this message."""
+    """The first message of a fresh context."""
 
     content: tuple[Block, ...]
     summary: str
@@ -179,7 +181,7 @@ class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
 
 
 class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
-    """One of `stream-json`'s, in a room of its own: its `kind` is not the record's."""
+    """An event as in `stream-json`, in a field of its own, because an event may have a `kind` too."""
 
     event: dict[str, Any]
 
@@ -189,7 +191,7 @@ class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
 
 
 class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
-    """How the work ended. It is written before anybody is told: that the result was delivered, another record says."""
+    """The end of the work, written before the result is delivered; a `DeliveryRecord` follows."""
 
     outcome: str
     exit_code: int
@@ -199,7 +201,7 @@ class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
     duration_s: int | float
     cost_usd: int | float | None
     delivered: bool
-    """True: an older ralph, which recorded no deliveries."""
+    """True for records of older ralphs, which recorded no deliveries."""
 
 
 class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
@@ -207,12 +209,12 @@ class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
 
     state: Delivery
     exit_code: int | None = None
-    """How the process ended, where the delivery has failed."""
+    """The process's exit code, if the delivery failed; None: it did not."""
     errors: tuple[str, ...] = ()
 
 
 class UnknownRecord(Struct, frozen=True):
-    """A record of a kind that a newer ralph may have written. It changes nothing."""
+    """A record of an unknown kind, perhaps from a newer ralph. It changes nothing."""
 
     kind: str
     fields: dict[str, Any]
@@ -246,7 +248,7 @@ def session_record(session_id: str, cwd: str, created_at: str, version: str) -> 
 
 
 def forked_record(opening: SessionRecord, old_id: str, copied: int) -> SessionRecord:
-    """The first record of a fork. `copied`: how many records of the old session follow it."""
+    """The first record of a fork. `copied`: the number of the old session's records that follow it."""
     return replace(opening, forked_from=old_id, copied=copied)
 
 
@@ -263,7 +265,7 @@ def run_record(
     writable: Iterable[str] = (),
     again: Mapping[str, str] | None = None,
 ) -> RunRecord:
-    """`target`: the name of the first one; None: the model's."""
+    """The record of a run's beginning. `target`: the name of the first target; None: the model's name."""
     return RunRecord(
         started_at=started_at,
         pid=process_id,
@@ -279,7 +281,7 @@ def run_record(
 def target_record(
     target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str
 ) -> TargetRecord:
-    """`shape`: None where the run has named it already."""
+    """The record of a change of target. `shape`: None if the run has recorded it already."""
     if shape is None:
         return TargetRecord(target=target, cooling=dict(cooling), first=first)
     return TargetRecord(
@@ -347,7 +349,7 @@ def ended_record(ended: RunEnded) -> EndedRecord:
 
 
 def delivery_record(delivery: Delivery, ended: RunEnded) -> DeliveryRecord:
-    """`ended`: how the process ended, which the delivery itself may have decided."""
+    """The record of a delivery. `ended`: the end of the process, which a failed delivery may have changed."""
     if delivery is not Delivery.FAILED:
         return DeliveryRecord(state=delivery)
     return DeliveryRecord(state=delivery, exit_code=ended.exit_code, errors=ended.errors)
@@ -362,5 +364,5 @@ def _directory_fields(cwd: str) -> dict[str, Any]:
 
 
 def _named(cwd: str, cwd_bytes: str | None) -> str:
-    """A directory as the system names it."""
+    """The directory's path, with bytes that are no UTF-8 restored."""
     return cwd if cwd_bytes is None else unquote_to_bytes(cwd_bytes).decode("utf-8", "surrogateescape")

@@ -1,8 +1,8 @@
-"""The state of a session, and the one function that changes it: `apply(session, record)`. Pure.
+"""The state of a session, and the only function that changes it: `apply(session, record)`. Pure.
 
-The run that writes a record applies it, and so does who reads the journal later: a resumed session is what the live one
-was. The records, in the order of one turn: `assistant` (whole), then for each call `tool_intent` and `tool_result`. When
-every call has its result, the results are the next user message; no record repeats them.
+A live run applies each record that it writes, and a resume applies the same records again, so both reach the same
+state. Within a turn the records are `assistant` (a whole answer), then for each call `tool_intent` and
+`tool_result`. When every call has a result, the results are the next user message; no record repeats them.
 """
 
 from __future__ import annotations
@@ -41,71 +41,71 @@ if TYPE_CHECKING:
 
 
 class NoMessageError(SessionError):
-    """Its run was killed before there was anything to resume."""
+    """A session without a message, killed before there was anything to resume."""
 
 
 NO_SHAPE = RequestShape("", "", ())
 
 
 class Session(Struct, frozen=True):
-    """The state to which the records so far lead. Empty: nothing was recorded."""
+    """The state after all records so far. The default is the state before the first record."""
 
     id: str = ""
     cwd: str = ""
     created_at: str = ""
     shape: RequestShape = NO_SHAPE
-    """The model and the head of requests of the target that answered last."""
+    """The shape of requests to the current target: its model and its request head."""
     conversation: Conversation = Conversation()
-    """All committed messages, under that head; `reading` tells what of them that model is sent."""
+    """All committed messages, with the current target's head; `reading` gives the part that its model is sent."""
     reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
-    """The part of the conversation that this target is sent."""
+    """The current target's view of the conversation."""
     pending: OpenAnswer | None = None
-    """The last message, where it is an answer and nothing has followed it yet."""
+    """The last answer, while no message follows it; None: there is none."""
     turn_state: TurnState = field(default_factory=TurnState)
-    """The state left by answers before that one, or before the next one."""
+    """The state of the turn before `pending`, or without one, before the next answer."""
     ended: kinds.EndedRecord | None = None
-    """How the last run ended, and nothing has followed; None: it was killed, or is still running."""
+    """The end of the last run, if nothing follows it; None: that run was killed, or is still running."""
     is_delivered: bool = True
-    """False: that run's result has not reached anybody, as far as is known."""
+    """False: the last run's result has not been delivered, as far as is known."""
     call_ids: frozenset[str] = frozenset()
-    """Every call's id so far."""
+    """The ids of all calls so far."""
     target: str = ""
-    """The name of that target."""
+    """The name of the current target."""
     first: str = ""
-    """The name of the last run's first target."""
+    """The name of the last run's preferred target."""
     shapes: Mapping[str, RequestShape] = field(default_factory=dict)
-    """The head that each target was sent, by name, in the last run that asked it."""
+    """The last shape of requests to each target, by the target's name."""
     cooling: Mapping[str, str] = field(default_factory=dict)
-    """When the cooldown of each target ends, as the last run recorded it (RFC 3339)."""
+    """The end of each target's cooldown (RFC 3339), as last recorded."""
     queued: tuple[Block, ...] = ()
-    """Messages that the user sent while calls were pending, and the model has not received yet."""
+    """The user's messages that came while calls were pending and have not been sent to the model."""
     writable: tuple[str, ...] = ()
-    """Directories besides the working directory in which the last run's file tools could write."""
+    """Directories besides the working directory where the last run's file tools could write."""
     tasks: tuple[tuple[Block, ...], ...] = ()
-    """Every prompt of the user's, in order."""
+    """All prompts of the user, in order."""
     changed_files: tuple[str, ...] = ()
     """The files that file tools changed, in the order of their first change."""
     report: Mapping[str, Any] | None = None
-    """The arguments of a final report that was accepted, where nothing has followed it."""
+    """The arguments of an accepted final report, while nothing follows it; None: there is none."""
     is_afresh: bool = False
-    """This context has followed another one."""
+    """The current context follows an earlier one, which was compacted."""
     summary: str = ""
-    """The model's, of what came before this context."""
+    """The summary of the contexts before this one."""
     meter: ContextMeter = field(default_factory=ContextMeter)
-    """The counts of servers in this context."""
+    """The servers' token counts in this context."""
     answered: frozenset[str] = frozenset()
-    """Base URLs of the endpoints that have answered, with an error at least."""
+    """Base URLs of the endpoints that have answered, if only with an error."""
     seen: Mapping[str, str] = field(default_factory=dict)
-    """The content that the model last knew of each path, as `ToolOutput.seen` has it."""
+    """The content that the model last knew of each file, by path, as in `ToolOutput.seen`."""
 
     @property
     def is_completed(self) -> bool:
-        """Nothing is pending, not even the delivery of the answer: a resume needs a prompt."""
+        """Nothing is pending, not even the delivery of the result: a resume needs a new prompt."""
         return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued
 
     @property
     def awaits_delivery(self) -> bool:
-        """The work is done, and its answer is what is pending."""
+        """The work is completed, but its result has not been delivered."""
         return self.has_ended_as(Outcome.COMPLETED) and not self.is_delivered and not self.queued
 
     def has_ended_as(self, outcome: Outcome) -> bool:
@@ -117,17 +117,17 @@ class Session(Struct, frozen=True):
 
     @property
     def results(self) -> Mapping[str, ToolResult]:
-        """The results that calls of that answer already have."""
+        """The results of the pending answer's calls so far."""
         return {} if self.pending is None else self.pending.results
 
     @property
     def intents(self) -> Mapping[str, FileChange | None]:
-        """The calls of that answer that were about to run."""
+        """The calls of the pending answer that were about to run."""
         return {} if self.pending is None else self.pending.intents
 
     @property
     def offered_tools(self) -> frozenset[str]:
-        """The names of the tools in the requests to the last run's first target."""
+        """The names of the tools in requests to the preferred target."""
         return frozenset(tool["name"] for tool in self._offered())
 
     def offered_tool(self, name: str) -> ToolDefinition | None:
@@ -140,7 +140,7 @@ class Session(Struct, frozen=True):
 
 
 def replay(records: Sequence[Record]) -> Session:
-    """Raises SessionError for records that no run writes in this order."""
+    """The state after all these records. Raises SessionError for records that no run writes in this order."""
     if not isinstance(records[0] if records else None, kinds.SessionRecord | None):
         raise SessionError("it does not begin as a session's journal does")
     session = Session()
@@ -155,8 +155,9 @@ def replay(records: Sequence[Record]) -> Session:
 
 
 def counted(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
-    """The records that count, each with the number of its line. A fork has a directory of its own: moves that it
-    has copied are the old session's.
+    """The records that count, each with its line number.
+
+    A fork has a directory of its own, so copied moves are left out.
     """
     copied = 0
     for seq, record in enumerate(records):
@@ -167,12 +168,12 @@ def counted(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
-    """The session, as it asks this target from here on."""
+    """The session, with this target's next requests in this shape."""
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
 
 
 def in_directory(session: Session, cwd: str) -> Session:
-    """The session with heads of requests that name its present directory."""
+    """The session with request heads that name the directory `cwd`."""
 
     def moved(shape: RequestShape) -> RequestShape:
         said, says = (to_json(f"Working directory: {where}\n")[1:-1] for where in (session.cwd, cwd))
@@ -199,11 +200,11 @@ _CONTINUES = frozenset(
         kinds.CompactedRecord,
     }
 )
-"""Records after which the end before them is no longer where the session is."""
+"""Records that continue the session after an `ended` record."""
 
 
 def apply(session: Session, record: Record) -> Session:
-    """The session after one more record. Records of unknown kinds change nothing: a newer ralph may have written them.
+    """The session after one more record. Unknown kinds change nothing: a newer ralph may have written them.
 
     Raises NonsenseError for a record that no run writes here.
     """
@@ -241,7 +242,7 @@ def _turn_to(session: Session, record: kinds.TargetRecord) -> Session:
 
 
 def _ask(session: Session, target: str, model: str, endpoint: str | None, head: RequestHead) -> Session:
-    """Another target, or the same one with another head."""
+    """Changes to another target, or to another head of the same one."""
     shape = RequestShape(model, "", (), endpoint=endpoint, recorded_head=head)
     return replace(asking(session, target, shape), target=target)
 
@@ -285,15 +286,17 @@ def _users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
 def _tasks_after(
     tasks: Iterable[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
 ) -> list[tuple[Block, ...]]:
-    """The tasks, where a message takes another's place: an image that it leaves out must not come back with them."""
+    """The tasks after a message was replaced, without the images that the new message leaves out."""
     gone = [block for block in old if block.get("type") == "image" and block not in new]
     kept = (tuple(block for block in task if block not in gone) for task in tasks)
     return [task for task in kept if task]
 
 
 def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
-    """The part of the message that begins a task. `old`: the message that it replaces. Formats before 3
-    do not mark it: there it is new content that is no result and not in the middle of an answer.
+    """The blocks of a message that begin a task. `old`: the content of the message that it replaces.
+
+    Formats before 3 do not mark them. There they are the new blocks that are neither results nor the request to
+    continue a cut answer.
     """
     content = record.content
     if record.task is not None:
@@ -316,7 +319,7 @@ def _take_event(session: Session, record: kinds.EventRecord) -> Session:
 
 
 def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
-    """Not even a status came. A clock that fires may have done so before or after one: then nothing is known."""
+    """Whether certainly no answer came, not even a status. After a clock fired, either is possible: False."""
     return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
 
 
@@ -406,7 +409,7 @@ def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]
 
 
 def _without_answer(session: Session) -> Session:
-    """Something follows it: what it means for the turn is the past now."""
+    """The session without a pending answer: the answer's effect on the turn is kept in `turn_state`."""
     return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
 
 
@@ -437,4 +440,4 @@ _CHANGES: Mapping[type[Record], Callable[[Session, Any], Session]] = {
     kinds.EndedRecord: _end,
     kinds.DeliveryRecord: _deliver,
 }
-"""By a record's type."""
+"""The function that applies each type of record."""

@@ -1,6 +1,6 @@
-"""Who can be asked: one model behind one endpoint, with its keys, its limits and its prices. Values only.
+"""A target: one model at one endpoint, with its keys, limits and prices. Values only.
 
-Which target is asked when is `retry/targets.py`'s business.
+`retry/targets.py` decides which target gets a request.
 """
 
 from __future__ import annotations
@@ -30,41 +30,37 @@ class Target(Struct, frozen=True):
     base_url: str
     """The address without a closing `/` or `/v1`."""
     credentials: tuple[Credential, ...] = ()
-    """Its keys, in the order they are tried; empty: requests carry none."""
+    """The keys, in the order in which they are tried; empty: requests carry none."""
     headers: Headers = NO_HEADERS
-    """Sent with every request beside the credential."""
+    """Headers of every request, besides the credential."""
     max_tokens: int | None = None
-    """Largest answer in tokens; None: the default, or the model's maximum where that is less."""
+    """The longest answer in tokens; None: the default, or the model's maximum if that is less."""
     effort: str | None = None
     context_window: int | None = None
-    """Tokens; None: what is known of the model."""
+    """The window in tokens; None: what is known of the model."""
     thinking: str | None = None
-    """One of THINKING_CHOICES; "none": the request does not speak of it; None: what is known of the model."""
+    """One of THINKING_CHOICES; "none": leave the field out; None: what the model is known to need."""
     price: Price | None = None
-    """The price that the user gave; None: the known price of the model."""
+    """The price that the user has set; None: the model's known price."""
     description: ModelDescription | None = None
-    """The server's own word on the model; None: it has said nothing."""
+    """The server's description of the model; None: there is none, or it was not requested yet."""
     is_described: bool = False
-    """The server has been asked."""
+    """The description has been requested, with or without success."""
 
     @property
     def key_count(self) -> int:
-        """How many ways there are to ask it: without a key there is one too."""
+        """The number of keys to try; 1 without a key, for the request that carries none."""
         return max(1, len(self.credentials))
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts that must never be shown: its keys, and headers that look like one. Empty: it needs no
-        key.
-        """
+        """Texts that must never be shown: the keys, and headers that look like keys."""
         keys = (credential.secret for credential in self.credentials)
         return tuple(dict.fromkeys((*keys, *secret_header_values(self.headers.plain))))
 
     @property
     def facts(self) -> ModelFacts | None:
-        """The known facts of the model: the user's own settings first, then the server's description; None:
-        there are none.
-        """
+        """The model's known facts: the user's settings first, then the server's description; None: nothing is known."""
         known = facts_of(self.model)
         if self.description is not None:
             known = described(known, self.description)
@@ -78,7 +74,7 @@ class Target(Struct, frozen=True):
         return facts
 
     def shape(self, system: str, tools: tuple[ToolDefinition, ...]) -> RequestShape:
-        """The fixed part of the requests it is sent."""
+        """The fixed part of requests to this target."""
         from ralph.conversation.messages import RequestShape  # noqa: PLC0415 - settings are read without it
 
         return RequestShape(

@@ -10,5 +10,5 @@ _CODES: dict[Color, str] = {"red": "31", "green": "32", "yellow": "33", "blue": 
 
 
 def colored(color: Color, text: str) -> str:
-    """`text` is visible text already (`screen_text`)."""
+    """The text in this colour, for a terminal. `text` must have passed `screen_text` already."""
     return f"\x1b[{_CODES[color]}m{text}\x1b[0m"

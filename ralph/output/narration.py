@@ -1,7 +1,8 @@
-"""Events as lines for people on standard error: what the model says, its tool calls, retries, the outcome.
+"""Turns events into lines for people on standard error: the model's text, its tool calls, retries, the
+outcome.
 
-Text of the model appears line by line while it streams; that of a retry only once its chain is closed, so that what is
-said of it stands above it and is true. Colour only where a terminal shows it.
+The model's text appears line by line while it streams. The text of a retried answer appears only once the
+answer is whole, below the lines about the retries. Colour only on a terminal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
 LONGEST_STREAMED_LINE = 4000
-"""Characters of a line that streams; a longer one is shown in parts rather than kept back."""
+"""Characters. A longer line is printed in parts while it streams, instead of being held until it is whole."""
 # The argument that says most about a call, by tool.
 _TELLING_ARGUMENT = {
     "Read": "file_path",
@@ -49,7 +50,7 @@ _WHY_FINAL = {
     "report": "no final report that fits came",
 }
 _WORDS = (ev.StreamReceived, ev.AnswerAccepted)
-"""Events that hold what the model says."""
+"""Events that contain the model's text."""
 _REPORT_SOURCES = {
     "tool_call": "by tool call",
     "text": "found in the text of an answer",
@@ -58,10 +59,10 @@ _REPORT_SOURCES = {
 
 
 class Narration:
-    """Feed it events; it gives the lines, each without its line break, fit to be shown to people (`screen_text`)."""
+    """Turns events into lines without line breaks, safe to print on a terminal (`screen_text`)."""
 
     def __init__(self, *, is_quiet: bool, has_color: bool, tells_words: bool = True) -> None:
-        """Without `tells_words` the model's own words are left out: they reach the reader as the answer."""
+        """With `tells_words` false the model's text is left out: standard output shows it as the answer."""
         self._is_quiet = is_quiet
         self._tells_words = tells_words
         self._has_color = has_color
@@ -71,7 +72,7 @@ class Narration:
         self._names_targets = False  # where there is one only, its name tells nothing
         self._was_refusal_told = False  # of the call whose result comes next
         self._held: list[str] | None = None
-        """Lines of an answer to a retry, until it is known to be whole. None: nothing is retried."""
+        """Lines of an answer to a retry, kept until the answer is whole. None: no retry is under way."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.RunStarted):
@@ -99,14 +100,14 @@ class Narration:
         return isinstance(event, _WORDS) and not self._tells_words
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
-        """Lines for an attempt; one that somebody stopped has none, as the outcome says it."""
+        """The error line of a failed attempt. An interrupted attempt has none: the outcome reports it."""
         if event.error is not None and event.kind != "interrupted":
             yield from self._rest_of_text()
             who = f"{event.target}: " if self._names_targets else ""
             yield self.color("red", f"[error] {who}{one_line(event.error)}")
 
     def color(self, name: Color, text: str) -> str:
-        """A line of ralph's own, or a part of one, coloured for a terminal only."""
+        """A line of ralph's own, or a part of one; coloured on a terminal only."""
         shown = in_one_line(text)
         return colored(name, shown) if self._has_color else shown
 
@@ -217,7 +218,7 @@ class Narration:
                 yield from self._rest_of_text()
 
     def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
-        """Text that did not stream (a whole message as JSON) is said now."""
+        """The text of an answer that did not stream (a whole message as JSON)."""
         yield from self._rest_of_text()
         if not self._streamed:
             for block in message["content"]:
@@ -226,7 +227,7 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """Marks text that is on the screen already: it cannot be taken back."""
+        """Drops text that was held back, and marks text that was already printed as discarded."""
         yield from self._rest_of_text()
         if self._held is not None:
             self._held.clear()
@@ -242,7 +243,7 @@ class Narration:
             yield from self._said(rest)
 
     def _said(self, text: str) -> Iterator[str]:
-        """A line of the model's, which may hold several: shown, or held back."""
+        """Prints the model's text, which may span several lines, or holds it back."""
         lines = foreign_lines(text)
         if self._held is None:
             yield from lines
@@ -273,13 +274,13 @@ def outcome_line(event: ev.RunEnded) -> str:
 
 
 def one_line(text: str) -> str:
-    """Whatever a server wrote, in one line of bearable length: it must not forge a line of ours."""
+    """A server's text in one line of limited length: it cannot forge a line of ralph's own."""
     line = " ".join(in_one_line(text).split())
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
 
 def _in_words(words: Mapping[str, str], name: str) -> str:
-    """A journal may be of a later version."""
+    """The words for a name. A name from a newer ralph's journal is shown as it is, with spaces."""
     return words.get(name, name.replace("_", " "))
 
 
@@ -289,7 +290,7 @@ def _seconds(value: float) -> str:
 
 
 def describe_call(call: ToolCall) -> str:
-    """A call in one line: its name and the argument that tells most, shortened."""
+    """A call in one line: the tool's name and the most telling argument, shortened."""
     telling = call.arguments.get(_TELLING_ARGUMENT.get(call.name, ""))
     if telling is None:
         telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
@@ -298,14 +299,17 @@ def describe_call(call: ToolCall) -> str:
 
 
 def _announced(call: ToolCall) -> str:
-    """The line of a call; a report's summary is printed once it is accepted."""
+    """The line that announces a call.
+
+    A final report's summary is left out: it is printed when the report is accepted.
+    """
     status = call.arguments.get("status") if call.name == FINAL_REPORT else None
     return describe_call(call) if status is None else f"{call.name}: {one_line(str(status))}"
 
 
 def _gist(event: ev.ToolFinished) -> str:
-    """One line of a tool's error: the last one of Bash, where the exit code stands, the first one of other
-    tools.
+    """One line of a tool's error: for Bash the last one, which has the exit code; for other tools the first
+    one.
     """
     lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
     if event.call.name == FINAL_REPORT:

@@ -1,7 +1,7 @@
-"""`--result-file`, `--metrics-file`: what ralph writes where the user said, whole or not at all.
+"""Writes the files that the user named (`--result-file`, `--metrics-file`), whole or not at all.
 
-A link of that name is replaced, never followed: in a working directory anybody could have put it there. Refuses a
-directory that only a link of the repository leads to, if that lies outside of it.
+A link of that name is replaced, never followed: in a working directory an agent could have put it there.
+Refuses a path that leaves the repository through one of the repository's own links.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> str | None:
-    """Why the result could not be written there, looked at before anything is sent; None when it can.
+    """Why the file could not be written, checked before anything is sent; None: it can be written.
 
-    `path`: absolute. `directories`: where ralph was called and where it works, whose links are not followed out.
+    `path`: absolute. `directories`: where ralph was called and where it works; links in them may not lead
+    outside them.
     """
     if os.path.isdir(path):  # noqa: PTH112 - strings throughout
         return f"{path} is a directory"
@@ -64,8 +65,9 @@ def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] 
 
 
 def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
-    """The problem of a directory on the path. `real`: its path without links. An agent may have made it a
-    link since the run began, and may undo that meanwhile.
+    """The problem of a directory on the path; None: there is none. `real`: its path with all links resolved.
+
+    An agent may have turned it into a link since the run began, and may turn it back.
     """
     if real == above:
         return None
@@ -86,7 +88,7 @@ def _is_of_the_system(path: str) -> bool:
 
 
 def _leads_to_file(path: str) -> bool:
-    """`> out.txt` behind /dev/stdout."""
+    """Whether the path is a descriptor of a regular file, as /dev/stdout is after `> out.txt`."""
     return os.path.isfile(path) and os.path.exists(os.path.realpath(path))  # noqa: PTH110, PTH113 - strings
 
 
@@ -99,7 +101,7 @@ def _is_replaced(path: str) -> bool:
 
 
 def _regular_file(directory: int, name: str) -> os.stat_result | None:
-    """The stat of the file to replace, whose mode and owner the new one gets; None: there is no regular file."""
+    """The stat of the file to replace, whose mode and owner are kept; None: there is no regular file."""
     try:
         before = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -108,8 +110,9 @@ def _regular_file(directory: int, name: str) -> os.stat_result | None:
 
 
 def _write_into(path: str, data: bytes) -> None:
-    """Writes into a special file. Replacing /dev/null would harm everybody, and the run must not wait for the
-    reader of a pipe.
+    """Writes into a special file, without waiting for the reader of a pipe.
+
+    Replacing /dev/null by a regular file would break the whole machine.
     """
     link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was none a moment ago
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link)

@@ -66,7 +66,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
 
 
 def limit_named(subtype: object) -> str | None:
-    """`max_turns` or `max_budget_usd`, for who reads a result; None: its subtype names no limit."""
+    """`max_turns` or `max_budget_usd`, for readers of a result; None: the result's subtype names no limit."""
     return next((limit for limit, name in _SUBTYPE_OF_LIMIT.items() if name == subtype), None)
 
 
@@ -85,7 +85,7 @@ def _subtype(ended: RunEnded) -> str:
 
 
 def _rounded(cost_usd: float | None) -> float | None:
-    """The cost, rounded to a ten-thousandth of a cent: sums of floats end in noise."""
+    """The cost to a millionth of a dollar: sums of floats have rounding errors."""
     return None if cost_usd is None else round(cost_usd, 6)
 
 
@@ -105,7 +105,7 @@ def usage_object(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def api_error_text(ended: RunEnded) -> str | None:
-    """The text that stands for the answer where an API failure ended the run; None: something else did."""
+    """The text that replaces the answer when an API failure ended the run; None: something else ended it."""
     return f"API Error: {ended.errors[-1]}" if ended.api_failure is not None and ended.errors else None
 
 

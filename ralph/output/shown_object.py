@@ -1,7 +1,7 @@
-"""Cut secrets out of an object before it is written: string by string, so that what is left is still JSON.
+"""Cuts secrets out of an object before it is written: string by string, so that it stays valid JSON.
 
-What Read, Edit and Write show of a file stays as it is, or an edit would not match. Output of the other tools
-comes here redacted already.
+File content from Read, Edit and Write is left as it is, or a later edit would not match. The output of the
+other tools is redacted before it gets here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OTHERS_OBJECTS = frozenset({"input", "structured_output"})
 
 
 def shown(value: Any, redact: Callable[[str], str]) -> Any:
-    """A copy of a JSON value with `redact` applied to every string that is not ralph's own."""
+    """A copy of a JSON value with `redact` applied to every string except ralph's own."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list | tuple):
@@ -40,7 +40,7 @@ def shown(value: Any, redact: Callable[[str], str]) -> Any:
 
 
 def redacted(value: Any, redact: Callable[[str], str]) -> Any:
-    """A copy of somebody else's JSON value with `redact` applied to every string in it, keys apart."""
+    """A copy of a foreign JSON value with `redact` applied to every string, except the keys of objects."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list | tuple):

@@ -1,9 +1,8 @@
-"""Write to a file descriptor without ever making the run wait for its reader.
+"""Writes to a file descriptor without making the run wait for its reader.
 
-A thread writes; what the reader has not taken is kept up to a bound. A reader that is gone (EPIPE) or never
-was (closed descriptor) is no error: the run continues. Where the machine has no thread left, what was written
-waits for one, and at the end the main thread writes it itself: the result must not be lost for want of a
-thread.
+A thread writes; unread data is kept up to a limit. A reader that has gone (EPIPE) or never existed (closed
+descriptor) is no error: the run continues. If the machine has no thread left, the data waits for one, and at
+the end the main thread writes it: a missing thread must not cost the result.
 """
 
 from __future__ import annotations
@@ -36,7 +35,10 @@ _A_READER = "a reader of the output"
 
 
 def is_one_stream(one_fd: int, other_fd: int) -> bool:
-    """Whether both lead into the same pipe, socket or file, as after `2>&1`. A terminal is read by a person: it does not count."""
+    """Whether both descriptors lead to the same pipe, socket or file, as after `2>&1`.
+
+    False for a terminal.
+    """
     try:
         one, other = os.fstat(one_fd), os.fstat(other_fd)
     except OSError:
@@ -53,16 +55,17 @@ class Spool:
         self._unread_bytes = 0
         self._is_broken = False
         self.failure: OSError | None = None
-        """Why bytes were lost although nobody had turned away: a full disk, a broken device."""
+        """The error that lost data although the reader had not gone (a full disk, a broken device); None:
+        no such error."""
         self.dropped_writes = 0
-        """Writes left out because the reader was too far behind."""
+        """Writes that were dropped because the reader was too far behind."""
         self._has_thread = False
         self._rest = memoryview(b"")
-        """The unwritten rest of a write that the main thread has begun."""
+        """The unwritten rest of a write that the main thread has started."""
         self._start_thread()
 
     def write(self, data: bytes, *, must_arrive: bool = False) -> None:
-        """Queue one write, whole. `must_arrive`: keep it even over the bound (the result)."""
+        """Queues one write. `must_arrive`: keep it even beyond the limit of unread bytes (the result)."""
         with self._lock:
             if self._unread_bytes + len(data) > self._most_unread_bytes and not must_arrive:
                 self.dropped_writes += 1
@@ -74,7 +77,7 @@ class Spool:
 
     @property
     def has_lost_reader(self) -> bool:
-        """Nobody wants to know any more."""
+        """The reader has closed its end."""
         return self._is_broken and self.failure is None
 
     @property
@@ -83,7 +86,7 @@ class Spool:
             return self._unread_bytes
 
     def drain(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Wait until everything was written, or `until_s`. Raises `Interrupted`."""
+        """Waits until everything is written, at most until `until_s`. Raises `Interrupted`."""
         drained = waiter.mailbox()
         self._queue.put(drained)
         if not self._has_thread:
@@ -112,7 +115,10 @@ class Spool:
             self._unread_bytes -= len(item)
 
     def _write_here(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """All that waits, on the main thread, in pieces that no reader can make it wait for. Raises `Interrupted`."""
+        """Writes the queue from the main thread, in pieces small enough never to block.
+
+        Raises `Interrupted`.
+        """
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         nobody = waiter.mailbox()
@@ -147,7 +153,10 @@ class Spool:
                 self.failure = error
 
     def _has_left(self, error: OSError) -> bool:
-        """A terminal that was closed says EIO, and so does a disk that fails."""
+        """Whether the error means that the reader has gone.
+
+        EIO means so only for a terminal: a failing disk reports it too.
+        """
         if error.errno == errno.EIO:
             return stat.S_ISCHR(os.fstat(self._fd).st_mode)
         return error.errno in _READER_IS_GONE

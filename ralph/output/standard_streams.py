@@ -1,6 +1,7 @@
-"""Writes whole lines to the standard streams, for commands that answer once. A run has a `Writer`, which waits for nobody.
+"""Writes whole lines to the standard streams, for commands that answer once. A run has a `Writer`, which
+never blocks.
 
-Refuses to judge what is in a line of standard output: whoever made it has redacted it.
+It does not redact standard output: the caller has done that.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ _STDERR = 2
 
 
 class ReaderLeftError(Exception):
-    """Whoever read standard output does not want more of it: no error of anybody's."""
+    """The reader of standard output has closed it (`| head`): nothing went wrong."""
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Raises ReaderLeftError, and OSError for a full disk. What is no text (names of files) becomes question marks."""
+    """Prints the lines.
+
+    Raises ReaderLeftError, and OSError for a full disk. Bytes that are no text become question marks.
+    """
     try:
         for line in lines:
             sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
@@ -44,18 +48,18 @@ class ErrorLines:
         self._has_color = has_color
 
     def write(self, text: str, color: Color | None = None) -> None:
-        """Whoever left misses it, and nothing else happens."""
+        """Writes one line. If standard error is closed, the line is lost, without an error."""
         line = f"{self._mark} {' '.join(self._redact(in_one_line(text)).split())}"
         _write_error_line(line if color is None or not self._has_color else colored(color, line))
 
 
 def complain(text: str) -> None:
-    """One line of ralph's own on standard error, for the end of a command."""
+    """Writes one line of ralph's own to standard error, at the end of a command."""
     _write_error_line(f"ralph: {' '.join(in_one_line(text).split())}")
 
 
 def _write_error_line(line: str) -> None:
-    """In one piece where the system takes it so, so that other processes do not tear it."""
+    """Writes the line in one call where possible, so that other processes cannot split it."""
     left = f"{line}\n".encode("utf-8", "backslashreplace")
     with suppress(OSError):
         while left:

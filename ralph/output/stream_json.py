@@ -1,6 +1,6 @@
-"""Events as `stream-json` objects, under the names that readers know. Pure: it builds, it does not write.
+"""Turns events into `stream-json` objects, under the names that existing readers know. Pure.
 
-`type`, `uuid` and `session_id` of every object are added by the writer.
+The writer adds `type`, `uuid` and `session_id` to every object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_MODEL = "<synthetic>"
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
-    """The objects that one event becomes: none, one, or one per content block. The result is not among them."""
+    """The objects for one event: none, one, or one per content block. The result is made elsewhere."""
     match event:
         case ev.RunStarted():
             return [_init(event, ralph_version)]
@@ -70,7 +70,7 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
 
 
 def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | None:
-    """An API failure as the message that readers look for; None: the run ended otherwise."""
+    """The assistant message by which readers recognise an API failure; None: the run did not end by one."""
     text = api_error_text(ended)
     if text is None or ended.api_failure is None:
         return None
@@ -89,12 +89,12 @@ def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | Non
 
 
 def _shown(block: Block) -> Block:
-    """The API takes a result without `is_error` for a success; readers want it said."""
+    """A tool result with an explicit `is_error`: the API may omit it for a success, readers expect it."""
     return {"is_error": False, **block} if block.get("type") == "tool_result" else block
 
 
 def _assistant(event: ev.AnswerAccepted) -> list[dict[str, Any]]:
-    """One object per content block, sharing the message's id, as known producers do."""
+    """One object per content block, all with the message's id, as other producers do it."""
     shared = {
         name: event.message.get(name)
         for name in ("id", "type", "role", "model", "stop_reason", "stop_sequence", "usage")

@@ -1,4 +1,4 @@
-"""Events that are no part of the conversation, as the objects that readers know and the journal keeps; and back. Pure."""
+"""Converts events outside the conversation to `system` objects, for output and journal, and back. Pure."""
 
 from __future__ import annotations
 
@@ -70,14 +70,12 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
     ),
     ev.Notice: ("notice", {"text": "text"}),
 }
-"""Events whose object holds their fields as they are: its subtype, and for each of its keys the event's field."""
+"""Events whose object holds their fields unchanged: the subtype, and the event's field for each key."""
 _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
 def journal_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The fields of an event for the journal: those that readers get, and every attempt, but no signs of
-    life.
-    """
+    """The event's fields for the journal: those of the output, and every attempt, but no heartbeats."""
     match event:
         case ev.Heartbeat():
             return None
@@ -114,7 +112,7 @@ def error_name(kind: str) -> str:
 
 
 def system_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The fields of an event that is no part of the conversation; None for the others."""
+    """The fields of an event outside the conversation; None for all others."""
     if (plain := _PLAIN.get(type(event))) is not None:
         subtype, names = plain
         return {"subtype": subtype, **{key: getattr(event, name) for key, name in names.items()}}
@@ -162,11 +160,10 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
 
 
 def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
-    """The event behind `system_fields`, as far as they keep it; None for an event that this ralph does not
-    know.
+    """The event that `system_fields` was made from, as far as the fields go; None for an unknown kind.
 
-    Journals of format 1 lack some fields: those are left to their defaults. Raises ValidationError for fields that no
-    run writes.
+    Fields that journals of format 1 lack get their defaults. Raises ValidationError for fields that no run
+    writes.
     """
     subtype = fields.get("subtype")
     if subtype == "api_retry":

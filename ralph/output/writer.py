@@ -1,6 +1,7 @@
-"""All output of a run: one sink for events that writes both streams, each in its form, redacted.
+"""All output of a run: one `Events` sink that writes both standard streams, redacted. It decides nothing
+about the run.
 
-It decides nothing about the run. Standard output belongs to the result, standard error to people.
+Standard output has the result, in the chosen format; standard error has lines for people.
 """
 
 from __future__ import annotations
@@ -46,11 +47,10 @@ class OutputOptions(Struct, frozen=True):
     include_partial: bool = False
     is_quiet: bool = False
     result_file: str | None = None
-    """The file that gets the `result` object too, by atomic rename. None: there is none."""
+    """The file that also gets the `result` object, by atomic rename; None: no file."""
     directories: tuple[str, ...] = ()
-    """The directories where ralph was called and where it works, absolute: links there do not lead its files
-    elsewhere.
-    """
+    """The directories where ralph was called and where it works, absolute; links in them may not lead
+    outside them."""
 
 
 class Writer:
@@ -71,21 +71,21 @@ class Writer:
         is_one_stream: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
-        """`is_on_terminal`: `stdout_fd` is shown to people, who get no exact text but one that cannot do anything.
+        """`is_on_terminal`: standard output is a terminal, so control sequences are removed from what it
+        shows.
 
-        `is_one_terminal`: both descriptors are the same screen, which need not show the answer twice.
-
-        `is_one_stream`: both are one pipe or file that a program reads. Lines for people would break JSON there, and the
-        model's words would stand in a text twice.
+        `is_one_terminal`: both descriptors are the same terminal, which need not show the answer twice.
+        `is_one_stream`: both are one pipe or file. Then lines for people would break the JSON, and text
+        output would hold the model's text twice.
         """
         self._options = options
         self._session_id = session_id
-        """The id of the session once that is open, before it the one that a new session would get."""
+        """The id of the session; before it is open, the id that a new session would get."""
         self._ralph_version = ralph_version
         self._redact = redact
-        """Cuts secrets out of everything written."""
+        """Cuts secrets out of everything that is written."""
         self.tells_people = not is_one_stream or options.output_format == "text"
-        """Lines are written to standard error."""
+        """Whether lines are written to standard error."""
         self._narration = Narration(
             is_quiet=options.is_quiet, has_color=has_color, tells_words=not is_one_stream
         )
@@ -95,7 +95,7 @@ class Writer:
         # One spool for one stream: nothing overtakes the answer or tears it.
         self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
         self._counting = ""
-        """The countdown that stands on the screen; empty: none does."""
+        """The countdown that is on the screen; empty: there is none."""
         self._last_chance_s = last_chance_s
         self._last_chance_ends_s: float | None = None
         self._is_closing = False
@@ -120,32 +120,32 @@ class Writer:
 
     @property
     def has_room(self) -> bool:
-        """For more than events: whoever drives the run reads what it is answered."""
+        """Whether the output can take more than events: a driver that reads its answers leaves room."""
         return self._stdout.unread_bytes < MOST_UNANSWERED_BYTES
 
     def respond(self, fields: dict[str, Any]) -> None:
-        """An answer to whoever drives the run; it is written even while the output is closing."""
+        """Writes an answer to the driver, even while the output is closing."""
         line = json.dumps(shown(fields, self._redact), ensure_ascii=False, separators=(",", ":"))
         self._put_json(line, must_arrive=True)
 
     def count_down(self, waiting_for: str, left_s: float) -> None:
-        """Shows on a terminal, in place, the seconds until a wait is over. 0 removes the line."""
+        """Shows the remaining seconds of a wait on a terminal, in one line. 0 removes the line."""
         left = f"[wait] {waiting_for} in {math.ceil(left_s)}s" if left_s > 0 else ""
         if left != self._counting:
             self._counting = left
             self._stderr.write(_CLEAR_LINE + self._narration.color("dim", left).encode())
 
     def write_result_file(self, ended: RunEnded) -> None:
-        """Raises OSError; the file then has its old content or none."""
+        """Writes the result file. Raises OSError; the file then has its old content or does not exist."""
         if self._options.result_file is not None:
             result = self._json_line(result_object(ended, self._session_id))
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
-        """Give the reader of standard output a last chance to take what is there; a signal shortens it.
+        """Gives the reader of standard output a last chance to read the rest; a signal shortens it.
 
-        Returns why standard output could not take the result, a full disk for one. A reader that is gone or
-        never reads is no such reason.
+        Returns why the result could not be written, such as a full disk. A reader that has gone or never
+        reads is no such reason: None.
         """
         self._is_closing = True
         self._drain(self._stdout, waiter, clock)
@@ -153,7 +153,7 @@ class Writer:
 
     @property
     def delivery(self) -> Delivery:
-        """How far everything written to standard output so far has been delivered."""
+        """Whether everything written to standard output so far has been delivered."""
         if self._stdout.failure is not None:
             return Delivery.FAILED
         if self._stdout.has_lost_reader:
@@ -161,15 +161,15 @@ class Writer:
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
     def tell(self, event: Event) -> None:
-        """Tells people alone: before the run has begun, or after its result was written."""
+        """Writes a line for people: before the run begins, or after its result is written."""
         self._narrate(event)
 
     def tell_end(self, ended: RunEnded) -> None:
-        """Hints and the outcome on standard error, once nothing can change it any more."""
+        """Writes the hints and the outcome to standard error, once nothing can change the outcome."""
         self._narrate(ended)
 
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
-        """Give the reader of standard error what is left of the last chance."""
+        """Gives the reader of standard error the rest of the last chance."""
         self._drain(self._stderr, waiter, clock)
 
     def _narrate(self, event: Event) -> None:
@@ -182,7 +182,7 @@ class Writer:
             self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
-        """Both streams together are waited for no longer than the last chance."""
+        """Waits for both streams, together no longer than the last chance."""
         if self._last_chance_ends_s is None:
             self._last_chance_ends_s = clock.now_s() + self._last_chance_s
         while True:
@@ -197,7 +197,7 @@ class Writer:
 
     @property
     def is_closing(self) -> bool:
-        """The result is out, or never will be: nothing more is written."""
+        """The result has been written, or never will be: no more events are written."""
         return self._is_closing
 
     def _write_result(self, ended: RunEnded) -> None:
@@ -216,8 +216,9 @@ class Writer:
                 self._stdout.write(_encoded(answer), must_arrive=True)
 
     def _text_answer(self, ended: RunEnded) -> str | None:
-        """The answer as text: the report's payload, else the last words. None: they stand on the screen
-        already.
+        """The answer as text: the report's payload, else the model's last text.
+
+        None: the screen shows it already.
         """
         report = ended.report
         if report is not None and report.payload is not None:

@@ -1,4 +1,4 @@
-"""`ralph sessions ls | show | export`: finds journals, looks at them, prints. It changes nothing, ever."""
+"""`ralph sessions ls | show | export`: finds journals, reads them, prints. It never changes one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PIPE_COLUMNS_WITH_DIRECTORY = 120
 
 
 class SessionsPlace(Struct, frozen=True):
-    """Where to look."""
+    """The directory to search for sessions."""
 
     directory: Path | None = None
     """`--session-dir`; None: the user's state directory."""
@@ -44,7 +44,10 @@ class SessionsPlace(Struct, frozen=True):
 
 
 def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
-    """One line each, the newest first. Damage is a word in that line, and no failure."""
+    """Prints one line per session, the newest first.
+
+    A damaged journal is marked in its line; that is no failure.
+    """
     store = place.store
     paths = store.all() if of_all else store.of(_cwd())
     newest_first = [
@@ -68,7 +71,7 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
 
 
 def show_session(place: SessionsPlace, prefix: str | None) -> int:
-    """The story of one session, as far as it can be read."""
+    """Prints the story of one session, as far as its journal can be read."""
     store = place.store
     look = look_at(_found(store, prefix))
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
@@ -88,7 +91,7 @@ def show_session(place: SessionsPlace, prefix: str | None) -> int:
 
 
 def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -> int:
-    """The whole of one session, as far as it can be read."""
+    """Prints all of one session, as far as its journal can be read."""
     look = look_at(_found(place.store, prefix))
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
         return _refuse(look)
@@ -131,7 +134,10 @@ def _json_lines(look: SessionLook) -> Iterator[str]:
 
 
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
-    """Write them; what is wrong with the journal, where that shows on the way."""
+    """Prints the lines.
+
+    Returns the problem of the journal, also one that appears only while it is printed; None: none.
+    """
     try:
         print_lines(lines)
     except SessionError as error:
@@ -175,7 +181,7 @@ def _refuse(look: SessionLook) -> int:
 
 
 def _way_back(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
-    """The command that resumes it from here."""
+    """The command that resumes the session from the current directory."""
     opening = look.history.opening
     directory = str(_here()) if opening is None else opening.directory
     return resume_command(

@@ -1,6 +1,6 @@
-"""`ralph sessions export`: a session in full, as Markdown for people and as one JSON object for programs. Pure.
+"""`ralph sessions export`: a whole session, as Markdown for people or one JSON object for programs. Pure.
 
-Nothing that a model or a tool wrote can end its own block: quotations and fences hold it.
+Text of a model or a tool cannot end its own block: quotations and fences contain it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ralph.values.events import Event
 
 EXPORT_VERSION = 1
-"""Raised when a field of the JSON export changes its meaning."""
+"""The version of the JSON export, raised when the meaning of a field changes."""
 
 
 def markdown(session_id: str, outcome: str, history: SessionHistory, problem: str | None) -> Iterator[str]:
@@ -58,7 +58,7 @@ def markdown(session_id: str, outcome: str, history: SessionHistory, problem: st
 def json_text(
     session_id: str, outcome: str, history: SessionHistory, records: Sequence[Record], problem: str | None
 ) -> str:
-    """Raises SessionError for records that no conversation comes of."""
+    """The session as one JSON object. Raises SessionError for records that make no conversation."""
     opening = history.opening
     runs = [_run_object(run) for run in history.runs]
     exported = {

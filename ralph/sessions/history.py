@@ -1,7 +1,7 @@
-"""A session as people look at it: its runs, what each cost, how far it got. Pure: records in, values out.
+"""A session as people look at it: its runs, their costs, how far it got. Pure: records in, values out.
 
-It refuses nothing: of a session that is running, killed or damaged it tells what is there. `conversation/session.py` is
-stricter, because runs are resumed from it.
+It accepts every journal: of a session that is running, killed or damaged it shows what there is.
+`conversation/session.py` is stricter, because runs are resumed from it.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ UNREADABLE = "unreadable"
 
 
 class RunHistory(Struct, frozen=True, dict=True):
-    """One process of a session."""
+    """One run of a session: the records from one `run` record to the next."""
 
     number: int
-    """Counts from 1."""
+    """1-based."""
     opening: RunRecord
     lines: tuple[tuple[int, Record], ...]
-    """The records that it wrote, except its `run` record, each with the number of its line."""
+    """The run's records except the `run` record, each with its line number."""
     is_copied: bool = False
-    """It belongs to the session that this one was forked from, and so does its cost."""
+    """The run belongs to the session that this one was forked from, and so does its cost."""
     told: DeliveryRecord | None = None
-    """The delivery of its result; None: not recorded."""
+    """The delivery of the run's result; None: not recorded."""
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
@@ -67,12 +67,12 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def ended(self) -> EndedRecord | None:
-        """The record of its end; None: it was killed, or is still running."""
+        """The record of the run's end; None: it was killed, or is still running."""
         return next((record for record in self.records if isinstance(record, EndedRecord)), None)
 
     @cached_property
     def delivery(self) -> Delivery | None:
-        """The delivery of its result; None: nobody knows."""
+        """The delivery of the run's result; None: unknown, or there is no result yet."""
         if self.ended is None:
             return None
         if self.ended.delivered:
@@ -81,7 +81,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def undelivered(self) -> str | None:
-        """Why its result has not reached anybody, as far as is known; None: it has, or there is none yet."""
+        """Why the result was not delivered, or may not have been; None: it was delivered, or there is none
+        yet.
+        """
         if self.ended is None or self.delivery not in {None, Delivery.FAILED}:
             return None
         if self.told is None:
@@ -91,15 +93,17 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def is_retelling(self) -> bool:
-        """It did no work: it told once more what the run before it had come to."""
+        """The run only delivered the previous run's result again, without work of its own."""
         return self.ended is not None and not any(
             isinstance(one, UserRecord | AssistantRecord) for one in self.records
         )
 
     @cached_property
     def turns(self) -> int:
-        """The turns of the run. Without an end: the answers that something has followed, as the next run
-        counts the last one.
+        """The number of turns.
+
+        Of a run without an end record: its answers, except a last one that nothing follows, which the next
+        run counts.
         """
         if self.ended is not None:
             return self.ended.num_turns
@@ -108,8 +112,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def cost_usd(self) -> float | None:
-        """The cost of the run; None: not known. Without an end: the cost of its attempts, whatever became of
-        them.
+        """The cost of the run; None: unknown.
+
+        Of a run without an end record: the cost of all its attempts, failed ones included.
         """
         if self.ended is not None:
             return self.ended.cost_usd
@@ -121,7 +126,7 @@ class RunHistory(Struct, frozen=True, dict=True):
         return _sum_of_known(attempts) if attempts else self._cost_of_answers()
 
     def _cost_of_answers(self) -> float | None:
-        """Format 1 has no records of attempts; answers that broke off are not counted there."""
+        """The cost of whole answers, for format 1, which has no records of attempts."""
         usage = RunUsage()
         for record in self.records:
             if isinstance(record, AssistantRecord):
@@ -131,7 +136,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def pending(self) -> OpenAnswer | None:
-        """Its last answer, as far as the records behind it make sense; None: something followed that answer."""
+        """The last answer and the results of its calls so far; None: something follows that answer."""
         answers = (at for at, record in enumerate(self.records) if isinstance(record, AssistantRecord))
         pending: OpenAnswer | None = None
         with suppress(NonsenseError):
@@ -141,18 +146,19 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def open_calls(self) -> Sequence[Block]:
-        """The calls of its last answer that have no result here."""
+        """The last answer's calls that have no result in this run."""
         return () if self.pending is None else self.pending.open_calls
 
     @property
     def announced(self) -> frozenset[str]:
-        """The calls that were about to run."""
+        """The ids of calls that were about to run."""
         return frozenset(record.id for record in self.records if isinstance(record, IntentRecord))
 
 
 class SessionHistory(Struct, frozen=True):
     opening: SessionRecord | None = None
-    """Its first record, with the directory of the last move; None: not even that can be read."""
+    """The session's first record, with the directory to which it last moved; None: not even that can be
+    read."""
     runs: tuple[RunHistory, ...] = ()
 
     @property
@@ -161,14 +167,18 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def turns(self) -> int:
-        """Each once: what was told again was counted before, unless that run was killed and counted none of it."""
+        """The turns of the session's own runs.
+
+        A run that only delivered a result again repeats the number of the run before it, which counts once,
+        unless that run was killed and recorded none.
+        """
         own = self.own_runs
         retold = (run.turns for before, run in pairwise(own) if run.is_retelling and before.ended is not None)
         return sum(run.turns for run in own) - sum(retold)
 
     @property
     def cost_usd(self) -> float | None:
-        """None as soon as one run's is not known."""
+        """The cost of the session's own runs; None: the cost of one of them is unknown."""
         return _sum_of_known([run.cost_usd for run in self.own_runs])
 
     @property
@@ -186,7 +196,7 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def end(self) -> str | None:
-        """The last run's outcome, or that its result was not delivered; None: it has none."""
+        """The last run's outcome, or `NOT_DELIVERED`; None: the run has no end record."""
         last = self.runs[-1] if self.runs else None
         if last is None or last.ended is None:
             return None
@@ -220,9 +230,10 @@ def history_of(records: Sequence[Record]) -> SessionHistory:
 
 
 def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
-    """By the number that the fork's first record tells.
+    """Whether the run was copied into a fork, by the number of copied records in the fork's first record.
 
-    Older forks tell none. Each was made before its own first run; times of one clock in one form compare as texts.
+    Older forks lack that number. There, copied runs began before the fork was made; times of one clock in one
+    format compare as text.
     """
     if opening.copied is not None:
         return line - 1 <= opening.copied
@@ -230,8 +241,10 @@ def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
 
 
 def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
-    """Each run with what became of its result. A process that worked on several tasks tells it once, of the last one:
-    what went out before that was delivered too. Where the last one failed, nothing is known of the others.
+    """Adds to each run the delivery of its result.
+
+    A process that worked on several tasks records one delivery, that of the last result. If that one was
+    delivered, the earlier ones were too; if it failed, nothing is known of the others.
     """
     told: list[RunHistory] = []
     later: RunHistory | None = None
@@ -246,7 +259,7 @@ def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
 
 
 def said_by_user(record: UserRecord) -> str:
-    """Its text; where it takes another's place, what it adds."""
+    """The text of a user record; of one that replaces the previous message, only what it adds."""
     task = 1 if record.task is None else record.task
     told = record.content[-max(task, 1) :] if record.amends else record.content
     return "\n".join(block["text"] for block in told if block.get("type") == "text")
@@ -257,7 +270,10 @@ def calls_of(record: AssistantRecord) -> list[Block]:
 
 
 def messages_of(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The conversation as the API gets it, none before the first message. Raises SessionError like `replay`."""
+    """The messages as the API gets them; empty before the first message.
+
+    Raises SessionError like `replay`.
+    """
     if not any(isinstance(record, UserRecord) for record in records):
         return []
     session = replay(records)

@@ -1,7 +1,8 @@
-"""A session's journal: an append-only file, one write for each batch of records, synced before it is believed.
+"""A session's journal: an append-only file, with one write per batch of records, synced before anything
+relies on it.
 
-It is the truth about a session: what it holds was there before anybody was told. It never holds half a line: a write
-that the disk cuts short is taken back before the error leaves.
+A record is on disk before its fact is reported or acted on. The file never keeps half a line: if a full disk
+cuts a write short, the journal is cut back before the error is raised.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class SessionLockedError(Exception):
 
 
 class FileJournal:
-    """Open for appending, locked against every other process. Safe to use from several threads."""
+    """A journal open for appending, locked against other processes. Safe to use from several threads."""
 
     def __init__(
         self, path: Path, descriptor: int, found: JournalReading | None = None, size: int = 0
@@ -43,7 +44,7 @@ class FileJournal:
         found = found or JournalReading(())
         self.path = path
         self.records: Sequence[Record] = found.records
-        """The records that it held when it was opened."""
+        """The records that the file had when it was opened."""
         self._torn, self._lacks_break = found.torn, found.lacks_break
         self._descriptor = descriptor
         self._seq = len(found.records)
@@ -53,7 +54,7 @@ class FileJournal:
 
     @classmethod
     def create(cls, path: Path) -> FileJournal:
-        """Raises JournalError, FileExistsError included, when it cannot be made."""
+        """Creates an empty journal. Raises JournalError if that fails, also if the file exists."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
             _lock_patiently(descriptor)  # somebody may look into it in the moment between the two
@@ -67,7 +68,7 @@ class FileJournal:
 
     @classmethod
     def open(cls, path: Path, *, is_for_reading: bool = False) -> FileJournal:
-        """The journal as it was left, under the lock. Nothing of it is changed before `mend`.
+        """Opens and locks an existing journal. It stays unchanged until `mend`.
 
         Raises SessionLockedError, NewerFormatError, JournalDamage, and JournalError.
         """
@@ -88,7 +89,7 @@ class FileJournal:
         return cls(path, descriptor, reading, len(data) - len(reading.torn))
 
     def mend(self) -> None:
-        """Cuts off a torn end and keeps it in a file beside the journal, as `.torn`. Raises JournalError."""
+        """Cuts off a torn end, and keeps it in a `.torn` file beside the journal. Raises JournalError."""
         try:
             if self._torn:
                 _set_aside(self.path, self._torn)
@@ -102,19 +103,19 @@ class FileJournal:
 
     @property
     def is_gone(self) -> bool:
-        """It has no name any more: somebody has deleted it, and nothing can be resumed from it."""
+        """The file has been deleted: nothing can be resumed from it."""
         try:
             return os.fstat(self._descriptor).st_nlink == 0
         except OSError:
             return True
 
     def append(self, *records: Record, sync: bool = True) -> None:
-        """Write the records, whole or not at all. After a failure every further call fails the same way."""
+        """Writes the records, all or none. After a failure every further call raises the same error."""
         with self._lock:
             self._write_whole(b"".join(map(line_of, count(self._seq), records)), len(records), sync=sync)
 
     def lines_behind_first(self) -> bytes:
-        """The whole lines behind the first one, as they are on the disk. Raises JournalError."""
+        """All whole lines after the first one, as they are on disk. Raises JournalError."""
         try:
             with open(self._descriptor, "rb", closefd=False) as file:
                 file.seek(0)
@@ -125,7 +126,9 @@ class FileJournal:
         return lines + b"\n" if self._lacks_break else lines
 
     def begin_as_fork(self, opening: SessionRecord, lines: bytes, copied: int) -> None:
-        """Write a fork's first record and behind it the lines of the old session, whole or not at all."""
+        """Writes a fork's first record and the old session's `lines` (`copied` records) after it, all or
+        nothing.
+        """
         with self._lock:
             self._write_whole(line_of(0, opening) + lines, 1 + copied, sync=True)
 
@@ -147,7 +150,7 @@ class FileJournal:
         self._size += len(lines)
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Closes the file, which releases the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -159,18 +162,19 @@ class FileJournal:
 
 
 class NoJournal:
-    """For runs that keep no session."""
+    """The journal of a run that keeps no session: it discards all records."""
 
     def append(self, *records: Record, sync: bool = True) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing."""
 
 
 def lock_file(descriptor: int) -> None:
-    """Locks the file until it is closed. Raises SessionLockedError; and FileNotFoundError where another run's
-    end has removed it.
+    """Locks the file until it is closed.
+
+    Raises SessionLockedError, and FileNotFoundError if another run has removed it.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,7 +190,9 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _open(path: Path, *, is_for_reading: bool) -> int:
-    """For reading a file that may be written to is opened so, as some network file systems lock no other."""
+    """Opens the file for writing even to read it, where that is allowed: some network file systems lock no
+    other files.
+    """
     try:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     except OSError as error:
@@ -196,7 +202,7 @@ def _open(path: Path, *, is_for_reading: bool) -> int:
 
 
 def _lock_patiently(descriptor: int) -> None:
-    """Like `lock_file`; who only looks at a journal has it for a moment, and is waited for."""
+    """Calls `lock_file` again for a moment: `ralph sessions` takes the lock briefly."""
     for _ in range(_LOCK_TRIES):
         with suppress(SessionLockedError):
             lock_file(descriptor)
@@ -206,7 +212,7 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 def _set_aside(path: Path, torn: bytes) -> None:
-    """Writes the torn end to disk before it leaves the journal, and never over an earlier one."""
+    """Writes the torn end to a file of its own and syncs it, without overwriting an earlier one."""
     names = chain([".torn"], (f".{number}.torn" for number in count(2)))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     for name in names:

@@ -1,7 +1,7 @@
-"""Looks at a journal without opening it for writing: what is in it, and whether a run is at it.
+"""Reads a journal without opening it for writing: its content, and whether a run is active.
 
-It takes no lock but for the moment of the question, and asks only of a journal whose last run has no end: a run
-that begins must not find its own journal taken.
+It takes the lock only for a moment, and only if the last run has no end record: otherwise a new run could
+find its own journal locked.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _MOST_READINGS = 3
 
 
 class SessionLook(Struct, frozen=True):
-    """A session as it is just now."""
+    """The state of a session at the moment of reading."""
 
     path: Path
     written_at_s: float
-    """On the wall clock."""
+    """Time of the last write, in seconds of the wall clock."""
     outcome: str
-    """The outcome of the last run, or one of the words of `sessions/history.py`."""
+    """The outcome of the last run, or one of the constants in `sessions/history.py`."""
     history: SessionHistory = field(default_factory=SessionHistory)
     records: tuple[Record, ...] = ()
     problem: str | None = None
-    """Why not all of it can be shown."""
+    """Why part of the session cannot be shown; None: all of it can."""
 
     @property
     def id(self) -> str:
@@ -45,12 +45,15 @@ class SessionLook(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """Its first prompt; empty: there is none that could be read."""
+        """The first prompt; empty: none could be read."""
         return self.history.task
 
 
 def look_at(path: Path) -> SessionLook:
-    """Raises FileNotFoundError for a journal that was removed just now; everything else is an outcome."""
+    """Reads a session.
+
+    Raises FileNotFoundError if the journal was just removed; every other problem is an outcome.
+    """
     try:
         return _look_at(path)
     except FileNotFoundError:
@@ -61,7 +64,9 @@ def look_at(path: Path) -> SessionLook:
 
 
 def _look_at(path: Path) -> SessionLook:
-    """Looks until nothing was written between reading and asking for the lock, so that no end is overlooked."""
+    """Reads again until nothing is written between the reading and the test of the lock, so that no end is
+    missed.
+    """
     for _ in range(_MOST_READINGS):
         size, look = _read(path)
         if look.outcome not in {history_names.KILLED, history_names.NOT_DELIVERED}:
@@ -93,7 +98,9 @@ def _read(path: Path) -> tuple[int, SessionLook]:
 
 
 def holder_of(path: Path) -> str:
-    """Who has it open, as far as its last run tells; one that has ended, or is no process here, is not it."""
+    """The process that has the journal open, by the journal's last run; "another process" where that run has
+    ended or is not on this machine.
+    """
     with suppress(OSError, NewerFormatError):
         runs = history_of(readable_part(path.read_bytes())[0]).runs
         if runs and (runs[-1].ended is None or runs[-1].delivery is None) and _is_there(runs[-1].opening.pid):
@@ -112,7 +119,7 @@ def _is_there(process_id: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the journal open for writing, as far as this file system tells."""
+    """Whether a process has the journal open for writing, as far as the file system supports locks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""How people are told which session is meant: the beginning of its id, its age, the first words of its task. Pure."""
+"""Describes a session to people: the beginning of its id, its age, the first words of its task. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def named_session(session_id: str, age_s: float, task: str) -> str:
-    """A session's short description. `age_s`: seconds since something was written to it."""
+    """A session's short description. `age_s`: seconds since the last write."""
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
 
 
 def age_text(age_s: float) -> str:
-    """The age in the largest unit that is whole; a moment in the future, by a clock that was put back, is
-    now.
-    """
+    """The age in its largest whole unit. A negative age, after a change of the clock, is 0."""
     age_s = max(0.0, age_s)
     if age_s < _MINUTE_S:
         return f"{age_s:.0f} s ago"
@@ -29,6 +27,6 @@ def age_text(age_s: float) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """One line of at most so many characters."""
+    """The text in one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: max(0, width - 1)].rstrip() + "…"

@@ -1,7 +1,7 @@
 """Removes old journals at the end of a run: quickly, silently, and never one that a process has open.
 
-It touches nothing but what has the name of a journal in a directory that has the name of ours: `--session-dir` may
-be any directory.
+It removes only files named like journals in directories named like ralph's: `--session-dir` may be any
+directory.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class KeptJournal(Struct, frozen=True):
     path: str
     size_bytes: int
     age_s: float
-    """Seconds since something was written to it."""
+    """Seconds since the last write."""
 
 
 def too_many(
     journals: Iterable[KeptJournal], *, keep_days: int, keep_mb: int, are_all: bool = True
 ) -> list[KeptJournal]:
-    """The journals to remove, the oldest first. 0 days or megabytes: no such limit. If some journals are
-    missing from the list, only age decides, as an older one may be among those.
+    """The journals to remove, the oldest first. 0 days or megabytes: no limit.
+
+    If the list is incomplete (`are_all` false), only age counts: a journal that is not listed may be older.
     """
     oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
     excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * _MB
@@ -61,8 +62,10 @@ def too_many(
 
 
 def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:
-    """Removes old journals from the store of `own`, never `own` itself. Never raises; the next run takes what
-    is left over. 0 days or megabytes: no such limit.
+    """Removes old journals from the store that `own` is in, never `own` itself. 0 days or megabytes: no
+    limit.
+
+    Never raises; what is left over is removed at the end of the next run.
     """
     if not keep_days and not keep_mb:
         return
@@ -85,7 +88,7 @@ def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock
 
 
 def _journals(root: Path) -> Iterator[KeptJournal]:
-    """A directory that is gone meanwhile is left out."""
+    """All journals below `root`. A directory that has just been removed is skipped."""
     now_s = time.time()
     with os.scandir(root) as directories:
         for directory in directories:
@@ -98,8 +101,8 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 
 def _remove(journal: KeptJournal) -> None:
-    """Removes it under its lock: a run that has just opened it finds it taken, or gone, and never writes to a
-    removed file.
+    """Removes the journal while holding its lock: a run that opens it at that moment finds it locked or gone,
+    and never writes to a deleted file.
     """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

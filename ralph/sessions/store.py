@@ -1,6 +1,7 @@
-"""Where sessions are kept: one file each, in a directory per working directory, below the user's state directory.
+"""The store of sessions: one file each, in a directory per working directory, below the user's state
+directory.
 
-The repository is never the place: what an agent works on must not hold its own history. Directories are 0700.
+Never in the repository: an agent must not hold its own history. Directories have mode 0700.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ class SessionStore:
         """The directory in which new sessions are made."""
         self._roots = (root, *others)
         self.notice = notice
-        """For people: why this is not the usual place."""
+        """Why sessions are not in the usual place, for people; None: they are."""
 
     @classmethod
     def for_user(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """The place that was named (`--session-dir`, RALPH_STATE_DIR), else the first usable one.
+        """The store in the place that the user named (`--session-dir`, RALPH_STATE_DIR), else in the first
+        usable one.
 
-        Raises JournalError when there is none.
+        Raises JournalError if no place is usable.
         """
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
@@ -63,8 +65,9 @@ class SessionStore:
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """The places where a run of this user would look for sessions. Creates nothing: a missing place is
-        empty.
+        """The store in which a run of this user would look for sessions.
+
+        Creates nothing: a missing directory is empty.
         """
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
@@ -77,7 +80,10 @@ class SessionStore:
         return cls(usual, others=others)
 
     def create(self, session_id: str, cwd: Path) -> FileJournal:
-        """Raises JournalError; its cause is a FileExistsError when there is such a session already."""
+        """Creates a session's journal.
+
+        Raises JournalError, caused by a FileExistsError if the session exists.
+        """
         path = self.root / directory_name(cwd) / f"{session_id}{SUFFIX}"
         make_private(path.parent)
         try:
@@ -89,24 +95,29 @@ class SessionStore:
         return FileJournal.create(path)
 
     def place_of(self, cwd: Path) -> Path:
-        """The directory of new sessions of `cwd`."""
+        """The directory for new sessions of the working directory `cwd`."""
         return self.root / directory_name(cwd)
 
     def beside(self, name: str) -> tuple[Path, ...]:
-        """Places of that name in the state directories that sessions lie in, the first one to be written to."""
+        """The paths with this name in all state directories of the store; the first one is for writing."""
         return tuple(_state_directory(root) / name for root in self._roots)
 
     def last_of(self, cwd: Path) -> Path | None:
-        """The journal of this directory that was written last."""
+        """The most recently written journal of this working directory; None: there is none."""
         return max(self.of(cwd), key=written_at, default=None)
 
     def last_to_go_on(self, cwd: Path) -> Path | None:
-        """The newest journal of the directory that has a message; if none has, the newest says what is wrong."""
+        """The most recently written journal of the directory that has a message, else the most recent one,
+        whose error tells why none can be resumed; None: there is none.
+        """
         newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
         return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
 
     def only_one(self, prefix: str, cwd: Path | None) -> Path:
-        """Raises UsageError unless one id, and one alone, begins so. `cwd`: whose others may have been meant."""
+        """The journal whose id begins with `prefix`. Raises UsageError unless there is exactly one.
+
+        `cwd`: the working directory whose newest sessions the error names; None: it is gone.
+        """
         found = self.starting_with(prefix)
         if not found:
             none = f"there is no session that begins with {prefix!r} (in {self.root})"
@@ -117,16 +128,16 @@ class SessionStore:
         return found[0]
 
     def starting_with(self, prefix: str) -> list[Path]:
-        """Capitals do not count: an id is a number."""
+        """The journals whose id begins with `prefix`, in either case: an id is a hexadecimal number."""
         return sorted(path for path in self.all() if path.stem.startswith(prefix.lower()))
 
     def short_name(self, session_id: str) -> str:
-        """The shortest beginning of the id that is unique in the store."""
+        """The first characters of the id where they are unique in the store, else the whole id."""
         short = session_id[:SHORT_ID_CHARS]
         return short if len(self.starting_with(short)) <= 1 else session_id
 
     def of(self, cwd: Path) -> Iterator[Path]:
-        """The journals of this directory."""
+        """The journals of this working directory."""
         name = directory_name(cwd)
         return chain.from_iterable((root / name).glob(f"*{SUFFIX}") for root in self._roots)
 
@@ -134,7 +145,7 @@ class SessionStore:
         return chain.from_iterable(root.glob(f"*/*{SUFFIX}") for root in self._roots)
 
     def _instead(self, prefix: str, cwd: Path | None) -> str:
-        """A suggestion of what was meant: ids that look like the prefix, or the newest of this directory."""
+        """A suggestion for the error: ids that resemble the prefix, or else the newest of this directory."""
         from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
         beginnings = {path.stem[: len(prefix)]: path for path in self.all()}
@@ -146,7 +157,7 @@ class SessionStore:
 
 
 def directory_name(cwd: Path) -> str:
-    """For people to recognise, with a hash because names repeat."""
+    """The directory for a working directory's sessions: its name, and a hash because names repeat."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
     return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
 
@@ -164,9 +175,10 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def _has_message(path: Path) -> bool:
-    """A run that was stopped before its first message left nothing to resume.
+    """Whether the journal has a user message: without one there is nothing to resume.
 
-    Memory is bounded: the record before the message, with the head of all requests, may be of any size.
+    It is read in pieces, to bound memory: the record before the message, with the head of all requests, may
+    be large.
     """
     try:
         with path.open("rb") as file:
@@ -185,7 +197,10 @@ def _has_message(path: Path) -> bool:
 
 
 def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
-    """A line that a kill cut off is no record. One that holds NUL bytes is passed over by nobody either."""
+    """Whether the line is complete: a line that a kill cut off is no record.
+
+    True with NUL bytes: opening reports that damage.
+    """
     end = beginning
     while not end.endswith(b"\n") and (piece := file.readline(_PIECE_BYTES)):
         end = end[-2:] + piece
@@ -201,17 +216,20 @@ def _usual_place(environment: Mapping[str, str]) -> Path | None:
 
 
 def _absolute(base: str | None, *rest: str) -> Path | None:
-    """A relative one would lead into the working directory."""
+    """The path below `base`; None: `base` is unset, or relative (it would lead into the working directory)."""
     return Path(base, *rest) if base and Path(base).is_absolute() else None
 
 
 def _state_directory(root: Path) -> Path:
-    """The temporary place is one itself: beside it lie other people's files."""
+    """The state directory of a store. The temporary store is its own: its parent holds other users' files."""
     return root if root.name == _temporary_name() else root.parent
 
 
 def _temporary_place() -> Path:
-    """Anybody may write to the temporary directory: what is there under our name must be ours alone."""
+    """The store in the temporary directory.
+
+    Raises JournalError unless it belongs to this user alone: anybody can write to the directory above it.
+    """
     place = _temporary_path()
     make_private(place)
     if not _is_ours_alone(place):
@@ -228,7 +246,9 @@ def _temporary_name() -> str:
 
 
 def _temporary_if_ours() -> tuple[Path, ...]:
-    """Runs that had no better place may have left some there."""
+    """The temporary store, where earlier runs without a better place may have left sessions; empty: there is
+    none of this user's.
+    """
     try:
         place = _temporary_path()
     except OSError:  # there is no temporary directory at all
@@ -245,7 +265,10 @@ def _is_ours_alone(place: Path) -> bool:
 
 
 def make_private(directory: Path) -> None:
-    """Make it and what is missing above it; and see that it can be written to."""
+    """Creates the directory and its missing parents with mode 0700.
+
+    Raises JournalError unless it is writable.
+    """
     try:
         for missing in reversed([directory, *directory.parents]):
             if not missing.is_dir():
@@ -257,7 +280,7 @@ def make_private(directory: Path) -> None:
 
 
 def written_at(path: Path) -> float:
-    """Seconds of the wall clock."""
+    """Time of the last write, in seconds of the wall clock; 0 for a file that was just deleted."""
     try:
         return path.stat().st_mtime
     except OSError:  # it was deleted just now

@@ -1,8 +1,7 @@
-"""The events of a session, in their order, as values: prompts, answers, calls with their results, events.
-Pure.
+"""A session's story as values, in order: prompts, answers, calls with their results, events. Pure.
 
-It does not shorten and does not decorate: `story_text.py` and `document.py` make a story for a terminal and a
-document of it.
+Nothing is shortened or formatted here: `story_text.py` does that for a terminal, `document.py` for a
+document.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 class Prompted(Struct, frozen=True):
     text: str
     is_automatic: bool = False
-    """Ralph's own words to the model, in the middle of a run."""
+    """The message is ralph's own, in the middle of a run."""
 
 
 class Said(Struct, frozen=True):
@@ -38,7 +37,7 @@ class Said(Struct, frozen=True):
 
 
 class OtherBlock(Struct, frozen=True):
-    """Thinking, and whatever else an answer may hold."""
+    """Any other block of an answer, such as thinking."""
 
     block: Block
 
@@ -51,20 +50,21 @@ class Called(Struct, frozen=True):
 
 
 class Happened(Struct, frozen=True):
-    """An event that is no part of the conversation."""
+    """An event outside the conversation."""
 
     fields: Mapping[str, Any]
     event: Event | None
-    """The event; None: this ralph does not know the kind."""
+    """The event; None: a kind that this ralph does not know."""
 
 
 Happening = Prompted | Said | OtherBlock | Called | Happened
 
 
 def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happening]]]:
-    """Run by run. A call stands where its result came, or at the end of a run that has none for it.
+    """The story, run by run. A call stands where its result came; a call without a result, at the end of its
+    run.
 
-    Raises SessionError for the first record that no run writes where it stands.
+    Raises SessionError for the first record that no run would write in that place.
     """
     calls: dict[str, ToolCall] = {}
     pending: OpenAnswer | None = None
@@ -102,7 +102,7 @@ def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: boo
 
 
 def _calls(record: AssistantRecord) -> Iterator[ToolCall]:
-    """The calls as the model wrote them, including unusable ones."""
+    """The calls as the model wrote them, malformed ones included."""
     for block in calls_of(record):
         raw = record.malformed.get(block["id"])
         yield ToolCall(block["id"], block["name"], {"INVALID_JSON": raw[0]} if raw else block["input"])

@@ -1,6 +1,6 @@
-"""`ralph sessions show`: a session as a story for a terminal, in the words that the runs themselves used. Pure.
+"""`ralph sessions show`: a session's story for a terminal, in the same words as a run's narration. Pure.
 
-Results and prompts are shortened; `document.py` has everything in full.
+Results and prompts are shortened; `document.py` has them in full.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SessionText:
 
 
 def result_text(result: ToolResult) -> str:
-    """Its text; other blocks are named."""
+    """The text of a result; blocks of other types are named."""
     content = result.output.content
     if isinstance(content, str):
         return content
@@ -146,7 +146,7 @@ def result_text(result: ToolResult) -> str:
 
 
 def no_result(called: Called, outcome: str) -> str:
-    """Why there is none, in a run that is in this state."""
+    """Why a call has no result. `outcome`: the state of its run."""
     if outcome == RUNNING:
         return "under way" if called.was_started else "not started yet"
     if outcome == DAMAGED:
@@ -160,7 +160,9 @@ def _media(block: Mapping[str, Any]) -> str:
 
 
 def _gist(text: str) -> Iterator[str]:
-    """The first lines, where a file begins, and the last ones, where a command says how it went."""
+    """The first lines, where a file begins, and the last ones, where a command reports its success or
+    failure.
+    """
     lines = [line for line in visible(text).split("\n") if line.strip()] or ["(nothing)"]
     first, last = lines[:_FIRST_RESULT_LINES], lines[_FIRST_RESULT_LINES:]
     left_out = len(last) - _LAST_RESULT_LINES

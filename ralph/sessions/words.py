@@ -1,4 +1,4 @@
-"""How times, costs and ends of sessions are said. Pure, but for the local time zone."""
+"""Formats times, costs and ends of runs for people. Pure, except for the local time zone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cost_text(cost_usd: float | None) -> str:
 
 
 def local_time(moment: str) -> str:
-    """An ISO time in local time; a text that is none stays as it is."""
+    """An ISO time in local time; any other text unchanged."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
     except ValueError:
@@ -33,7 +33,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def attempts_line(fields: Mapping[str, Any]) -> str | None:
-    """A line about an attempt, or about all of a turn; None for other events, and where there is nothing to tell."""
+    """A line about an attempt, or about all attempts of a turn; None for other events, and for a turn with
+    one attempt.
+    """
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":
             took = f"{fields['latency_s']:.1f}s{_counts(fields)}"
@@ -52,9 +54,7 @@ def attempts_line(fields: Mapping[str, Any]) -> str | None:
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """The billed tokens of an attempt, an answer that broke off included; empty where the server counted
-    nothing.
-    """
+    """The billed tokens of an attempt, whole or broken off; empty: the server counted none."""
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():
         return ""
@@ -62,7 +62,7 @@ def _counts(fields: Mapping[str, Any]) -> str:
 
 
 def ending(ended: EndedRecord) -> str:
-    """In one line, as the run's own last line was."""
+    """A run's end in one line, like the last line of the run itself."""
     code = f" (exit {ended.exit_code})" if ended.exit_code else ""
     why = f": {one_line(ended.errors[-1])}" if ended.errors else ""
     took = f"{counted(ended.num_turns, 'turn')}, {ended.duration_s:.1f}s, {cost_text(ended.cost_usd)}"

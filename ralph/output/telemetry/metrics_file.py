@@ -1,7 +1,8 @@
-"""`--metrics-file`: what a run does, counted, in a file of Prometheus' text format that is whole whenever it is read.
+"""`--metrics-file`: counts a run's events into a file in Prometheus' text format, complete whenever it is
+read.
 
-It counts what the events say and judges nothing; nothing goes over a network. To be imported where the option is
-given and nowhere else: the client library loads HTTP servers and TLS with it, some 60 ms.
+Nothing goes over a network. Import it only when the option is given: the client library loads HTTP servers
+and TLS, which takes some 60 ms.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
 WRITE_EVERY_S = 60.0
 
 TURN_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
-"""Turns at which reports come: most runs are short, few are very long."""
+"""Histogram buckets of the turn in which a report came: most runs are short, few are very long."""
 
 UNKNOWN_TOOL = "unknown"
-"""Stands for every tool that does not exist: each name that a model invents would be a time series of its own."""
+"""The label for all tools that do not exist: otherwise each name that a model invents would become a time
+series."""
 
 REPORT_TOOL = "final_report"
 
 
 class _Metric(NamedTuple):
-    """One metric. Those called `_total` only grow; all others have their last value."""
+    """One metric. A name that ends in `_total` is a counter, all others are gauges."""
 
     name: str
     labels: tuple[str, ...]
@@ -115,7 +117,7 @@ METRICS = (
 
 
 class MetricsFile:
-    """Show it every event; the file is written by `open`, `tick` and `close`."""
+    """An `Events` sink that counts. `open`, `tick` and `close` write the file."""
 
     def __init__(self, path: str, clock: Clock, directories: Sequence[str] = ()) -> None:
         """`path`: absolute. `directories`: as for `write_result_file`."""
@@ -133,15 +135,14 @@ class MetricsFile:
         self._metrics.emit(event)
 
     def open(self) -> None:
-        """Writes the file for the first time, before anything is spent. Raises OSError if it cannot be
-        written.
-        """
+        """Writes the file for the first time, before the first request. Raises OSError if that fails."""
         self._write()
         remove_leftovers(Path(self._path).parent)
 
     def tick(self, now_s: float) -> str | None:
-        """Several times a second: writes when the last try is a minute ago. One that fails must not end the run: the
-        first time it is one sentence for people.
+        """Writes the file if the last attempt is a minute old; called several times a second.
+
+        A failure does not end the run: only the first one is reported, in one sentence.
         """
         if now_s - self._tried_s < WRITE_EVERY_S:
             return None
@@ -154,7 +155,10 @@ class MetricsFile:
         return None
 
     def close(self, exit_code: int | None = None) -> None:
-        """The last file. `exit_code`: the process's; None: that of the last result. Raises OSError."""
+        """Writes the file for the last time.
+
+        `exit_code`: the process's; None: that of the last result. Raises OSError.
+        """
         if exit_code is not None:
             self._metrics.put("ralph_run_exit_code", exit_code)
         self._write()
@@ -170,10 +174,11 @@ class MetricsFile:
 
 
 class _RunMetrics:
-    """The numbers, a collector of the client's. What nobody has counted or set has no sample.
+    """The numbers of a run, as a collector for the client library. A metric without a value has no sample.
 
-    The client's own Counter and Gauge stay out of it. They share their numbers through the files that another
-    program's PROMETHEUS_MULTIPROC_DIR asks for, and a Gauge is 0 before it is known: an exit code of 0, for instance.
+    The library's own Counter and Gauge are not used: they share values through the directory in
+    PROMETHEUS_MULTIPROC_DIR, which may be another program's, and a Gauge starts at 0, which would be a wrong
+    exit code.
     """
 
     def __init__(self) -> None:
@@ -198,7 +203,7 @@ class _RunMetrics:
         self._numbers[name][self._key(name, labels)] = value
 
     def _key(self, name: str, labels: dict[str, str]) -> tuple[str, ...]:
-        """A name from the command line may hold bytes that are no text; the format is UTF-8."""
+        """The label values as valid UTF-8: a name from the command line may hold other bytes."""
         return tuple(labels[label].encode(errors="replace").decode() for label in self._labels[name])
 
     def collect(self) -> Iterator[Metric]:
@@ -288,7 +293,7 @@ class _RunMetrics:
         self._report_turns.append(event.turn)
 
     def _count_turns(self, of_this_run: int) -> None:
-        """Never fewer than before: an end that came before the loop, or by a bug, knows of none."""
+        """Raises the number of turns, never lowers it: a run that ends early or by a bug reports 0."""
         self._turns_of_this_run = max(of_this_run, self._turns_of_this_run)
         self.put("ralph_turns_total", self._turns_of_ended_runs + self._turns_of_this_run)
 

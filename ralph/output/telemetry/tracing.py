@@ -1,6 +1,6 @@
-"""The way into `--otel`: opens the tracing of a run, or says in one line why it cannot be had.
+"""Opens the tracing of `--otel`, or reports in one line why it is not available.
 
-It loads nothing of OpenTelemetry until it is asked to; what becomes a span is `tracing_spans.py`'s business.
+Loads OpenTelemetry only when asked to; `tracing_spans.py` makes the spans.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TALKATIVE = ("opentelemetry", "requests", "urllib3")
 
 
 class TracingError(Exception):
-    """`--otel` cannot be had as the installation or the environment is. One line, for the user."""
+    """`--otel` cannot work with this installation or environment: one line for the user."""
 
 
 def open_tracing(
@@ -42,10 +42,10 @@ def open_tracing(
     redact: Callable[[str], str] = str,
     now_ns: Callable[[], int] = time.time_ns,
 ) -> Tracing:
-    """Spans are delivered from now on, by a thread of their own. Raises TracingError, and ShortageError.
+    """Starts the thread that delivers spans. Raises TracingError, and ShortageError.
 
-    `environment` must be the process's own, or a copy: the SDK reads `os.environ` itself. `tell` gets at most one
-    line, from `close`. `now_ns` is the wall clock.
+    `environment` must be the process's own, or a copy: the SDK reads `os.environ` itself. `tell` gets at most
+    one line, from `close`. `now_ns` is the wall clock.
     """
     endpoint = _endpoint(environment)
     _demand_protocol(environment)

@@ -1,7 +1,7 @@
-"""Which facts of an event leave the process, and under which name. Whatever is not listed here stays.
+"""The list of event fields that are exported, with their attribute names. Anything else stays in the process.
 
-It lists names, numbers and kinds, and refuses every field that may hold text: prompts, answers, arguments, outputs,
-error messages. Pure; values of None mean "not known".
+Names, numbers and kinds are exported; fields that may hold text are not: prompts, answers, arguments,
+outputs, error messages. Pure. A value of None means "not known".
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ _MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""The name that ralph's own output uses for each type of event, and the event's field for each attribute."""
+"""For each type of event its name in ralph's own output, and the event's field for each attribute."""
 
 
 def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:
-    """The name and attributes of a span event; None: this event makes none."""
+    """The name and attributes of a span event; None: this event does not become one."""
     if (moment := _MOMENTS.get(type(event))) is None:
         return None
     name, fields = moment
@@ -137,8 +137,9 @@ def of_tool(call: ToolCall) -> Attributes:
 
 
 def of_stream(event: Mapping[str, Any]) -> Attributes:
-    """The attributes that one stream event adds. A server may send anything: a value that is no text is
-    ignored.
+    """The attributes that one stream event adds.
+
+    Values of the wrong type are ignored: a server may send anything.
     """
     match event:
         case {"type": "message_start", "message": {**message}}:

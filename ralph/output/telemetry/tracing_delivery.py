@@ -1,6 +1,6 @@
-"""Delivers finished spans to an OTLP endpoint from a thread of its own, and counts what does not arrive.
+"""Delivers finished spans to an OTLP endpoint from its own thread, and counts those that are lost.
 
-Nothing of it reaches the run: the queue is bounded, the end is waited for no longer than it is told to.
+It never holds up the run: the queue is bounded, and closing takes no longer than its time limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INTERVAL_S = 5.0
 
 
 class SpanDelivery(SpanProcessor):
-    """A span processor. The SDK's own does not say what it lost and closes in up to 30 s."""
+    """A span processor. The SDK's own does not report lost spans and takes up to 30 s to close."""
 
     def __init__(self, endpoint: str) -> None:
         self.taken = 0
@@ -59,7 +59,7 @@ class SpanDelivery(SpanProcessor):
         self._start_thread()
 
     def close(self, timeout_s: float) -> str | None:
-        """Sends the waiting spans, as far as the time allows. Returns why some were lost; None: all arrived."""
+        """Sends the waiting spans within the time limit. Returns why some were lost; None: all arrived."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -79,7 +79,7 @@ class SpanDelivery(SpanProcessor):
         return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
 
     def _start_thread(self) -> None:
-        """Starts the thread. If the machine has none left, the spans wait, and the next one tries again."""
+        """Starts the thread. If the machine has none left, the spans wait, and the next span tries again."""
         if self._thread is None:
             try:
                 self._thread = start_thread(self._work, name="ralph-traces")
@@ -94,7 +94,7 @@ class SpanDelivery(SpanProcessor):
                     self.delivered += len(batch)
 
     def _next_batch(self) -> list[ReadableSpan] | None:
-        """Waits until there is enough to send, or it has waited long enough. None: it is over."""
+        """Waits for a full batch, or until the batch is old enough to send; None: delivery is closed."""
         with self._changed:
             ends_s = time.monotonic() + _INTERVAL_S
             while not self._is_closing and len(self._waiting) < _BATCH_SPANS:
@@ -116,7 +116,7 @@ class SpanDelivery(SpanProcessor):
 
 
 class _Session(requests.Session):
-    """Remembers how the last request went wrong, in words without an address or a header."""
+    """An HTTP session that remembers why the last request failed, without addresses or headers."""
 
     problem: str | None = None
 
@@ -132,6 +132,6 @@ class _Session(requests.Session):
 
 
 def _shown(endpoint: str) -> str:
-    """The endpoint without user, password and query: they may hold a key."""
+    """The endpoint without user, password and query, which may hold a key."""
     parts = urlsplit(endpoint)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,6 +1,6 @@
 """Turns a run's events into the spans of one trace: the run, its turns, and their requests and tool calls.
 
-It knows when a span begins, ends and has failed; what it may say is `tracing_attributes.py`'s business.
+It decides when a span begins, ends and fails; `tracing_attributes.py` decides which attributes it gets.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S = 2.0
 LONGEST_NAME = 128
-"""Characters of a string: names are shorter, and a model or a server may have made this one up."""
+"""Characters of a string attribute. Real names are shorter; a longer one was made up by a model or a
+server."""
 
 
 def tracer_for(delivery: SpanDelivery, version: str) -> Tracer:
-    """A tracer of a provider of our own: the process-wide one stays as it is, and nothing hooks into the
-    exit.
+    """A tracer from a provider of its own: the process-wide provider stays unchanged, and no exit hook is
+    added.
     """
     named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
     resource = Resource.create({"service.name": named, "service.version": version})
@@ -56,7 +57,10 @@ class _Open(Struct, frozen=True):
 
 
 class Tracing:
-    """Show it every event, then `close` it. Neither raises: a bug in here ends the tracing, not the run."""
+    """An `Events` sink that makes spans.
+
+    Neither `emit` nor `close` raises: a bug here ends the tracing, not the run.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self._session_id = session_id
-        """The session of the next run. Before one is open: the id that a new session would get."""
+        """The session of the next run; before a session is open, the id that a new one would get."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell
@@ -78,7 +82,7 @@ class Tracing:
         self._now_ns = now_ns
         carrier = {name.lower(): environment.get(name, "") for name in ("TRACEPARENT", "TRACESTATE")}
         self._around = TraceContextTextMapPropagator().extract(carrier, Context())
-        """The parent of every run; empty if there is none, or none that can be read."""
+        """The parent of every run's span; empty: no readable parent was given."""
         self._run: _Open | None = None
         self._turn: _Open | None = None
         self._tools: dict[str, _Open] = {}
@@ -96,7 +100,7 @@ class Tracing:
             self._stop(error)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what is left, for at most so long, and tell once what went wrong."""
+        """Sends the remaining spans within the time limit, and reports problems in at most one line."""
         if self._is_closed:
             return
         try:
@@ -154,7 +158,10 @@ class Tracing:
         return self._start(f"execute_tool {call.name}", self._parent(started_ns), started_ns, about)
 
     def _tool_finished(self, event: ev.ToolFinished) -> None:
-        """Calls that ran side by side are told together, at the end of the longest: each took its own time."""
+        """Ends a tool's span.
+
+        Parallel calls are reported together when the longest ends, each with its own duration.
+        """
         now_ns, took_ns = self._now_ns(), _ns(event.took_s)
         opened = self._tools.pop(event.call.id, None) or self._tool(event.call, now_ns - took_ns)
         if event.result.output.is_error:
@@ -168,7 +175,7 @@ class Tracing:
         self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
 
     def _cut_off(self) -> None:
-        """The end of a run that has not told its own."""
+        """Ends the span of a run that has reported no end."""
         if self._run is not None:
             self._end_run(self._now_ns(), "no_result")
 
@@ -182,7 +189,7 @@ class Tracing:
         self._answer = {}
 
     def _end_turn(self, now_ns: int) -> None:
-        """Calls without a result were stopped in the middle."""
+        """Ends the turn's span. Calls without a result were interrupted."""
         for opened in self._tools.values():
             opened.fail("interrupted")
             opened.end(now_ns)
@@ -195,7 +202,7 @@ class Tracing:
         return self._turn or self._run_span(started_ns)
 
     def _run_span(self, started_ns: int) -> _Open:
-        """The run begins with whatever is told of it first: idle time between two tasks is no part of either."""
+        """The run's span, begun by the run's first event: idle time between two tasks belongs to neither."""
         if self._run is None:
             about = attributes.of_run(self._session_id)
             self._run = self._start("invoke_agent ralph", None, started_ns, about)
