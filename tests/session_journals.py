@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 MODEL = "claude-sonnet-5-5"
 SESSION_ID = "3f2a9c1e-0000-4000-8000-000000000001"
-ANSWER_COST_USD = 0.00045
-"""Of one answer of `tests.fakes.answer`, to five digits."""
 
 
 class Told(FakeJournal):

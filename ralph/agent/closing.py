@@ -23,7 +23,7 @@ from ralph.values.shortage import line_with_advice, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.agent.tally import Tally
+    from ralph.agent.run_end import Tally
     from ralph.conversation.next_step import End, NoUsableAnswer
     from ralph.values.events import DeadEnd
     from ralph.values.ports import Events, Interrupted

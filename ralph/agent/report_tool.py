@@ -1,13 +1,40 @@
-"""The definition of the tool `final_report` for the model, with the user's schema embedded. Pure."""
+"""The definition of the tool `final_report` for the model, with the user's schema embedded. Pure.
+
+It finds the schemas within a JSON Schema, and the targets of its references into itself; it checks nothing and fetches
+nothing: a reference out of the schema has no target here.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from ralph.agent.schema_references import DEFAULT_DRAFT, is_draft_4, own_fragment, schemas_within
 from ralph.values.report import STATUSES
 from ralph.values.tool_calls import FINAL_REPORT, ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+# Keywords by what stands under them: schemas by name; a schema or a list of schemas. (All drafts since 4
+# together.)
+_NAMED_SCHEMAS = {
+    "$defs",
+    "definitions",
+    "dependencies",
+    "dependentSchemas",
+    "patternProperties",
+    "properties",
+}
+_SCHEMAS = (
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contentSchema", "propertyNames"}
+    | {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"}
+    | {"additionalProperties", "unevaluatedProperties"}
+)
 
 
 def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:
@@ -53,3 +80,67 @@ def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
             one["$ref"] = f"#/properties/payload{fragment}"
     named = {"$schema", "id" if is_draft_4(schema) else "$id"}
     return {key: value for key, value in inside.items() if key not in named}
+
+
+def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The objects that serve as a schema, each with its JSON pointer: by its keyword, or as the target of a
+    `$ref`.
+    """
+    found: list[tuple[str, dict[str, Any]]] = []
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("#", schema)]
+    while waiting:
+        pointer, one = waiting.pop()
+        if not isinstance(one, dict) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        found.append((pointer, one))
+        waiting.extend(reversed(list(direct_subschemas(pointer, one))))
+        fragment = own_fragment(schema, one.get("$ref"))
+        if fragment is not None:
+            waiting.append((f"#{fragment}", leads_to(schema, fragment)))
+    return found
+
+
+def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in schema.items():
+        if key in _NAMED_SCHEMAS and isinstance(value, dict):
+            for name, inner in value.items():
+                yield f"{pointer}/{key}/{name.replace('~', '~0').replace('/', '~1')}", inner
+        elif key in _SCHEMAS and isinstance(value, list):
+            yield from ((f"{pointer}/{key}/{index}", inner) for index, inner in enumerate(value))
+        elif key in _SCHEMAS:
+            yield f"{pointer}/{key}", value
+
+
+def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
+    """The part after the `#` of a reference into the schema itself; None for any other reference."""
+    if not isinstance(ref, str):
+        return None
+    document, _, fragment = ref.partition("#")
+    return fragment if document in ("", root_id(schema)) else None
+
+
+def root_id(schema: Mapping[str, Any]) -> str:
+    named = schema.get("id" if is_draft_4(schema) else "$id", "")
+    return named.rstrip("#") if isinstance(named, str) else ""
+
+
+def is_draft_4(schema: Mapping[str, Any]) -> bool:
+    return str(schema.get("$schema")).startswith("http://json-schema.org/draft-04/")
+
+
+def leads_to(schema: Mapping[str, Any], fragment: str) -> Any:
+    """The value that the JSON pointer of a `$ref` names; None: there is none (or it is an anchor)."""
+    here: Any = schema
+    if fragment and not fragment.startswith("/"):
+        return None
+    for escaped in unquote(fragment).split("/")[1:]:
+        part = escaped.replace("~1", "/").replace("~0", "~")
+        if isinstance(here, dict) and part in here:
+            here = here[part]
+        elif isinstance(here, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(here):
+            here = here[int(part)]
+        else:
+            return None
+    return here

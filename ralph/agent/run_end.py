@@ -9,11 +9,11 @@ from msgspec import Struct
 from ralph.agent.finishing import FORCES
 from ralph.values.classify import failure_kind
 from ralph.values.errors import HttpError
-from ralph.values.events import DeadEnd, RunEnded
+from ralph.values.events import AttemptEnded, DeadEnd, Event, RetryExhausted, RetryRecovered, RunEnded
 from ralph.values.outcome import Outcome
+from ralph.values.usage import RunUsage, TokenUsage
 
 if TYPE_CHECKING:
-    from ralph.agent.tally import Tally
     from ralph.values.errors import AgentError
     from ralph.values.report import Report, ReportDesk
 
@@ -28,6 +28,8 @@ _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 
 
 LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
+_WERE_ASKED = frozenset({None, "interrupted"})
+"""Kinds of attempts that reached the model."""
 
 
 class Ending(Struct, frozen=True):
@@ -127,3 +129,38 @@ class Ending(Struct, frozen=True):
         if self.report.source != "synthetic" or self.result is None:
             return self.report.summary
         return LAST_WORDS.format(summary=self.report.summary, words=self.result)
+
+
+class Tally:
+    """The counts of a run's result, added up from its events. It keeps numbers and passes nothing on."""
+
+    def __init__(self) -> None:
+        self.usage = RunUsage()
+        self.retries = 0
+        self.waited_s = 0.0
+        self.api_s = 0.0
+        """Seconds inside `send_message()`."""
+        self.turns = 0
+        """Completed turns: those with an accepted answer and the results of its tools."""
+        self._asked_turns = 0
+
+    @property
+    def counted_turns(self) -> int:
+        """The turns of a result. A useless or cut answer belongs to a turn too; a request that only failed does
+        not: a resumed session asks for that turn again.
+        """
+        return max(self.turns, self._asked_turns)
+
+    def emit(self, event: Event) -> None:
+        match event:
+            case AttemptEnded():
+                if event.kind in _WERE_ASKED:
+                    self._asked_turns = event.turn
+                # A broken answer is billed too, for the tokens that the server had counted.
+                if event.tokens != TokenUsage():
+                    self.usage = self.usage.plus(event.model, event.tokens, event.facts)
+                self.api_s += event.latency_s
+            case RetryRecovered() | RetryExhausted():
+                # Each of these events closes a chain, with the time that it really took.
+                self.retries += event.retries
+                self.waited_s += event.total_wait_s

@@ -14,9 +14,8 @@ from ralph.agent.asking import Asking
 from ralph.agent.call_rules import CallRules
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.agent.hints import come_back_hint, hints_for
-from ralph.agent.run_end import Ending
+from ralph.agent.run_end import Ending, Tally
 from ralph.agent.session_log import SessionLog
-from ralph.agent.tally import Tally
 from ralph.agent.tool_turn import ToolTurn
 from ralph.agent.transcript import Transcript
 from ralph.conversation.messages import text_blocks
@@ -36,7 +35,7 @@ from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_li
 from ralph.conversation.records import ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, TurnRequests
-from ralph.retry.target_log import TargetLog
+from ralph.retry.roster import TargetLog
 from ralph.values.classify import FailureKind, failure_kind, is_damaged
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError

@@ -150,11 +150,3 @@ class PatientCheck:
 
     def run(self, limit_s: float) -> CheckResult:
         return self._patience.keep_trying(lambda: self._check.run(limit_s))
-
-
-if TYPE_CHECKING:
-
-    def _fits(
-        checkout: PatientCheckout, check: PatientCheck, iterations: PatientIterations
-    ) -> tuple[Checkout, Check, Iterations]:
-        return checkout, check, iterations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ralph.loop.state import NewerStateError, read_state, state_text
 from ralph.machine.atomic_write import HELD_DIRECTORY, remove_leftovers, replace_at
-from ralph.machine.regular_file import read_regular_file
+from ralph.machine.opened_file import read_regular_file
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:

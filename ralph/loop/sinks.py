@@ -25,7 +25,7 @@ from ralph.values.events import Heartbeat, Notice
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ralph.output.colors import Color
+    from ralph.output.standard_streams import Color
     from ralph.values.events import Event
     from ralph.values.ports import Events
 
@@ -62,12 +62,6 @@ def _color_of(event: Event) -> Color | None:
             return "dim"
         case _:
             return None if _is_detail(event) else "yellow"
-
-
-if TYPE_CHECKING:
-
-    def _fits(narration: LoopNarration) -> Events:
-        return narration
 
 
 class StepSummary:

@@ -22,24 +22,13 @@ HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOE
 _TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
 
 
-def replace_file(target: Path, data: bytes, before: os.stat_result | None) -> None:
-    """Write `data` as `target`, which is no link. `before`: its stat, None when it does not exist yet.
-
-    Raises OSError, the old file intact and nothing left beside it.
-    """
-    directory = os.open(target.parent, HELD_DIRECTORY)
-    try:
-        replace_at(directory, target.name, data, before)
-    finally:
-        os.close(directory)
-
-
 def replace_at(
     directory: int, name: str, data: bytes, before: os.stat_result | None, *, new_mode: int = 0o666
 ) -> None:
-    """Write `data` as `name` in a directory that is held open, wherever its path leads by now.
+    """Write `data` as `name`, which is no link, in a directory that is held open, wherever its path leads by now.
 
-    `new_mode`: the mode of a file without a `before`, the umask taken off.
+    `before`: the file's stat; None: it does not exist yet. `new_mode`: the mode of a file without a `before`, the umask
+    taken off. Raises OSError, the old file intact and nothing left beside it.
     """
     temporary = f".ralph-{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

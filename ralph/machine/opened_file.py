@@ -1,10 +1,19 @@
-"""Finds out where an open file really lies, and whether the kernel makes it up. A name may be wrong about both."""
+"""Finds out where an open file really lies, whether the kernel makes it up, and whether it is a regular file.
+
+A name may be wrong about all three: an agent could have put anything there.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KERNEL_PLACES = ("/proc", "/sys")
 """The kernel's own directories. A process's environment and memory there hold credentials."""
@@ -78,3 +87,15 @@ def _reported_by_kernel(descriptor: int) -> str | None:
     if path.endswith(_DELETED) and not os.path.lexists(path):
         return path.removesuffix(_DELETED)
     return path
+
+
+def read_regular_file(path: Path | str, most_bytes: int) -> bytes:
+    """The content, without waiting for a pipe. Raises OSError for what cannot be read, is no regular file (EINVAL) or has more bytes (EFBIG)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
+    return data

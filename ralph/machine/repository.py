@@ -1,13 +1,22 @@
-"""Finds the top of a repository by its `.git` alone: git itself is not asked."""
+"""Finds a repository's top by its `.git` alone, and the git directories of checkouts, by looking.
+
+Git itself is not asked, and no program is run, as what a repository names could be one.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+_MOST_BYTES = 8192
+_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
+# gitrepository-layout(5): the entries by which git itself recognises a repository.
+_REPOSITORY = ("HEAD", "objects", "refs")
 
 
 def repository_top(directory: Path) -> Path | None:
@@ -29,3 +38,58 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
         if os.path.exists(directory / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look
             return directories[: index + 1]
     return [cwd]
+
+
+def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The git directories of the checkouts around the roots: a linked worktree has one of its own and a common
+    one.
+    """
+    named = (environment[name] for name in _VARIABLES if environment.get(name))
+    found = [os.path.join(roots[0], path) for path in named]  # noqa: PTH118 - strings throughout
+    for root in roots:
+        found += _of_checkout(root)
+    return tuple(dict.fromkeys(map(os.path.realpath, found)))
+
+
+def _of_checkout(root: str) -> Iterator[str]:
+    for above in (root, *map(str, Path(root).parents)):
+        place = f"{above}/.git"
+        if os.path.isdir(place):  # noqa: PTH112 - as above
+            yield from _with_common(place)
+            return
+        if os.path.isfile(place):  # noqa: PTH113 - as above
+            yield from _with_common(_led_to(place, above))
+            return
+        if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):  # noqa: PTH110 - a bare one
+            yield from _with_common(above)
+            return
+
+
+def _with_common(directory: str | None) -> Iterator[str]:
+    if directory is None:
+        return
+    yield directory
+    common = _first_line(f"{directory}/commondir")
+    if common:
+        yield os.path.join(directory, common)  # noqa: PTH118 - strings throughout
+
+
+def _led_to(file: str, start: str) -> str | None:
+    line = _first_line(file)
+    if line is None or not line.startswith("gitdir:"):
+        return None
+    return os.path.join(start, line.removeprefix("gitdir:").strip())  # noqa: PTH118 - strings throughout
+
+
+def _first_line(path: str) -> str | None:
+    """The first line of a file; None where there is none. A FIFO of that name does not block."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.fsdecode(os.read(descriptor, _MOST_BYTES)).partition("\n")[0].strip()
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.output.colors import colored
+from ralph.output.standard_streams import colored
 from ralph.values import events as ev
 from ralph.values.limits import MOST_REFUSALS
 from ralph.values.screen_text import foreign_lines, in_one_line
@@ -18,7 +18,7 @@ from ralph.values.tool_calls import FINAL_REPORT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.output.colors import Color
+    from ralph.output.standard_streams import Color
     from ralph.values.tool_calls import ToolCall
 
 LONGEST_SUMMARY = 160

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from ralph.output.colors import colored
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ralph.output.colors import Color
-
 _STDERR = 2
+Color = Literal["red", "green", "yellow", "blue", "dim"]
+# ECMA-48, SGR.
+_CODES: dict[Color, str] = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2"}
 
 
 class ReaderLeftError(Exception):
@@ -64,3 +64,8 @@ def _write_error_line(line: str) -> None:
     with suppress(OSError):
         while left:
             left = left[os.write(_STDERR, left) :]
+
+
+def colored(color: Color, text: str) -> str:
+    """`text` is visible text already (`screen_text`)."""
+    return f"\x1b[{_CODES[color]}m{text}\x1b[0m"

@@ -195,11 +195,6 @@ class Writer:
             else:
                 return
 
-    @property
-    def is_closing(self) -> bool:
-        """The result has been written, or never will be: no more events are written."""
-        return self._is_closing
-
     def _write_result(self, ended: RunEnded) -> None:
         if self._options.output_format == "stream-json":
             failure = failure_message(ended, self._new_id())

@@ -5,22 +5,26 @@ It chooses nothing itself: that is `retry/targets.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import SizeCount
 from ralph.conversation.reading import Reading
+from ralph.conversation.records import target_record
 from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, forgiven, preferring, resumed
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.models import ALIASES, named_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation, RequestBody, RequestShape
     from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.records import Record
     from ralph.conversation.target import Target
     from ralph.values.models import NamedModel
     from ralph.values.tool_calls import ToolDefinition
@@ -228,3 +232,41 @@ class Roster:
         """Replaces the target that is asked by one of which more is known."""
         index = self.state.route.target
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])
+
+
+class _Told(NamedTuple):
+    target: str
+    first: str
+    cooling: tuple[tuple[str, float], ...] = ()
+
+
+class TargetLog:
+    """Records about targets for the journal: the target in use, the first one, the ends of cooldowns. It remembers what
+    was recorded last and makes a record only if something has changed.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        """As a `run` record leaves it: the first target is asked, and nobody cools down."""
+        self._told = _Told(roster.first.name, roster.first.name)
+        self._named = {roster.first.name}
+        """Whose requests' head this run's records hold."""
+
+    @property
+    def target(self) -> str:
+        """Who is asked, by the records."""
+        return self._told.target
+
+    def records(self, roster: Roster, now_s: float, now: datetime) -> list[Record]:
+        """None or one. `now_s` and `now` are the same moment, on the run's clock and on the wall."""
+        target = roster.target
+        ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}
+        told = _Told(target.name, roster.first.name, tuple(sorted(ends_s.items())))
+        if told == self._told or (not roster.rules.is_rotation and target is roster.first):
+            return []
+        shape = None if target.name in self._named else roster.shape
+        self._told = told
+        self._named.add(target.name)
+        cooling = {
+            name: (now + timedelta(seconds=end_s - now_s)).isoformat() for name, end_s in ends_s.items()
+        }
+        return [target_record(target.name, shape, cooling, roster.first.name)]

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.agent.schema_references import (
+from ralph.agent.report_tool import (
     DEFAULT_DRAFT,
     direct_subschemas,
     is_draft_4,

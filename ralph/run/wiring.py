@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.output.shown_object import redacted
-from ralph.prompt.project_instructions import read_project_instructions
-from ralph.prompt.system_prompt import PromptParts, system_prompt
+from ralph.prompt.system_prompt import PromptParts, read_project_instructions, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.notices import cut_notices, roster_notices

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.machine.git_directories import git_directories
+from ralph.machine.repository import git_directories
 from ralph.machine.ripgrep import RipgrepError, ripgrep_path
 from ralph.sandbox.protected_paths import PlaceFacts, protected_paths
 

@@ -13,7 +13,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from ralph.output.colors import Color
+    from ralph.output.standard_streams import Color
     from ralph.sessions.history import SessionHistory
 
 _DIRECTORY_CHARS = 28

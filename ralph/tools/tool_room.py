@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from ralph.machine.output_capture import SpillDirectory
 from ralph.machine.own_programs import own_program
 from ralph.machine.repository import repository_top
-from ralph.machine.spill_directory import SpillDirectory
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.error_text import ToolError
 

@@ -21,7 +21,7 @@ class DeadEnd(Struct, frozen=True):
     """The call that a model repeated until its run was ended for it."""
 
     name: str
-    """One of `guards.GUARDS`, or of `malformed_answers.NAMES`."""
+    """One of `guards.GUARDS`, or of `call_rules.NAMES`."""
     call: ToolCall
     """The last such call."""
     error: str
@@ -241,7 +241,7 @@ class ReportAccepted(Struct, frozen=True):
     """The run's final report is known."""
 
     source: str
-    """One of `report.SOURCES`: "tool_call", "text" or "synthetic"."""
+    """One of "tool_call", "text" or "synthetic"."""
     status: str
     """One of `report.STATUSES`: "success" or "failure"."""
     turn: int
@@ -256,7 +256,7 @@ class ContextCompacted(Struct, frozen=True):
     """A fresh context takes the place of the old one."""
 
     trigger: str
-    """One of `compaction.TRIGGERS`: "threshold", "overflow" or "window_exceeded"."""
+    """One of "threshold", "overflow" or "window_exceeded"."""
     source: str
     """Who made the summary: "model", or "cut" where the history was cut without one."""
     pre_tokens: int

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     """Maps a report's arguments to their faults: a few short lines, each with path and expectation."""
 
 STATUSES = ("success", "failure")
-SOURCES = ("tool_call", "text", "synthetic")
 
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60

@@ -61,10 +61,6 @@ FAILED tests/retry/test_loop.py::test_recovers - assert 503 == 200
 """
 
 
-def pytest_failure(number: int) -> str:
-    return f"{FAILURE}{number % 3 + 1} failed, 211 passed in {4 + number * 0.37:.2f}s"
-
-
 def polling_a_ci_job() -> Iterator[Step]:
     jobs = ["lint", "types", "test (3.11)", "test (3.12)", "test (3.13)", "build", "docs", "package"]
     for done in range(len(jobs) * 3):

@@ -163,12 +163,6 @@ def target(name: str = "m", price: Price = DOLLARS, **more: Any) -> Target:
     return Target(name, name, "http://127.0.0.1:1", price=price, **more)
 
 
-def first_estimate() -> int:
-    """Tokens that the first request of a run is taken to hold."""
-    played = Played(DONE, targets=[target()])
-    return -(-len(played.client.bodies[0]) // 2)
-
-
 def max_tokens(played: Played, index: int) -> int:
     wanted: int = played.request(index)["max_tokens"]
     return wanted

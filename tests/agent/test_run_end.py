@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ralph.agent.run_end import Ending
-from ralph.agent.tally import Tally
+from ralph.agent.run_end import Ending, Tally
 from ralph.values.errors import HttpError
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report, ReportDesk, plain_problems

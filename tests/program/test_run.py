@@ -200,7 +200,7 @@ def test_a_full_disk_under_standard_output_is_an_io_error(ralph, serve, output_f
     assert json.loads((ralph.cwd / "out.json").read_text())["terminal_reason"] == "io_error"
 
 
-def test_project_instructions_reach_the_system_prompt_nearest_last(ralph, serve) -> None:
+def test_system_prompt_reach_the_system_prompt_nearest_last(ralph, serve) -> None:
     server = serve(HELLO)
     (ralph.cwd / ".git").mkdir()
     (ralph.cwd / "AGENTS.md").write_text("outer rule")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.prompt.project_instructions import read_project_instructions
+from ralph.prompt.system_prompt import read_project_instructions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

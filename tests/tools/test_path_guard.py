@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine.git_directories import git_directories
 from ralph.machine.opened_file import opened_path
 from ralph.machine.planted_link import planted_link, repositories
+from ralph.machine.repository import git_directories
 from ralph.sandbox.protected_places import gather_paths
 from ralph.tools.files.path_guard import PathGuard
 from ralph.values.error_text import ToolError

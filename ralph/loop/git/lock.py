@@ -16,7 +16,7 @@ from msgspec import Struct, convert, to_builtins
 
 from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.ports import CheckoutError
-from ralph.machine.regular_file import read_regular_file
+from ralph.machine.opened_file import read_regular_file
 from ralph.machine.repository import repository_top
 from ralph.sessions.looking import is_locked
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, convert
 
 from ralph.loop.values import IterationResult, SessionSeen
-from ralph.machine.regular_file import read_regular_file
+from ralph.machine.opened_file import read_regular_file
 from ralph.output.result_object import limit_named
 from ralph.sessions.looking import look_at
 from ralph.sessions.store import SessionStore

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from ralph.prompt.project_instructions import read_project_instructions
-from ralph.prompt.system_prompt import MOST_INSTRUCTION_BYTES
+from ralph.prompt.system_prompt import MOST_INSTRUCTION_BYTES, read_project_instructions
 
 
 @pytest.fixture
