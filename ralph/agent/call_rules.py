@@ -1,7 +1,4 @@
-"""Checks a tool call before it runs, and tells the guards of its result.
-
-It decides which calls may run, never how. One lives as long as the run of a task.
-"""
+"""Decides which tool calls may run, and reports their results to the guards. It runs none. One instance per task."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 Ruling = ToolOutput | tuple[str, ...]
-"""Why a call does not run, for the model; or, when it may run, the arguments that its tool does not know."""
+"""Why a call must not run, for the model; or, if it may run, the arguments that its tool does not know."""
 
 _NO_CHANGE = FileChange(path="", before="", after="")
 
@@ -41,9 +38,7 @@ class CallRules:
         events: Events,
         why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
-        """`desk` takes the final report; None: none is required. `why_refused` gives the reason why a tool
-        may not be used just now.
-        """
+        """`desk` takes the final report; None: none is required. `why_refused`: why a tool may not be used now."""
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._desk = desk
@@ -51,18 +46,18 @@ class CallRules:
         self._why_refused = why_refused
         self._guards = Guards()
         self.turn = 0
-        """The turn at work, for the events."""
+        """The current turn, for events."""
         self.ended_by: DeadEnd | None = None
-        """The dead end that ends the run, if there is one."""
+        """The dead end that ends the run; None: there is none."""
         self.has_use = False
-        """Whether some call of the answer ran, or was refused by a guard."""
+        """Some call of the current answer ran, or was refused by a guard."""
         self.has_report = False
-        """Whether some call of the answer was a report."""
+        """Some call of the current answer was a report."""
         self._malformed: list[ToolCall] = []
-        """The calls of the answer that could not run as written."""
+        """The calls of the current answer that could not run as written."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """The calls that the permission mode did not let run, in the whole task."""
+        """All calls of the task that the permission mode refused."""
 
     def begin_answer(self, turn: int) -> None:
         self.turn = turn
@@ -71,11 +66,11 @@ class CallRules:
 
     @property
     def is_malformed(self) -> bool:
-        """Whether every call of the answer was malformed."""
+        """Whether every call of the current answer was malformed."""
         return bool(self._malformed) and not self.has_use and not self.has_report
 
     def end_answer(self) -> None:
-        """Note that all calls of the answer have their results."""
+        """Counts the current answer, once all its calls have results."""
         if self.has_use:
             self._malformed_answers = MalformedAnswers()
         if not self.is_malformed:
@@ -86,7 +81,7 @@ class CallRules:
             self.ended_by = DeadEnd(answers.name, self._malformed[-1], answers.error)
 
     def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
-        """Take over a call that an earlier process ran, or was about to run. `output`: its result; None: unknown."""
+        """Takes over a call that an earlier process ran or was about to run. `output`: its result; None: unknown."""
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True
             self._desk.receive(call)
@@ -131,8 +126,9 @@ class CallRules:
         return output
 
     def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """Take the result of a call that ran. `change`: None for a file tool means that it could not change
-        anything.
+        """Takes the result of a call that ran.
+
+        `change`: None for a file tool means that it could not change anything.
         """
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
@@ -157,7 +153,7 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call. A malformed one keeps the text of its input, in the form that the API documents."""
+    """The call as the model wrote it; the input of a malformed call stays text, in the form that the API documents."""
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 

@@ -1,8 +1,8 @@
-"""Counts answers in a row whose tool calls were all malformed: nothing of them could run. Pure.
+"""Counts answers in a row whose tool calls were all malformed, so that none could run. Pure.
 
-A malformed call is cut, no JSON, of a tool that does not exist, or has arguments that do not fit. Each gets an
-error result. An answer with nothing else is no turn, however the answers vary. A call that a guard, a permission
-or the final turn refuses is not malformed.
+A malformed call is cut off, is no JSON, names a tool that does not exist, or has wrong arguments. Each gets an
+error result. An answer with only such calls is no turn. A call that a guard, a permission or the final turn refuses
+is not malformed.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from msgspec import Struct
 
 MOST_MALFORMED_ANSWERS = 3
-"""The most malformed answers in a row; with the last one the run ends. The contract's number."""
+"""The most malformed answers in a row: the last one ends the run. PRODUCT.md sets the number."""
 
 NAMES = ("malformed_call", "unknown_tool")
 
 
 class MalformedAnswers(Struct, frozen=True):
-    """The number of malformed answers since a call could run."""
+    """The number of malformed answers since the last call that could run."""
 
     count: int = 0
     are_all_unknown: bool = True
-    """No call in them named a tool that exists."""
+    """Whether no call in them named an existing tool."""
 
     def plus(self, *, are_unknown: bool) -> MalformedAnswers:
-        """One more. `are_unknown`: none of its calls named a tool that exists."""
+        """The count with one more answer. `are_unknown`: none of its calls named an existing tool."""
         return MalformedAnswers(self.count + 1, self.are_all_unknown and are_unknown)
 
     @property

@@ -1,5 +1,6 @@
-"""Reads the window that a server names when it refuses a request as too large. Pure. It reads text because
-servers give nothing else; a number that is not there is not guessed.
+"""Reads the context window from a server's refusal of a request that is too large. Pure.
+
+It reads the message because servers give nothing else; a number that is missing is not guessed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Refused(NamedTuple):
 
 
 def refused(error: AgentError) -> Refused | None:
-    """The two numbers of a refusal; None: it does not name both."""
+    """The numbers in a refusal; None: it does not have both."""
     window, prompt = (_number(pattern, error) for pattern in (_WINDOW, _PROMPT))
     return None if window is None or prompt is None else Refused(window, prompt)
 

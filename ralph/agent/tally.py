@@ -1,4 +1,4 @@
-"""The counts of a run's result, added up from its events. Pure: it keeps numbers and passes nothing on."""
+"""Counts a run's events for its result. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WERE_ASKED = frozenset({None, "interrupted"})
 
 
 class Tally:
-    """The counts of a run. Show it every event; read the sums."""
+    """An `Events` sink with the sums of a run."""
 
     def __init__(self) -> None:
         self.usage = RunUsage()
@@ -24,8 +24,10 @@ class Tally:
 
     @property
     def counted_turns(self) -> int:
-        """The turns of a result. A useless or cut answer belongs to a turn too; a request that only failed does
-        not: a resumed session asks for that turn again.
+        """The number of turns in the result.
+
+        A turn whose answers were useless or cut off counts; one with only failed requests does not, because a resumed
+        session repeats it.
         """
         return max(self.turns, self._asked_turns)
 
