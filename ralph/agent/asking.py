@@ -1,7 +1,7 @@
-"""Gets whole answers for the loop: with notices while they are needed, in a context that is kept small enough.
+"""Gets whole answers for the loop: sends pending notices with each request, and keeps the context small enough.
 
-Nothing here retries: `retry/loop.py` does. A context that is too large is no failure, but is made smaller. The
-loop decides what an answer means, and when nothing helps any more.
+Retries are made by `retry/loop.py`. A context that is too large is no failure: it is compacted. The loop decides
+what an answer means, and when to give up.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 # A server is asked for its window only when that begins to matter: a short run never asks.
 _ASKS_FROM_SHARE = 0.1
 _ASKS_FROM_TOKENS = 4_000
-"""The least size at which a server is asked for an unknown window: more than the first request of a short
-task holds.
-"""
+"""The least context, in tokens, for which the server is asked for an unknown window: more than the first request
+of a short task."""
 
 _TASKS_SHARE = 4
-"""All the user's prompts together may take this part of a window, or of what was too much; the newest always stays."""
+"""The part of a window (or of a refused size) that all the user's prompts together may take; the newest is always
+kept."""
 
 
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
-"""Failures of a summary call after which there are other ways to a smaller context."""
+"""Failures of a summary request after which other ways of compaction are tried."""
 # Anthropic: "... 208310 tokens > 200000 maximum", "...: 178959 + 64000 > 200000, decrease ..."; OpenAI and vLLM:
 # "maximum context length is 32768 tokens"; llama.cpp: "the available context size (4096 tokens)", "n_ctx": 4096.
 _WINDOW = (
@@ -75,57 +75,61 @@ class Asking:
         self._site = site
         self._transcript = transcript
         self._notices: list[str] = []
-        """Notices that no accepted answer has followed yet, each once."""
+        """Notices that have not yet had an accepted answer, each once."""
         self._sent = transcript.conversation
         self._steps = CompactionSteps()
         self.fresh_contexts = 0
-        """How often the model has begun anew and no longer knows what it was about to say."""
+        """The number of compactions so far: after one, the model no longer knows the answer it was in the middle
+        of."""
 
     def tell(self, notice: str) -> None:
-        """Adds a notice to the next request, and to every further one until an answer is accepted."""
+        """Adds a notice to all requests until an answer is accepted."""
         if notice not in self._notices:
             self._notices.append(notice)
 
     def answer(self, requests: TurnRequests) -> Answer:
-        """One answer, not committed yet. Raises like `send_with_retry`. `requests`: those of the turn."""
+        """One whole answer, not committed yet.
+
+        Raises like `send_with_retry`. `requests`: counts the turn's requests.
+        """
         self._sent = self._transcript.with_notices(self._notices)
         return send_with_retry(self._sent, self._site, requests)
 
     def accept(self, answer: Answer) -> Answer:
-        """Commit the answer to the conversation, with the notices that led to it."""
+        """Commits the answer to the conversation, with the notices that were sent with the request."""
         notices, self._notices = self._notices, []
         answer = self._transcript.commit(answer, notices)
         self._steps = self._steps.answered()
         return answer
 
     def room_for_results(self) -> int | None:
-        """Tokens that the results of the last answer may take; None: no window is known."""
+        """Tokens that the results of the last answer may take; None: the window is unknown."""
         if self._site.roster.window is None:
             self._describe()  # one result can be more than a small window holds
         return room_for(self.estimate(), self._site.roster.window)
 
     def is_crowded(self) -> bool:
-        """Whether the next request is so large that it is time to make room."""
+        """Whether the next request is so large that the context must be compacted."""
         self._ask_for_window()
         return is_over(self.estimate(), self._site.roster.window)
 
     @property
     def may_shrink(self) -> bool:
-        """True if this context holds more than the task: an answer, or a summary."""
+        """Whether the context has more than the task: an answer, or a summary."""
         transcript = self._transcript
         return transcript.session.is_afresh or any(
             message.role == "assistant" for message in transcript.conversation.messages
         )
 
     def fits_with_less(self, error: AgentError) -> bool:
-        """Whether the same request fits with a shorter answer, now that the server has named its window."""
+        """Whether the refused request fits with a shorter answer: the error may name the server's window."""
         told, roster = refused(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
             return False
         return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
 
     def make_room(self, trigger: str, requests: TurnRequests) -> bool:
-        """Put a fresh context in the place of the old one. False: nothing that is left to try makes it smaller."""
+        """Replaces the context by a smaller one. False: none of the remaining ways makes it smaller."""
         if not self.may_shrink:
             return False
         before = self.estimate()
@@ -150,7 +154,7 @@ class Asking:
         return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
-        """Put it in place, if that makes the context smaller. Whether it did."""
+        """Replaces the context if that makes it smaller. Returns whether it did."""
         transcript, roster = self._transcript, self._site.roster
         content = self._content(attempt, summary, before)
         after = roster.estimate_afresh(transcript.fresh(content), self._meter)
@@ -176,7 +180,7 @@ class Asking:
         )
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
-        """The model's answer to a request for a summary; None: there is too little room for that request."""
+        """The model's answer to a summary request; None: there is too little room for that request."""
         transcript = self._transcript
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":
@@ -197,8 +201,9 @@ class Asking:
             return None
 
     def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
-        """The summary. A damaged one is asked for again at once, once: it belongs to no turn, and neither does
-        its count.
+        """The answer to a summary request, requested once more if it arrives damaged.
+
+        This retry is counted in no turn.
         """
         try:
             return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
@@ -209,7 +214,7 @@ class Asking:
         return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
 
     def estimate(self) -> int:
-        """Tokens of the next request, at most."""
+        """Tokens of the next request, an upper estimate."""
         return self._site.roster.estimate(self._conversation(), self._meter)
 
     @property
@@ -220,7 +225,7 @@ class Asking:
         return self._transcript.with_notices(self._notices)
 
     def _ask_for_window(self) -> None:
-        """Ask the server for its model's window, once it may matter."""
+        """Asks the server for its model's window, once the context is large enough for it to matter."""
         roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
@@ -248,7 +253,7 @@ class Refused(NamedTuple):
 
 
 def refused(error: AgentError) -> Refused | None:
-    """The two numbers of a refusal; None: it does not name both."""
+    """The numbers in a refusal; None: it does not have both."""
     window, prompt = (_number(pattern, error) for pattern in (_WINDOW, _PROMPT))
     return None if window is None or prompt is None else Refused(window, prompt)
 

@@ -1,9 +1,8 @@
-"""Checks a tool call before it runs, and tells the guards of its result.
+"""Decides which tool calls may run, and reports their results to the guards. It runs none. One instance per task.
 
-It decides which calls may run, never how. One lives as long as the run of a task. It also counts answers in a row whose
-tool calls were all malformed, so that none of them could run. A malformed call is cut, no JSON, of a tool that does not
-exist, or has arguments that do not fit. Each gets an error result. An answer with nothing else is no turn, however the
-answers vary. A call that a guard, a permission or the final turn refuses is not malformed.
+It also counts answers in a row whose tool calls were all malformed, so that none could run. A malformed call is cut off,
+is no JSON, names a tool that does not exist, or has wrong arguments. Each gets an error result. An answer with only such
+calls is no turn. A call that a guard, a permission or the final turn refuses is not malformed.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 MOST_MALFORMED_ANSWERS = 3
-"""The most malformed answers in a row; with the last one the run ends. The contract's number."""
+"""The most malformed answers in a row: the last one ends the run. The number is part of the contract with users."""
 
 NAMES = ("malformed_call", "unknown_tool")
 
 
 class MalformedAnswers(Struct, frozen=True):
-    """The number of malformed answers since a call could run."""
+    """The number of malformed answers since the last call that could run."""
 
     count: int = 0
     are_all_unknown: bool = True
-    """No call in them named a tool that exists."""
+    """Whether no call in them named an existing tool."""
 
     def plus(self, *, are_unknown: bool) -> MalformedAnswers:
-        """One more. `are_unknown`: none of its calls named a tool that exists."""
+        """The count with one more answer. `are_unknown`: none of its calls named an existing tool."""
         return MalformedAnswers(self.count + 1, self.are_all_unknown and are_unknown)
 
     @property
@@ -61,7 +60,7 @@ class MalformedAnswers(Struct, frozen=True):
 
 
 Ruling = ToolOutput | tuple[str, ...]
-"""Why a call does not run, for the model; or, when it may run, the arguments that its tool does not know."""
+"""Why a call must not run, for the model; or, if it may run, the arguments that its tool does not know."""
 
 _NO_CHANGE = FileChange(path="", before="", after="")
 
@@ -77,9 +76,7 @@ class CallRules:
         events: Events,
         why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
-        """`desk` takes the final report; None: none is required. `why_refused` gives the reason why a tool
-        may not be used just now.
-        """
+        """`desk` takes the final report; None: none is required. `why_refused`: why a tool may not be used now."""
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._desk = desk
@@ -87,18 +84,18 @@ class CallRules:
         self._why_refused = why_refused
         self._guards = Guards()
         self.turn = 0
-        """The turn at work, for the events."""
+        """The current turn, for events."""
         self.ended_by: DeadEnd | None = None
-        """The dead end that ends the run, if there is one."""
+        """The dead end that ends the run; None: there is none."""
         self.has_use = False
-        """Whether some call of the answer ran, or was refused by a guard."""
+        """Some call of the current answer ran, or was refused by a guard."""
         self.has_report = False
-        """Whether some call of the answer was a report."""
+        """Some call of the current answer was a report."""
         self._malformed: list[ToolCall] = []
-        """The calls of the answer that could not run as written."""
+        """The calls of the current answer that could not run as written."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """The calls that the permission mode did not let run, in the whole task."""
+        """All calls of the task that the permission mode refused."""
 
     def begin_answer(self, turn: int) -> None:
         self.turn = turn
@@ -107,11 +104,11 @@ class CallRules:
 
     @property
     def is_malformed(self) -> bool:
-        """Whether every call of the answer was malformed."""
+        """Whether every call of the current answer was malformed."""
         return bool(self._malformed) and not self.has_use and not self.has_report
 
     def end_answer(self) -> None:
-        """Note that all calls of the answer have their results."""
+        """Counts the current answer, once all its calls have results."""
         if self.has_use:
             self._malformed_answers = MalformedAnswers()
         if not self.is_malformed:
@@ -122,7 +119,7 @@ class CallRules:
             self.ended_by = DeadEnd(answers.name, self._malformed[-1], answers.error)
 
     def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
-        """Take over a call that an earlier process ran, or was about to run. `output`: its result; None: unknown."""
+        """Takes over a call that an earlier process ran or was about to run. `output`: its result; None: unknown."""
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True
             self._desk.receive(call)
@@ -167,8 +164,9 @@ class CallRules:
         return output
 
     def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """Take the result of a call that ran. `change`: None for a file tool means that it could not change
-        anything.
+        """Takes the result of a call that ran.
+
+        `change`: None for a file tool means that it could not change anything.
         """
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
@@ -193,7 +191,7 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call. A malformed one keeps the text of its input, in the form that the API documents."""
+    """The call as the model wrote it; the input of a malformed call stays text, in the form that the API documents."""
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 

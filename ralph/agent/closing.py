@@ -1,6 +1,6 @@
-"""Ends a task: its final turn, its report, and the stand-in where neither gave an answer.
+"""Ends a task: its final turn, its report, and the synthetic report if there is none.
 
-It asks nobody and runs nothing. One lives as long as the run of a task.
+It sends no request and runs no tool. One instance per task.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ class Closing:
         """Takes the final report; None: none is required."""
         self.last_stop_reason: str | None = None
         self._last_words: str | None = None
-        """The model's last text outside an answer: dropped because it was no report, or written beside calls
-        that the final turn refused.
-        """
+        """The model's last text that was not accepted as an answer: it was no report, or stood beside calls that
+        the final turn refused."""
         self._is_text_dropped = False
-        """The model's last text was dropped; the next request says so."""
+        """The model's last text was dropped, and the next request tells it so."""
 
     def _new_desk(self) -> ReportDesk | None:
         return self._form.desk() if self._form is not None else None
@@ -64,13 +63,13 @@ class Closing:
         return self.finishing.is_final
 
     def enter_final_turn(self, reason: str) -> str:
-        """The notice that opens the final turn. `reason`: one of `finishing.FORCES`."""
+        """Begins the final turn and returns its notice. `reason`: one of `finishing.FORCES`."""
         self.finishing.reason = reason
         self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
         return self._final_notice(reason)
 
     def final_notice(self) -> str | None:
-        """The notice of the final turn once more; None outside a final turn."""
+        """The notice of the final turn again; None: this is no final turn."""
         reason = self.finishing.reason
         return None if reason is None else self._final_notice(reason)
 
@@ -78,7 +77,7 @@ class Closing:
         return final_turn(reason, needs_report=self.needs_report, turns=turns_in_words(self._max_turns))
 
     def collapse(self, reason: str) -> None:
-        """Shorten the run: a report has failed."""
+        """Shortens the run, because a report has failed."""
         collapsed = self.finishing.collapse(self._tally.turns + 1, reason)
         if collapsed is not None:
             self._events.emit(collapsed)
@@ -86,15 +85,17 @@ class Closing:
     # --- Reports
 
     def take_text(self, text: str) -> bool:
-        """Take a whole answer of text. Whether it is a report, which is then kept."""
+        """Takes a whole answer of text. Returns whether it is a report, which is then kept."""
         self._last_words = text.strip() or self._last_words
         if text.strip():
             self._is_text_dropped = True
         return self.desk is not None and self.desk.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """Keep text beside refused calls, which may be the closing answer. It stays in the conversation: a report
-        in it is kept until the final turn gives up, or other text follows.
+        """Keeps the text beside refused calls, which may be the closing answer.
+
+        It stays in the conversation: a report in it is kept until the final turn ends without another, or other text
+        follows.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -103,33 +104,31 @@ class Closing:
             self.desk.look_at_text(text)
 
     def forget_text(self) -> None:
-        """Forget the model's last text. The request just sent told the model that it does not count, if it was
-        dropped.
-        """
+        """Forgets the model's last text, once a request has told the model that the text was dropped."""
         if self.desk is not None and self._is_text_dropped:
             self.desk.forget_text()
 
     def forget_words(self) -> None:
-        """Forget the last words: tools ran, so they are not the model's last ones."""
+        """Forgets the last text, because tools ran after it."""
         self._last_words = None
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
-        """The report in these arguments, which an earlier process accepted just before it ended."""
+        """The report in these arguments, accepted by an earlier process that ended before it could act on it."""
         return self.desk.restored(arguments) if self.desk is not None else None
 
     @property
     def reported(self) -> Report | None:
-        """The report that came by a call of the tool."""
+        """The report that came by a call of `final_report`."""
         return self.desk.accepted if self.desk is not None else None
 
     def report(self) -> Report | None:
-        """The report that counts by now. One in a text counts in the final turn alone."""
+        """The report that counts now; one in a text counts only in the final turn."""
         if self.desk is None:
             return None
         return self.desk.accept_cached() if self.is_final else self.desk.accepted
 
     def accepted(self, report: Report) -> Ending:
-        """The end of the turn at work by its accepted report."""
+        """The end of the task by its accepted report."""
         self._tally.turns += 1
         return self._reported(report)
 
@@ -149,7 +148,7 @@ class Closing:
     # --- Ends
 
     def ended_by(self, step: End, stop_reason: str) -> Ending:
-        """The end by an answer that ends the task, or by the closing one of a task that was to end."""
+        """The end of the task by an answer: one that completes it, or the closing answer of a final turn."""
         self._tally.turns += 1
         if step.notice is not None:
             self._events.emit(Notice(step.notice))
@@ -158,15 +157,16 @@ class Closing:
         return Ending(step.outcome, step.result, stop_reason, step.error)
 
     def forced(self, reason: str | None = None) -> Ending:
-        """A forced end. `reason`: its cause, if that is not the turns and no final turn began."""
+        """A forced end.
+
+        `reason`: one of `finishing.FORCES`, if something other than turns forces it and no final turn began.
+        """
         outcome, limit, error = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words
         return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
 
     def gave_up(self, step: NoUsableAnswer) -> Ending | None:
-        """The end after too many useless answers in one turn. None: a final turn is due, for the report that is
-        owed.
-        """
+        """The end after too many useless answers in one turn; None: a final turn follows, to get the required report."""
         if self.is_final:
             known = self.report()
             return self.forced() if known is None else self.accepted(known)
@@ -180,7 +180,7 @@ class Closing:
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """The end with a report, where one is owed and no answer came."""
+        """The end, with a synthetic report where a report or an answer is missing."""
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
         # A limit may have passed after an accepted report, or in a final turn for which one was kept.
@@ -197,7 +197,7 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """The end by an unforeseen exception: a bug, unless the machine lacks something."""
+    """The end by an unexpected exception: a bug, unless the machine is short of something."""
     shortage = shortage_of(error)
     if shortage is not None:
         return Ending(Outcome.API_UNAVAILABLE, error=line_with_advice(shortage))

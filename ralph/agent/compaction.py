@@ -1,8 +1,8 @@
-"""The opening of a fresh context when the old one is full, and the attempts at one, in order. Pure.
+"""Builds the first message of a fresh context when the old one is full, and orders the ways to try. Pure.
 
-Tasks and file names come as data and are never parsed from a text, so that any number of compactions keeps them
-word for word. Only the words of the old context are taken over: its thinking is signed for the messages before
-it, and its results belong to its calls.
+Tasks and file names come as data, never parsed from a text, so that any number of compactions keeps them word for
+word. Only text is taken from the old context: its thinking is signed for the messages before it, and its results
+belong to its calls.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _LEAST_WORDS_BESIDE_CALLS = 100
 
 _MOST_ARGUMENT_BYTES = 300
 _LEAST_STEP_BYTES = 400
-"""The most that is kept of a step once the newest ones have had their half."""
+"""The most bytes that are kept of a step once the newest steps have filled half of the room."""
 _STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 
 
@@ -75,10 +75,9 @@ def fresh_context(
     instructions: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The first user message of a fresh context.
+    """The first user message of a fresh context. `tasks`: all prompts of the user, in order.
 
-    `tasks`: every prompt of the user, in order. Where they exceed `most_task_tokens` together, some between the
-    first and the newest are left out, with a note.
+    If they exceed `most_task_tokens` together, some between the first and the newest are left out, with a note.
     """
     known = _section(SUMMARY_HEADING, summary)
     blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
@@ -94,8 +93,9 @@ def cut_context(
     instructions: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The fresh context without a summary, the last attempt. Only the newest of the tasks is sure to be in it.
-    `earlier_summary`: the one in the context that is cut, if there was one.
+    """The fresh context without a new summary, as the last way. Only the newest task is sure to be in it.
+
+    `earlier_summary`: the summary in the old context; empty: there is none.
     """
     known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
     return _opened(_task_blocks(tasks, most_task_tokens), instructions, known, changed_files)
@@ -108,9 +108,9 @@ def digest_request(
     *,
     earlier_summary: str = "",
 ) -> Message:
-    """The only message of a summary call for a context that no longer fits into one.
+    """The only message of a summary request, for a context that no longer fits into one.
 
-    It exceeds `most_tokens` only where the newest task and the request for a summary exceed it alone.
+    It exceeds `most_tokens` only if the newest task and the instructions alone exceed it.
     """
     blocks = [*_task_blocks(tasks, most_tokens // 2), *_section(SUMMARY_HEADING, earlier_summary)]
     around = user_message([*blocks, *text_blocks(f"{STEPS_HEADING}\n\n"), *text_blocks(SUMMARIZE)])
@@ -119,12 +119,12 @@ def digest_request(
 
 
 def shrinks(old_tokens: int, new_tokens: int, window: int | None) -> bool:
-    """Whether a fresh context is worth it: at most 3/4 of the old one, and itself below the threshold."""
+    """Whether a fresh context is worth using: at most 3/4 of the old one, and below the threshold."""
     return 4 * new_tokens <= 3 * old_tokens and not is_over(new_tokens, window)
 
 
 def summary_of(answer: Answer) -> str | None:
-    """The requested summary; None: the answer has none. One that was cut off is better than nothing."""
+    """The summary in the answer; None: it has none. A summary that was cut off is used too."""
     text = answer.text.strip()
     if not text or answer.stop_reason == "refusal":
         return None
@@ -135,18 +135,18 @@ def summary_of(answer: Answer) -> str | None:
 
 
 class Attempt(NamedTuple):
-    """One way to a fresh context."""
+    """One attempt at a smaller context."""
 
     way: Literal["whole", "digest", "cut"]
-    """The kind of attempt: a summary of the whole context; a summary of its last steps; or no summary, and the
-    last steps themselves.
-    """
+    """One of: a summary of the whole context; a summary of its last steps; no summary, only the last steps
+    themselves."""
     share: float = 1.0
-    """The part of the window that the digest or the steps may fill."""
+    """The part of the window that the digest or the last steps may fill."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """The most tokens that the fresh context may have. `estimate`: the size of the old context. If the
-        server's window is smaller than believed, that size was refused.
+        """The most tokens of the fresh context. `estimate`: the size of the old one.
+
+        If the server's window is smaller than assumed, this size was already refused.
         """
         return int(self.share * min(estimate, window or estimate))
 
@@ -158,33 +158,34 @@ _CUT = Attempt("cut", 1 / 8)
 
 
 class CompactionSteps(Struct, frozen=True):
-    """The attempts at compaction since an answer last showed that it helps."""
+    """The attempts at compaction since an accepted answer last showed that it worked."""
 
     taken: int = 0
-    """Attempts so far."""
+    """The number of attempts so far."""
     has_shrunk: bool = False
-    """The last attempt made the context smaller."""
+    """Whether the last attempt made the context smaller."""
 
     def attempt(self, trigger: str) -> Attempt | None:
-        """The next attempt; None: nothing helps. A context that overflowed does not fit into a request for a
-        summary either.
+        """The next attempt; None: all have been made.
+
+        After an overflow the whole context is not summarized: it would not fit.
         """
         ways = (_HALF if trigger == "overflow" else _WHOLE, _QUARTER, _CUT)
         return ways[self.taken] if self.taken < len(ways) else None
 
     def next(self, *, has_shrunk: bool) -> CompactionSteps:
-        """The steps after an attempt, whether or not it gave a smaller context."""
+        """The steps after an attempt, successful or not."""
         return CompactionSteps(self.taken + 1, has_shrunk)
 
     def answered(self) -> CompactionSteps:
-        """The steps after an accepted answer (a summary is none): a context that shrank has proven itself."""
+        """The steps after an accepted answer (no summary): if the context had shrunk, the attempts start over."""
         return CompactionSteps() if self.has_shrunk else self
 
 
 def last_steps(messages: Sequence[Message], most_bytes: int) -> str:
     """The end of a history as plain text, of at most that many bytes in a request; empty: not even a line fits.
 
-    The newest steps are whole as far as they fit into half of it; shortened ones stand before them.
+    The newest steps are kept whole as far as they fit into half of the room; shortened older ones stand before them.
     """
     opening = sent_bytes(_opening_line(len(messages)))
     if opening > most_bytes:
@@ -221,8 +222,9 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 
 def _step(role: str, block: Block, names: Mapping[str, str]) -> str | None:
-    """One step as text; None: it has no text. Thinking belongs to its model, and results of a server's own tools
-    are sealed.
+    """One step as text; None: it has no text.
+
+    Thinking and a server's own tool results are left out: only their model can read them.
     """
     match block.get("type"):
         case "text":
@@ -275,7 +277,7 @@ def _section(heading: str, text: str) -> list[Block]:
 def _task_blocks(
     tasks: Sequence[Sequence[Block]], most_tokens: int | None, *, keeps_first: bool = False
 ) -> list[Block]:
-    """The user's own blocks, each task under its heading."""
+    """The blocks of the user's prompts, each prompt under a heading."""
     kept = _kept_tasks([user_message(task).size for task in tasks], most_tokens, keeps_first=keeps_first)
     blocks: list[Block] = []
     for number, task in enumerate(tasks, start=1):
@@ -288,7 +290,7 @@ def _task_blocks(
 
 
 def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: bool) -> set[int]:
-    """The kept tasks by number, from 1: the newest, the first where that is requested, then the newer ones while
+    """The prompts to keep, with their 1-based numbers: the newest, the first if requested, then newer ones while
     there is room.
     """
     newest_first = range(len(sizes), 0, -1)

@@ -1,4 +1,4 @@
-"""How a run comes to its end: its last turns, the final turn, and the outcome of a forced end. Pure."""
+"""Decides how a run ends: its last turns, its final turn, and the outcome of a forced end. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from ralph.values.limits import Budget
 
 FORCES = ("max_turns", "context", "report")
-"""Why a turn is the final one: the turn limit, a full context that cannot be made smaller, reports that failed."""
+"""Why a turn is the final one: the turn limit, a full context that cannot be compacted, or failed reports."""
 
 NEAR = 0.9
-"""The share of a limit after which the model is told, once, to save its work (PRODUCT.md, section 5)."""
+"""The share of a limit after which the model is told, once, to save its work."""
 FEWEST_TURNS_TO_WARN = 3
 
 
 class ForcedEnd(NamedTuple):
     outcome: Outcome
     limit: str | None
-    """The user's limit that ended it; None: none did."""
+    """The user's limit that ended the run; None: it was no limit."""
     error: str
 
 
@@ -45,9 +45,9 @@ class Finishing:
         return self.max_turns is not None and turn > self.max_turns
 
     def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
-        """Why the turn that begins is the final one; None: it is not.
+        """Why the turn that now begins is the final one; None: it is not.
 
-        A turn that neither follows tools nor owes a report is not: its answer may be all that is wanted.
+        A last turn that neither follows tools nor needs a report is none: its answer may complete the task.
         """
         is_last = self.max_turns is not None and turn >= self.max_turns
         if self.is_final or not is_last or not (follows_tools or needs_report):
@@ -55,7 +55,7 @@ class Finishing:
         return "report" if self._is_collapsed else "max_turns"
 
     def collapse(self, turn: int, reason: str) -> TurnsCollapsed | None:
-        """Shorten the run to one turn more, after a failed report. None: no more were left."""
+        """Shortens the run to one more turn, after a failed report; None: there were no more turns anyway."""
         new = turn + 1
         old = self.max_turns
         if old is not None and old <= new:
@@ -64,8 +64,9 @@ class Finishing:
         return TurnsCollapsed(turn, reason, old, new)
 
     def forced_end(self, reason: str | None = None) -> ForcedEnd:
-        """The end of a run whose final turn gave no report, or whose turns are used up. `reason`: one of
-        `FORCES`, where something other than turns forces the end and no final turn began.
+        """The end of a run whose final turn gave no report, or whose turns are used up.
+
+        `reason`: one of `FORCES`, if something other than turns forces the end and no final turn began.
         """
         reason = self.reason or reason
         if reason == "context":
@@ -83,10 +84,9 @@ class Finishing:
         max_time_s: float | None,
         least_usd: float = 0.0,
     ) -> str | None:
-        """The limit that is nearly used up as this turn begins, reported once. None: there is none, or it was
-        reported.
+        """The limit that is nearly used up as this turn begins; None: none, or it was reported before.
 
-        `least_usd`: the money that another request may need.
+        `least_usd`: the highest price of another request.
         """
         if self._was_warned or self.is_final:
             return None

@@ -1,18 +1,15 @@
-"""Decides whether a tool call is one more round of a doom loop, and what the model is told instead of a result.
+"""Decides whether a tool call is one more round of a doom loop, and what the model gets instead of a result.
 
-It knows calls and their results, nothing of tools: it neither runs a call nor ends a run. `call_rules.py`
-counts malformed calls, which could not run anyway.
-
-The window holds the calls that ran last, without an edit that changed a file in between. A loop is three rounds
-in it of one call, or of a cycle of up to four, with equal results from round to round. The call that would
-continue it is refused, and from then on every call of the cycle is. Every call that may run resets the count of
+It knows calls and their results, not tools: it neither runs a call nor ends a run. `call_rules.py` counts
+calls that could not run because they were malformed.
+The window holds the last calls that ran, without any from before a file was changed by an edit. A loop is three
+rounds in the window of one call, or of a cycle of up to four calls, with equal results in each round. The call that
+would continue it is refused, and so is every later call of the cycle. Every call that may run resets the count of
 refusals.
-
-Results are equal when they are equal without times, process numbers, counters and white space. A counter is an
-integer that rises by the same step from each round to the next ("attempt 4", 5, 6): it counts requests, not
-changes. Numbers that show progress are no counters, and keep a run going: percentages, sizes, `12/340`, `3 of
-10`, decimals, a number in a word or path, one that falls or rises unevenly. So do the numbers of a result that
-has nothing else: there the number is the answer.
+Results are compared without times, process numbers, counters and white space. A counter is an integer that rises by
+the same step in each round ("attempt 4", 5, 6): it counts requests, not changes. Numbers that show progress are no
+counters and keep a run going: percentages, sizes, `12/340`, `3 of 10`, decimals, a number in a word or path, one
+that falls or rises unevenly. Nor are the numbers of a result that has nothing else: there the number is the answer.
 """
 
 from __future__ import annotations
@@ -38,14 +35,14 @@ GUARDS = ("repetition", "cycle", "no_change")
 
 # The contract's numbers.
 MOST_EQUAL = 3
-"""Rounds that may run; the next is refused."""
+"""Equal rounds that may run; the next one is refused."""
 LONGEST_CYCLE = 4
-"""Calls in a round."""
+"""The most calls in a round."""
 
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
-"""Arguments without an effect: a call with other words in them is the same call."""
+"""Arguments without an effect: calls that differ only in them are equal."""
 _MOST_COUNTERS = 256
-"""The most integers in a text that are compared as counters: a text with more is data, and compared as it is."""
+"""The most integers in a result that may be counters: a result with more is data, and compared as it is."""
 _LONGEST_NAME = 80
 """The most characters of a name or path in a message for the model."""
 
@@ -57,21 +54,21 @@ class Refusal(Struct, frozen=True):
     """One of `GUARDS`."""
     call: ToolCall
     refusals: int
-    """1-based, with this one."""
+    """The number of refusals in a row, this one included."""
     message: str
-    """The error result that the model gets for the call."""
+    """The error result of the call, for the model."""
 
     @property
     def is_last(self) -> bool:
-        """Whether it ends the run."""
+        """Whether this refusal ends the run."""
         return self.refusals >= MOST_REFUSALS
 
 
 class Guards:
-    """The guards. Ask `before` each call, report its result `after`.
+    """Call `before` for each call, and `after` with its result.
 
-    Calls of one answer that run at the same time are all asked about before any result is known. Until it is, a
-    call's result counts as equal to the others: of eight equal calls at once three run.
+    For calls that run at the same time, `before` is called for all before any result is known. An unknown result
+    counts as equal to the others: of eight equal calls at once three run.
     """
 
     def __init__(self) -> None:
@@ -81,7 +78,7 @@ class Guards:
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
     def before(self, call: ToolCall) -> Refusal | None:
-        """Why this call must not run; None lets it run."""
+        """Why this call must not run; None: it may."""
         step = _Step.of(call)
         tripped = self._tripped_by(step)
         if tripped is None:
@@ -99,10 +96,10 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """Take the result of a call. A call that `before` was not asked about counts too (an earlier process ran
-        it); a refused one does not.
+        """Takes the result of a call. A call without `before` counts too (an earlier process ran it); a refused one
+        does not.
 
-        `change`: the planned change of its file. None with a success: unknown, taken for a change.
+        `change`: the planned change of its file; None with a success: unknown, counted as a change.
         """
         if (
             call.name in FILE_TOOLS

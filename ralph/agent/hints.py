@@ -40,7 +40,7 @@ _NETWORK_HINTS = {
 
 
 def hints_for(error: AgentError, *, model: str, endpoint: str, credential: str) -> tuple[str, ...]:
-    """Sentences for the person who reads the failure. `credential` names where the key came from."""
+    """Advice to the person who reads the failure, one sentence each. `credential`: the name of the key's source."""
     return tuple(_hints(error, model, endpoint, credential))
 
 

@@ -1,4 +1,4 @@
-"""The ports of a task: tools that run, and a journal that keeps. `tools/` and `sessions/` implement them."""
+"""The ports of a task: the toolbox and the journal. `tools/` and `sessions/` implement them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ class Toolbox(Protocol):
     def definitions(self) -> Sequence[ToolDefinition]: ...
 
     def plan(self, call: ToolCall) -> FileChange | None:
-        """The change that a call is about to make to a file, without making it; None: it cannot be told. The
-        next `run` of the call makes exactly this change or fails. Raises `Interrupted` and, before anything
-        is done, `WorkingDirectoryGoneError`.
+        """The change that a call will make to a file, without making it; None: it cannot be foreseen.
+
+        The next `run` of the call makes exactly this change or fails. Raises `Interrupted` and, before anything is
+        done, `WorkingDirectoryGoneError`.
         """
         ...
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        """A change that may have been made before: what came of it, or None when nothing did and it may be now."""
+        """The result of a change that an earlier process may have made; None: it was not made, and may be made now."""
         ...
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
-        """Run calls whose arguments are valid; outputs in order, each with the seconds it took.
+        """Runs calls with valid arguments. Returns their outputs in order, each with its seconds.
 
-        More than one call means: all read-only, run in parallel. Never raises for what a tool meets; raises
-        `Interrupted` when a signal ends the wait, after everything that was started has been stopped, and
-        `WorkingDirectoryGoneError` instead of running them.
+        Several calls are all read-only and run in parallel. Failures of tools are outputs, not exceptions. Raises
+        `Interrupted` when a signal ends the wait, once everything started has been stopped; and
+        `WorkingDirectoryGoneError`, with no call run.
         """
         ...
 
 
 class Journal(Protocol):
     def append(self, *records: Record, sync: bool = True) -> None:
-        """Write records, whole or not at all; with `sync` they survive a power cut. Raises JournalError."""
+        """Writes records, all or none; with `sync` they survive a power cut. Raises JournalError."""
         ...

@@ -38,10 +38,10 @@ _SCHEMAS = (
 
 
 def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:
-    """The tool. With a schema, `payload` is still optional: a task that failed has nothing true to put there.
+    """The tool. `payload` is optional even with a schema: a failed task has no valid one.
 
-    The schema's draft is kept as `$schema` of the whole where it is not the default: a resumed session needs
-    nothing but the tool as it was sent for checking.
+    If the schema's draft is not the default, it is kept as `$schema` at the top, so that a resumed session can check
+    reports with the recorded tool alone.
     """
     once = "Call this exactly once, as your very last action, when the task is done or cannot be done."
     properties: dict[str, Any] = {
@@ -71,7 +71,7 @@ def has_payload(tool: ToolDefinition) -> bool:
 
 
 def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema as it is under `properties.payload`, with its references into itself still right."""
+    """The schema below `properties.payload`, with its references to itself adjusted."""
     inside: dict[str, Any] = json.loads(json.dumps(schema))
     # Find all references first: a pointer is followed through the original schema.
     for _, one in schemas_within(inside):

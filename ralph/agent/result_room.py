@@ -1,6 +1,6 @@
-"""Bounds the room of tool results in the context, and cuts results to it before they are added. Pure.
+"""Limits the tokens of tool results in the context: cuts a result before it is added, never afterwards. Pure.
 
-A result that was added is never cut. Bytes are those of the JSON that is sent.
+Bytes are those of the JSON in the request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A context over its threshold is compacted before the next request; results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""The least bytes of a text that are kept: a model that sees nothing of a result would only call again."""
+"""The least bytes of a text that are kept: a model that gets nothing of a result would only call again."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65
@@ -36,16 +36,16 @@ LEFT_OUT = "[{kind} left out: it would not fit into the context]"
 
 
 def room_for(estimate: int, window: int | None) -> int | None:
-    """Tokens that the results of one answer may take together; None: no window is known.
+    """Tokens that the results of one answer may take together; None: the window is unknown.
 
-    `estimate`: the context with that answer, without the results. With them the next request stays within 95 % of
-    the window, unless there is so little room that each result only gets its 2,000 bytes.
+    `estimate`: the context with that answer, without the results. With them the next request stays within 95 % of the
+    window, unless so little room is left that each result gets only its 2,000 bytes.
     """
     return None if window is None else max(0, window * MOST_FILLED_PERCENT // 100 - estimate)
 
 
 def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[ToolOutput, ...]:
-    """The results of one answer: small ones stay whole, and large ones share the room that is left."""
+    """The results of one answer, cut to fit: small ones stay whole, large ones share the remaining room."""
     if room_tokens is None:
         return tuple(outputs)
     shares = _shares([output_size(output) for output in outputs], room_tokens)
@@ -53,7 +53,7 @@ def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[
 
 
 def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
-    """The output itself if it fits, else cut in the middle; at least 2,000 bytes of a text are kept."""
+    """The output unchanged if it fits, else cut in the middle; at least 2,000 bytes of a text are kept."""
     if output_size(output) <= room_tokens:
         return output
     room_tokens -= _ENVELOPE_TOKENS
@@ -74,15 +74,15 @@ def output_size(output: ToolOutput) -> int:
 
 
 def sent_bytes(text: str) -> int:
-    """The bytes of a text inside a request, quotes apart; joined texts take the sum of their sizes."""
+    """The bytes of a text in a request, without its quotes; additive for joined texts."""
     return len(to_json(text)) - 2
 
 
 def cut_in_middle(text: str, most_bytes: int, note: str) -> str:
-    """The beginning and the end on line borders where lines are not too long, with the note on a line between
+    """The beginning and the end of the text, cut at line breaks unless lines are too long, with the note between
     them.
 
-    `note`: may name {left_out} and {total}, bytes; where there is room for nothing else, it stands alone.
+    `note`: may contain {left_out} and {total}, in bytes; if there is room for nothing else, it stands alone.
     """
     if sent_bytes(text) <= most_bytes:
         return text
@@ -100,8 +100,9 @@ def _cut_to(text: str, room_tokens: int) -> str:
 
 
 def _fitted_blocks(blocks: Sequence[Block], room_tokens: int) -> tuple[Block, ...]:
-    """The blocks that fit: images where they leave the texts their minimum, else a text in their place; the texts
-    share the rest.
+    """The blocks that fit.
+
+    An image stays if the texts keep their minimum, else a text replaces it; texts share the rest.
     """
     has_text = any(map(_is_text, blocks))
     left = room_tokens - (_LEAST_TOKENS if has_text else 0)
@@ -136,7 +137,7 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Share out the room by need, smallest first: to each its need, but at most an equal part of the rest."""
+    """Divides the room by need, smallest need first: each gets what it needs, at most an equal part of the rest."""
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[index] = min(sizes[index], max(0, room) // (len(sizes) - place))

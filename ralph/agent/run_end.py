@@ -1,4 +1,4 @@
-"""The end of a run, put together from the facts at that time. Pure."""
+"""Builds the end of a run from the facts at that time. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OWES_AN_ANSWER = frozenset(
     {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
 )
-"""Outcomes of a run that was at work: its caller gets an answer, even if only that there is none."""
+"""Outcomes of a run that had begun its work: its result always has an answer, if only a synthetic report."""
 
 _BY_THE_API = frozenset({Outcome.API_REJECTED, Outcome.API_UNAVAILABLE, Outcome.AUTH})
 _FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
@@ -42,23 +42,23 @@ class Ending(Struct, frozen=True):
     cause: AgentError | None = None
     signal_number: int = 0
     limit: str | None = None
-    """The user's limit that ended it: "max_turns", "max_budget_usd", "context"."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context"; None: it was no limit."""
     report: Report | None = None
     dead_end: DeadEnd | None = None
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
-        """Whether a synthetic report has to take an answer's place."""
+        """Whether a synthetic report must take the place of an answer."""
         if self.report is not None:
             return False
         return needs_report or (self.result is None and self.outcome in _OWES_AN_ANSWER)
 
     @property
     def is_forced(self) -> bool:
-        """Whether a limit ended it; the work under way may have been all right."""
+        """Whether a limit ended the run, perhaps in the middle of good work."""
         return self.outcome in _FORCED
 
     def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
-        """The synthetic report after that many turns. `desk`: took the reports; None: none was required."""
+        """The synthetic report after `turns` turns. `desk`: took the run's reports; None: none was required."""
         from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
 
         error = self.error
@@ -74,14 +74,12 @@ class Ending(Struct, frozen=True):
 
     @property
     def _is_for_want_of_report(self) -> bool:
-        """Whether it ended for want of a report, after its final turn: the fault of the last report is then the
-        error. In other cases something has failed since.
-        """
+        """Whether the run ended because its final turn gave no report: then the last report's problem is the error."""
         return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 
     @property
     def reason(self) -> str:
-        """The reason why there is no answer, for the report that takes its place."""
+        """Why there is no answer, for the synthetic report."""
         return self.limit or _REASONS.get(self.outcome, self.outcome.value)
 
     @property
@@ -114,16 +112,14 @@ class Ending(Struct, frozen=True):
 
     @property
     def _api_failure(self) -> str | None:
-        """The API's failure that ended the run. An earlier error of the API, in a run that ended otherwise, is
-        none.
-        """
+        """The API failure that ended the run; None: something else ended it."""
         if self.cause is None or (self.outcome not in _BY_THE_API and self.limit != "context"):
             return None
         return failure_kind(self.cause).value
 
     @property
     def _words(self) -> str | None:
-        """The text that stands for the answer. A synthetic report is followed by the model's own words."""
+        """The text of the result. A synthetic report is followed by the model's own last text."""
         if self.report is None:
             return self.result
         if self.report.source != "synthetic" or self.result is None:
@@ -146,8 +142,10 @@ class Tally:
 
     @property
     def counted_turns(self) -> int:
-        """The turns of a result. A useless or cut answer belongs to a turn too; a request that only failed does
-        not: a resumed session asks for that turn again.
+        """The number of turns in the result.
+
+        A turn whose answers were useless or cut off counts; one with only failed requests does not, because a resumed
+        session repeats it.
         """
         return max(self.turns, self._asked_turns)
 

@@ -1,6 +1,6 @@
-"""The one writer of a session's state: a record goes into the journal, then into the state, and nothing else changes it.
+"""The only writer of a session's state: a record is written to the journal and then applied to the state.
 
-An append that fails leaves the state as it was. A run without a journal applies its records too.
+An append that fails leaves the state unchanged. A run without a journal applies its records too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 class SessionLog:
     def __init__(self, journal: Journal, session: Session) -> None:
-        """`session`: the state that the journal's records have led to so far."""
+        """`session`: the state after the journal's records so far."""
         self._journal = journal
         self.session = session
 
     def record(self, *records: Record, sync: bool = True) -> None:
-        """Write them, whole or not at all, and take them into the state. Raises JournalError.
+        """Writes the records, all or none, and applies them.
 
-        `sync`: they survive a power cut.
+        Raises JournalError. `sync`: they survive a power cut.
         """
         if not records:
             return

@@ -1,7 +1,6 @@
-"""One task: send, run the tools, repeat, until an outcome.
+"""One task: send, run the tools, repeat, until an outcome. Decides what each answer means for the run.
 
-It decides what an answer means for the run. How to retry, how to run tools, how to keep the context small and how to
-talk to the world are other rooms' business.
+Retries, tools, compaction and output belong to other modules.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class Run:
         self._sink = events
         state = asking(session or Session(), roster.first.name, roster.first_shape)
         self.log = SessionLog(journal, state)
-        """Everything that is recorded of the session while this run lives goes through it."""
+        """The only way to record anything in the session during this run."""
         self._transcript = Transcript(self.log, self)
         self._site = CallSite(
             roster, policy, self._controls, self._budget, client, waiter, clock, self, self.log
@@ -115,7 +114,7 @@ class Run:
         self._begin_task()
 
     def _begin_task(self) -> None:
-        """Resets everything that is counted and allowed per task."""
+        """Resets all counts and limits of a task."""
         self._tally = Tally()
         self._roster.forgive()
         self._target_log = TargetLog(self._roster)
@@ -135,16 +134,16 @@ class Run:
 
     @property
     def has_messages(self) -> bool:
-        """The session can be resumed from here: the journal holds a prompt at least."""
+        """Whether the session can be resumed: the journal has at least a prompt."""
         return bool(self.conversation.messages)
 
     @property
     def _turn(self) -> int:
-        """The turn at work, 1-based."""
+        """The current turn, 1-based."""
         return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
-        """An `Events` port of its own: everything that happens in a run is counted on its way out."""
+        """Counts the event and passes it on: the `Events` port of all parts of a run."""
         self._tally.emit(event)
         self._budget.emit(event)
         if isinstance(event, AttemptEnded):
@@ -154,9 +153,9 @@ class Run:
         self._sink.emit(event)
 
     def run(self, prompt: Prompt | None, *opening: Record) -> RunEnded:
-        """Run until an outcome. `prompt` None: resume pending work. `opening`: the records that begin the run.
+        """Runs until an outcome. `prompt`: None: resume pending work. `opening`: the records that begin the run.
 
-        Never raises: what the API, a tool, a signal or a bug does is an outcome.
+        Never raises: errors of the API, of tools, signals and bugs become outcomes.
         """
         started_s = self._clock.now_s()
         self._begin_task()
@@ -173,7 +172,7 @@ class Run:
         return self._sealed(ending, started_s)
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
-        """The end, written down. Where that fails, that is how the run ended."""
+        """The end of the run, recorded. If that fails, the failure is the end."""
         self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
         try:
             ending = self._closing.with_report(ending)
@@ -210,7 +209,7 @@ class Run:
             follows_tools = True
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
-        """Add the prompt, in one write with the run's record. What an earlier run left pending is finished before."""
+        """Adds the prompt, in one write with the run's record, after finishing what an earlier run left pending."""
         transcript = self._transcript
         blocks = (*transcript.session.queued, *_blocks(prompt))
         if not blocks:
@@ -233,7 +232,7 @@ class Run:
         transcript.take_task(blocks, *opening)
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
-        """The report that an earlier process received and did not live to deliver."""
+        """The report that an earlier process accepted but did not deliver; None: there is none."""
         report = self.log.session.report
         if prompt is not None or report is None or self._transcript.pending:
             return None
@@ -244,7 +243,7 @@ class Run:
         return bool(messages) and bool(messages[-1].tool_result_ids)
 
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
-        """Begins a turn, or gives the end where the limits allow none."""
+        """Begins a turn; the result is the run's end if a limit allows no turn."""
         finishing, turn = self._closing.finishing, self._turn
         time_left_s = self._waiter.time_left_s()
         if time_left_s <= 0:
@@ -268,7 +267,7 @@ class Run:
         self._asking.tell(self._closing.enter_final_turn(reason))
 
     def _counted_turn(self) -> Ending | None:
-        """One turn; what it has asked is told as one sum, however it ends."""
+        """One turn, with an event for the sum of its attempts, however it ends."""
         asked = self._requests = TurnRequests(self._turn)
         try:
             return self._one_turn()
@@ -277,7 +276,7 @@ class Run:
                 self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
 
     def _one_turn(self) -> Ending | None:
-        """Ask until an answer is accepted and its tools have run. None: another turn may begin."""
+        """Requests answers until one is accepted and its tools have run. None: another turn may begin."""
         state, self._turn_state = self._turn_state, TurnState()
         contexts = self._asking.fresh_contexts
         while True:
@@ -298,7 +297,7 @@ class Run:
             state = following
 
     def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
-        """The step after an answer that became part of the conversation."""
+        """The step after an answer that was added to the conversation."""
         match step:
             case RunTools():
                 if step.notice is not None:
@@ -324,7 +323,7 @@ class Run:
         *,
         is_committed: bool,
     ) -> Ending | TurnState | None:
-        """The step after an answer that is no use."""
+        """The step after a useless answer."""
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)
             if ending is not None:
@@ -353,9 +352,7 @@ class Run:
         self._transcript.tell_results()
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
-        """The turn is over, unless nothing of it could run: its calls were malformed, reports that failed, or refused
-        in the final turn.
-        """
+        """Ends the turn, unless no call could run: all were malformed, failed reports, or refused in the final turn."""
         rules, closing = self._rules, self._closing
         rules.end_answer()
         if closing.reported is not None:
@@ -378,7 +375,7 @@ class Run:
         return state
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
-        """The end, or a final turn: this one becomes it, and what was asked again in it counts on."""
+        """The end of the run, or None: this turn becomes the final one, with its counts."""
         ending = self._closing.gave_up(step)
         if ending is not None:
             return ending
@@ -386,8 +383,9 @@ class Run:
         return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """Keeps a report that the model wrote as text, and accepts it in the final turn alone. `said`: the
-        text of answers of this turn that were cut and continued in this one.
+        """Keeps a report that the model wrote as text; accepts it only in the final turn.
+
+        `said`: the text of this turn's answers that were cut off and continued.
         """
         was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report() if was_found else None
@@ -403,7 +401,7 @@ class Run:
     # --- Asking
 
     def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
-        """One whole answer, and the turn's state behind it. A damaged one is asked for again at once, once a turn."""
+        """One whole answer, and the state of the turn. A damaged answer is requested again at once, once per turn."""
         try:
             return self._ask(), state
         except AgentError as error:
@@ -414,7 +412,7 @@ class Run:
         return self._ask(), state
 
     def _ask(self) -> Answer:
-        """One whole answer. It is not part of the conversation yet."""
+        """One whole answer, not yet part of the conversation."""
         self.take_requested_model()
         if self._asking.is_crowded():
             self._make_room("threshold")
@@ -428,7 +426,7 @@ class Run:
                     raise
 
     def _make_room(self, trigger: str) -> bool:
-        """A smaller context, or the final turn. Whether it makes sense to ask again."""
+        """Compacts the context, or begins the final turn. Returns whether asking again makes sense."""
         if self._asking.make_room(trigger, self._requests):
             if (notice := self._closing.final_notice()) is not None:
                 self._asking.tell(notice)  # what told the model so may be in the old context
@@ -444,7 +442,7 @@ class Run:
         return self._asking.accept(answer)
 
     def take_requested_model(self) -> None:
-        """Switch to the model that a driver has requested, from the next request on."""
+        """Changes to the model that a driver has requested, from the next request on."""
         requested = self._controls.take_requested_model()
         if requested is not None:
             target = self._roster.prefer(requested)
@@ -454,7 +452,7 @@ class Run:
         self._transcript.write(*self._target_records())
 
     def _target_records(self) -> list[Record]:
-        """Records of who is asked and who cools down, so that a resumed session keeps to both."""
+        """Records of the current target and of cooldowns, so that a resumed session continues with both."""
         return self._target_log.records(self._roster, self._clock.now_s(), self._clock.utc_now())
 
     def _hints(self, ending: Ending) -> Iterator[str]:

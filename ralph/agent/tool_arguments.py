@@ -1,7 +1,7 @@
-"""Checks the arguments of a tool call against the tool's schema, in sentences a model can act on.
+"""Checks a tool call's arguments against the tool's schema; errors are sentences that a model can act on.
 
-It knows the part of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
-and `items`. Anything else in a schema is not checked, and nothing is ever converted.
+It supports the part of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
+and `items`. Other keywords are not checked, and no value is converted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ArgumentCheck(Struct, frozen=True):
 
 
 def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> ArgumentCheck:
-    """Check the arguments: any JSON that the model sent."""
+    """Checks the arguments, which may be any JSON value."""
     if not isinstance(arguments, dict):
         return ArgumentCheck(f"{tool_name}: the arguments must be an object, got {_shown(arguments)}")
     faults = list(_faults(schema, arguments, path=""))
@@ -87,9 +87,7 @@ def _is_of_type(value: Any, expected: str | list[str]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number. Python's parser lets NaN and Infinity through; JSON has neither. A boolean is
-    no number.
-    """
+    """Whether a value is a JSON number: not a boolean, and not NaN or Infinity, which Python's parser accepts."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

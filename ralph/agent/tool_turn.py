@@ -1,4 +1,7 @@
-"""One answer's tool calls: rule on them, run them, collect the results in order. What may run is `call_rules.py`'s."""
+"""Handles one answer's tool calls: checks them, runs them, collects the results in order.
+
+`call_rules.py` decides which may run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ INTERRUPTED = (
 
 
 class ToolTurn:
-    """One answer's calls on their way to one result each."""
+    """One answer's calls, until each has a result."""
 
     def __init__(
         self,
@@ -52,16 +55,15 @@ class ToolTurn:
         self.events = events
         self.rules = rules
         self.room_tokens = room_tokens
-        """Tokens of context that the results may take together; None: no bound."""
+        """Tokens that the results may take together; None: no limit."""
         self.finished: dict[str, ToolResult] = {}
-        """Results so far, by call. Even when `Interrupted` ends the turn in the middle, they hold what a tool
-        did; the calls under way then have an error result that calls their effects unknown.
-        """
+        """Results so far, by call id. After an `Interrupted` too they show what the tools did; calls that were
+        running have an error result that their effects are unknown."""
         self.changes: dict[str, FileChange | None] = {}
-        """The planned file change of each call of this process."""
+        """The planned file change of each call of this process, by call id."""
 
     def resume(self) -> None:
-        """Takes over a turn of an earlier process: its finished calls are done, the announced ones may be."""
+        """Takes over a turn of an earlier process, whose announced calls may or may not have run."""
         results, intents = self.log.session.results, self.log.session.intents
         self.finished.update(results)
         if self.room_tokens is not None:
@@ -72,7 +74,7 @@ class ToolTurn:
                 self.rules.resume_from(call, result.output if result is not None else None)
 
     def run(self) -> tuple[ToolResult, ...]:
-        """The results in the order of the calls. Each intent in the journal has at most one effect."""
+        """Runs the calls. Returns their results in order. Each intent in the journal has at most one effect."""
         try:
             for batch in _batches(
                 [call for call in self.calls if call.id not in self.finished], self.toolbox
@@ -115,9 +117,7 @@ class ToolTurn:
         self._finish(done)
 
     def _announce(self, calls: Sequence[ToolCall]) -> None:
-        """Record the calls before they run. Those with effects are synced; those that only read need not survive
-        a power cut.
-        """
+        """Records the calls before they run. Only intents of calls with effects must survive a power cut."""
         read_only = _read_only_names(self.toolbox)
         has_effects = any(call.name not in read_only for call in calls)
         for call in calls:
@@ -126,7 +126,7 @@ class ToolTurn:
         self.log.record(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
-        """The outcome of a call that an earlier process announced; None: it may run (again)."""
+        """The result of a call that an earlier process announced; None: it may run (again)."""
         intents = self.log.session.intents
         if call.id not in intents or call.name in _read_only_names(self.toolbox):
             return None
@@ -144,7 +144,7 @@ class ToolTurn:
             raise
 
     def _fitted(self, outputs: Sequence[ToolOutput]) -> Sequence[ToolOutput]:
-        """The outputs, cut where they would not fit into the context."""
+        """The outputs, cut to fit into the context."""
         fitted = all_fitted(outputs, self.room_tokens)
         if self.room_tokens is not None:
             self.room_tokens -= sum(map(output_size, fitted))
@@ -166,7 +166,9 @@ def _read_only_names(toolbox: Toolbox) -> set[str]:
 def _batches(
     calls: Sequence[ToolCall | MalformedCall], toolbox: Toolbox
 ) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-    """Neighbouring read-only calls together, every other call alone: effects come in the model's order."""
+    """Groups calls: neighbouring read-only calls together, every other call alone, so that effects keep the model's
+    order.
+    """
     read_only = _read_only_names(toolbox)
     for is_parallel, group in groupby(calls, key=lambda call: call.name in read_only):
         members = list(group)

@@ -1,6 +1,6 @@
-"""The conversation of a session and its journal: what is added to the one stands in the other, in one write.
+"""The conversation of a session and its journal, kept the same: each addition goes to both in one write.
 
-It decides nothing: the loop says what is added and when.
+It decides nothing: the loop decides what is added.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Transcript:
         self._log = log
         self._events = events
         self.pending = log.session.answer
-        """The answer that an earlier process left open: nothing has followed it. It is taken once."""
+        """The answer that an earlier process left without a following message; taken once."""
         self.was_refused = log.session.has_ended_as(Outcome.API_REJECTED)
-        """Whether the last request was refused: perhaps for an image in it."""
+        """The API refused the last request, perhaps because of an image."""
 
     @property
     def session(self) -> Session:
@@ -61,27 +61,27 @@ class Transcript:
         self._log.record(*records)
 
     def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Record a prompt while calls still run, so that none is lost."""
+        """Records a prompt while calls are running, so that it is not lost."""
         self._log.record(*opening, QueuedRecord(content=tuple(blocks)))
 
     def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Add a prompt of the user. A message that nothing has answered yet grows by it: roles alternate."""
+        """Adds a prompt of the user. It is joined to a user message that has no answer yet: roles must alternate."""
         message = user_message([*self._still_wanted(), *blocks])
         self._log.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
 
     def say(self, *words: str) -> None:
-        """Add a user message of ralph's own."""
+        """Adds a user message from ralph."""
         blocks = _texts(words)
         self._log.record(self._grown_record(blocks))
         self._events.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
-        """The conversation with notices, before it is known whether an answer to them will be accepted."""
+        """The conversation with notices, which are committed only when an answer is accepted."""
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:
-        """Commit an accepted answer, with the notices that led to it. Returns it as it stands in the conversation."""
+        """Commits an accepted answer and the notices before it. Returns it as it stands in the conversation."""
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
         grown = [self._grown_record(told)] if told else []
@@ -94,13 +94,13 @@ class Transcript:
         return answer
 
     def tell_results(self) -> None:
-        """Emit the message with the results of all calls of the last answer: it is part of the conversation now."""
+        """Emits the event of the message with all results of the last answer."""
         self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def recover(self, finished: Mapping[str, ToolResult]) -> None:
-        """Leave a conversation that can be resumed, and emit the results that this adds.
+        """Repairs the conversation so that it can be resumed, and emits the results that this adds.
 
-        `finished`: results that are known, with a record or without.
+        `finished`: known results, recorded or not.
         """
         session = self.session
         recovered = recover_conversation(session.conversation, {**session.results, **finished})
@@ -115,7 +115,7 @@ class Transcript:
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:
-        """Put a fresh context in the place of the old one; the journal keeps both."""
+        """Replaces the context by a fresh one; the journal keeps both."""
         self._log.record(compacted_record(user_message(content), summary, event))
         self._events.emit(event)
 
@@ -137,8 +137,9 @@ class Transcript:
         return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def _still_wanted(self) -> tuple[Block, ...]:
-        """The unanswered message. An image in it may be why a request was refused: every further request would be
-        too.
+        """The blocks of the unanswered message that are sent again.
+
+        After a refusal, without its images: they may be the cause.
         """
         unanswered = self._unanswered()
         if not self.was_refused:

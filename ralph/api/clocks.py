@@ -13,31 +13,37 @@ from ralph.values.setting import SECONDS, SMALLER, Key
 
 
 class ClockLimits(Struct, frozen=True):
-    """Seconds each; 0 switches a clock off."""
+    """The limit of each clock in seconds; 0 switches it off."""
 
     connect_s: Annotated[
         float,
         Key(
             SECONDS,
-            "for name lookup, TCP and TLS; 0 switches it off, here and in the next five",
+            "longest time for name lookup, TCP and TLS together; 0 switches it off, here and in the next five rows",
             in_repository=SMALLER,
         ),
     ] = 10.0
     """Name lookup, TCP and TLS together."""
     first_byte_s: Annotated[
-        float, Key(SECONDS, "from the open connection to the answer's first byte", in_repository=SMALLER)
+        float,
+        Key(
+            SECONDS, "longest time from the open connection to the answer's first byte", in_repository=SMALLER
+        ),
     ] = 180.0
     """Seconds from the open connection, sending included, to the first byte of the answer's body."""
     bytes_idle_s: Annotated[
-        float, Key(SECONDS, "between two reads of bytes; pings count", in_repository=SMALLER)
+        float, Key(SECONDS, "longest time between two reads of bytes; pings count", in_repository=SMALLER)
     ] = 90.0
     """Between two reads of the body. Pings count as bytes."""
     progress_idle_s: Annotated[
-        float, Key(SECONDS, "between two events of an answer; pings do not count", in_repository=SMALLER)
+        float,
+        Key(
+            SECONDS, "longest time between two events of an answer; pings do not count", in_repository=SMALLER
+        ),
     ] = 300.0
     """Between two stream events other than pings."""
     response_s: Annotated[
-        float, Key(SECONDS, "for one answer from beginning to end", in_repository=SMALLER)
+        float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
     ] = 1800.0
     """One answer from beginning to end."""
 

@@ -20,7 +20,7 @@ app = typer.Typer(
     help=(
         "Run a language-model agent in a directory, with nobody watching.\n\n"
         'ralph "fix the failing test" is short for ralph run "fix the failing test". '
-        "ralph run --help lists the options; ralph demo shows it all without a key and without a network."
+        "ralph run --help lists the options; ralph demo shows how ralph works, without a key or a network."
     ),
     epilog=(
         "Exit codes: 0 completed, 1 task failed by its report, 2 usage, 3 limit reached, 4 no progress, 69 API rejected, 70 bug, "

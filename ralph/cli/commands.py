@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
 
 INIT = "loop init"
-"""One command to typer: `loop` takes a prompt where a group would take the name of a command."""
+"""One command for typer: `loop` takes a prompt where a group would take the name of a command."""
 
 _HELP = {
     "run": "Do one task, from a prompt to an outcome (the default).",
-    "loop": "The outer loop: fresh runs until a check passes.",
-    "doctor": "What is set, where that comes from, and what works.",
-    "demo": "Watch it work: no key, no network, a scripted model.",
+    "loop": "Do one task in fresh runs until a check passes: the outer loop.",
+    "doctor": "Show the settings, where each comes from, and what works.",
+    "demo": "Watch ralph work with a scripted model: no key, no network.",
     "mock-api": "Serve a scripted Messages API on 127.0.0.1.",
     "sessions": "Look at what earlier runs did.",
 }

@@ -47,11 +47,11 @@ _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
 def doctor(line: DoctorLine, _typed: Typed) -> int:
-    """Show the merged settings, each with where it comes from, then what works and what to do about the rest.
+    """Show the merged settings, each with its origin, then what works and what to do about the rest.
 
-    The options that `ralph run` would be given count here too.
+    Give it the same options as `ralph run`, and they count here too.
 
-    No key is shown, and nothing is sent: an endpoint is only connected to. Exit 78 when a check says FAIL.
+    No key is shown, and endpoints are only connected to: no request is sent. Exit 78 if a check says FAIL.
     """
     # Files are named from where ralph was called.
     line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))

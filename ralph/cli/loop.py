@@ -72,14 +72,14 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     prompt: Annotated[
         str | None,
         typer.Argument(
-            help="The task of each iteration. `-`, or nothing: read it from standard input, once.",
+            help="The task of each iteration; `-` or none: read it once, from standard input.",
             show_default=False,
         ),
     ] = None
     prompt_file: Annotated[
         str | None,
         typer.Option(
-            "--prompt-file", "-f", metavar="PATH", help="The task, from a file: read anew for each iteration."
+            "--prompt-file", "-f", metavar="PATH", help="Read the task from a file, again for each iteration."
         ),
     ] = None
     until: Annotated[
@@ -87,18 +87,18 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         typer.Option(
             "--until",
             metavar="CMD",
-            help="Done when this shell command exits 0. It runs before the first iteration and after each; "
-            "what it says when it fails opens the next prompt.",
+            help="The check: the loop is done when this shell command exits 0. It runs before the first iteration and "
+            "after each; if it fails, its output begins the next prompt.",
         ),
     ] = None
     until_timeout: Annotated[
         str | None,
         typer.Option(
-            "--until-timeout", metavar="TIME", help="A check that takes longer failed. Default: 30m."
+            "--until-timeout", metavar="TIME", help="A check that takes longer has failed. Default: 30m."
         ),
     ] = None
     at_least_once: Annotated[
-        bool, typer.Option("--at-least-once", help="Iterate although the check passes already.")
+        bool, typer.Option("--at-least-once", help="Run an iteration even if the check passes already.")
     ] = False
     max_iterations: Annotated[
         int | None, typer.Option("--max-iterations", metavar="N", help="End after N iterations.")
@@ -109,20 +109,23 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     ] = None
     max_time: Annotated[
         str | None,
-        typer.Option("--max-time", metavar="TIME", help="End the loop after 90s, 30m, 8h, waits included."),
+        typer.Option(
+            "--max-time", metavar="TIME", help="End the loop after this time, waits included: 90s, 30m, 8h."
+        ),
     ] = None
-    commit: Annotated[bool, typer.Option("--commit", help="Commit what an iteration left uncommitted.")] = (
-        False
-    )
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Commit the changes that an iteration left uncommitted.")
+    ] = False
     push: Annotated[
-        bool, typer.Option("--push", help="Push after each iteration; a failure is told and tried again.")
+        bool,
+        typer.Option("--push", help="Push after each iteration; a failed push is reported and tried again."),
     ] = False
     plan_file: Annotated[
         str | None,
         typer.Option(
             "--plan-file",
             metavar="PATH",
-            help=f"A change of this file is progress too. Default: {DEFAULT_PLAN_FILE}.",
+            help=f"A change of this file counts as progress too. Default: {DEFAULT_PLAN_FILE}.",
         ),
     ] = None
     directory: Directory = None
@@ -131,15 +134,15 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         typer.Option(
             "--continue",
             "-c",
-            help="Go on with this directory's loop after a crash, a kill or a limit, as it was asked for; the "
-            "--max options may be given anew.",
+            help="Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
+            "--max options may be given again.",
         ),
     ] = False
     status: Annotated[
-        bool, typer.Option("--status", help="Show how this directory's loop is doing, and exit.")
+        bool, typer.Option("--status", help="Show the state of this directory's loop, and exit.")
     ] = False
     json_: Annotated[
-        bool, typer.Option("--json", help="With --status: the whole record, as one JSON object.")
+        bool, typer.Option("--json", help="With --status: the loop's whole record, as one JSON object.")
     ] = False
 
 
@@ -176,10 +179,11 @@ class LoopWithRunCommand(LineCommand):
 def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     """Do one task again and again, each time by a fresh `ralph run`, until a check says that it is done.
 
-    What an iteration leaves in the directory (code, commits, a plan file) is what the next one begins with. Done is
-    what --until says and progress what git sees, never what the model says; an API that is down is waited for.
+    Each iteration begins with what the last one left in the directory: code, commits, a plan file. The check given
+    with --until decides whether the task is done, and git whether there was progress, never the model. If the API is
+    down, the loop waits.
 
-    The options of `ralph run` go to each iteration. `ralph loop init` writes prompts to begin with.
+    Options of `ralph run` are passed to each iteration. `ralph loop init` writes files to begin with.
     """
     from ralph.loop.command import loop_command  # noqa: PLC0415 - not needed for --help
     from ralph.loop.options import LoopOptions, RequestedPrompt  # noqa: PLC0415 - the same
@@ -331,7 +335,7 @@ class InitLine(Struct, frozen=True):
 def init(line: InitLine, _typed: Typed) -> int:
     """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md, specs/README.md and loop.sh.
 
-    What is there already is left as it is.
+    Existing files are left unchanged.
     """
     from ralph.loop.starter_files import write_starters  # noqa: PLC0415 - not needed for --help
 

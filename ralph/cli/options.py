@@ -15,64 +15,75 @@ from ralph.cli.line_command import FlagsOf
 Directory = Annotated[str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")]
 Config = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="A settings file that is trusted as a flag is."),
+    typer.Option("--config", metavar="FILE", help="Read this settings file too, trusted like flags."),
 ]
-SessionDir = Annotated[str | None, typer.Option("--session-dir", metavar="DIR", help="Keep sessions there.")]
+SessionDir = Annotated[
+    str | None, typer.Option("--session-dir", metavar="DIR", help="Keep sessions in this directory.")
+]
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
     prompt: Annotated[
         str | None,
-        typer.Argument(help="The task. `-`, or nothing: read it from standard input.", show_default=False),
+        typer.Argument(help="The task; `-` or none: read it from standard input.", show_default=False),
     ] = None
     prompt_file: Annotated[
         str | None, typer.Option("--prompt-file", "-f", metavar="PATH", help="Read the task from a file.")
     ] = None
     print_: Annotated[
-        bool, typer.Option("--print", "-p", help="Accepted: ralph always prints the result and exits.")
+        bool,
+        typer.Option(
+            "--print", "-p", help="Accepted without effect: ralph always prints the result and exits."
+        ),
     ] = False
     settings: Annotated[dict[str, object], FlagsOf(but="tools")]
     input_format: Annotated[
         Literal["text", "stream-json"],
         typer.Option(
-            "--input-format", help="stream-json: JSON lines on standard input, messages and control requests."
+            "--input-format",
+            help="stream-json: messages and control requests on standard input, as JSON lines.",
         ),
     ] = "text"
     output_format: Annotated[
         Literal["text", "json", "stream-json"],
-        typer.Option("--output-format", help="What standard output gets."),
+        typer.Option("--output-format", help="Format of standard output."),
     ] = "text"
     include_partial_messages: Annotated[
-        bool, typer.Option("--include-partial-messages", help="stream-json: raw stream events too.")
+        bool, typer.Option("--include-partial-messages", help="With stream-json: also the raw stream events.")
     ] = False
     result_file: Annotated[
-        str | None, typer.Option("--result-file", metavar="PATH", help="Write the result object there too.")
+        str | None,
+        typer.Option("--result-file", metavar="PATH", help="Also write the result object to this file."),
     ] = None
     metrics_file: Annotated[
         str | None,
         typer.Option(
             "--metrics-file",
             metavar="PATH",
-            help="Keep metrics there in Prometheus' text format, each minute.",
+            help="Write metrics to this file every minute, in Prometheus' text format.",
         ),
     ] = None
     otel: Annotated[
         bool, typer.Option("--otel", help="Export a trace over OTLP (pip install 'ralph-headless[otel]').")
     ] = False
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Standard error gets errors and the outcome only.")
+        bool, typer.Option("--quiet", "-q", help="Only errors and the outcome on standard error.")
     ] = False
     system_prompt: Annotated[
         str | None, typer.Option("--system-prompt", metavar="TEXT", help="Replace ralph's own system prompt.")
     ] = None
     system_prompt_file: Annotated[
-        str | None, typer.Option("--system-prompt-file", metavar="PATH", help="The same, from a file.")
+        str | None,
+        typer.Option("--system-prompt-file", metavar="PATH", help="Like --system-prompt, from a file."),
     ] = None
     append_system_prompt: Annotated[
         str | None, typer.Option("--append-system-prompt", metavar="TEXT", help="Add to the system prompt.")
     ] = None
     append_system_prompt_file: Annotated[
-        str | None, typer.Option("--append-system-prompt-file", metavar="PATH", help="The same, from a file.")
+        str | None,
+        typer.Option(
+            "--append-system-prompt-file", metavar="PATH", help="Like --append-system-prompt, from a file."
+        ),
     ] = None
     json_schema: Annotated[
         str | None,
@@ -90,21 +101,28 @@ class RunLine(Struct, frozen=True, kw_only=True):
     directory: Directory = None
     add_dir: Annotated[
         tuple[str, ...],
-        typer.Option("--add-dir", metavar="DIR...", help="Let Write and Edit change files there too."),
+        typer.Option(
+            "--add-dir", metavar="DIR...", help="Also let Write and Edit change files in these directories."
+        ),
     ] = ()
     config: Config = None
     continue_: Annotated[
-        bool, typer.Option("--continue", "-c", help="Go on with the last session of this directory.")
+        bool, typer.Option("--continue", "-c", help="Resume the last session of this directory.")
     ] = False
     resume: Annotated[
         str | None,
         typer.Option(
-            "--resume", "-r", metavar="ID", help="Go on with this session; its first characters do."
+            "--resume",
+            "-r",
+            metavar="ID",
+            help="Resume this session; the first characters of its id are enough.",
         ),
     ] = None
     fork_session: Annotated[
         bool,
-        typer.Option("--fork-session", help="With -c or -r: leave that session as it is, go on with a copy."),
+        typer.Option(
+            "--fork-session", help="With -c or -r: resume a copy, and leave the session itself unchanged."
+        ),
     ] = False
     session_id: Annotated[
         str | None, typer.Option("--session-id", metavar="UUID", help="The id of the new session.")
@@ -112,7 +130,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
     session_dir: SessionDir = None
     no_session_persistence: Annotated[
         bool,
-        typer.Option("--no-session-persistence", help="Keep no session: a run that ends cannot be resumed."),
+        typer.Option("--no-session-persistence", help="Keep no session: the run cannot be resumed."),
     ] = False
     iteration: Annotated[
         bool, typer.Option("--iteration", hidden=True, help="An outer loop starts this run.")
@@ -130,8 +148,8 @@ class RunLine(Struct, frozen=True, kw_only=True):
         typer.Option(
             "--permission-mode",
             metavar="MODE",
-            help="plan: read only, no command and no change. bypassPermissions, auto, acceptEdits, default: all tools of "
-            "the run work, and nobody is asked.",
+            help="plan: read only, without commands and changes. bypassPermissions, auto, acceptEdits, default: all tools "
+            "of the run work without asking.",
         ),
     ] = None
     verbose: Annotated[bool, typer.Option("--verbose", help="Accepted without effect.")] = False

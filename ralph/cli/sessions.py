@@ -28,23 +28,23 @@ SessionId = Annotated[
     str | None,
     typer.Argument(
         metavar="[ID]",
-        help="The session; its first characters do. Nothing: the last session of this directory.",
+        help="The id of the session, or its first characters. Default: the last session of this directory.",
         show_default=False,
     ),
 ]
 
 SessionDir = Annotated[
     str | None,
-    typer.Option("--session-dir", metavar="DIR", help="Look there, not in your state directory."),
+    typer.Option("--session-dir", metavar="DIR", help="Look in this directory, not in your state directory."),
 ]
 
 sessions = typer.Typer(
     name="sessions",
     help=(
         "Look at what earlier runs did.\n\n"
-        "Every run keeps a journal: what the model said, each call and its result, each retry, how it ended. "
-        "All three commands also work while a run is at it, and on a journal that is damaged.\n\n"
-        "ralph -c goes on with the last session of this directory, ralph --resume ID with any."
+        "Every run keeps a journal: the model's text, each call and its result, each retry, the outcome. "
+        "All three commands also work during a run, and on a damaged journal.\n\n"
+        "ralph -c resumes the last session of this directory, ralph --resume ID any session."
     ),
     add_completion=False,
     rich_markup_mode=None,
@@ -58,39 +58,41 @@ def _help_alone(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@sessions.command("ls", short_help="The sessions of this directory, the newest first.")
+@sessions.command("ls", short_help="List the sessions of this directory, the newest first.")
 def list_(
     *,
     all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Of every directory, each with its directory.")
+        bool,
+        typer.Option("--all", "-a", help="List the sessions of all directories, with their directories."),
     ] = False,
     session_dir: SessionDir = None,
     format_: Annotated[
-        ListFormat, typer.Option("--format", help="A line each, or one JSON list.")
+        ListFormat, typer.Option("--format", help="text: one line per session. json: one list.")
     ] = ListFormat.TEXT,
 ) -> int:
-    """List sessions: id, when something was last written, outcome, turns, cost, first words of the task.
+    """List sessions: id, time of the last write, outcome, turns, cost, first words of the task.
 
-    Beside the outcomes of a run: running (a process is at it), killed (it has no end, and none is), damaged, empty,
-    newer format. A cost of ? is not known. A fork does not count what it was forked from.
+    Besides the outcomes of a run there are: running, killed (the last run has no end, and its process is gone),
+    damaged, empty, newer format. A cost of ? is unknown. Turns and cost of a fork do not include those of the
+    session it was forked from.
     """
     from ralph.sessions.command import list_sessions  # noqa: PLC0415 - not needed for --help
 
     return list_sessions(_place(session_dir), of_all=all_, is_json=format_ is ListFormat.JSON)
 
 
-@sessions.command(short_help="The story of one session.")
+@sessions.command(short_help="Show the story of one session.")
 def show(session_id: SessionId = None, *, session_dir: SessionDir = None) -> int:
-    """Tell one session's story: prompts, what the model said, calls, results in short, retries, outcomes.
+    """Show one session's story: prompts, the model's text, calls, shortened results, retries, outcomes.
 
-    Of a damaged journal (exit 74) everything up to the damage.
+    If the journal is damaged (exit 74), the story ends at the damage.
     """
     from ralph.sessions.command import show_session  # noqa: PLC0415 - not needed for --help
 
     return show_session(_place(session_dir), session_id)
 
 
-@sessions.command(short_help="All of one session, as Markdown or JSON.")
+@sessions.command(short_help="Write all of one session as Markdown or JSON.")
 def export(
     session_id: SessionId = None,
     *,
@@ -100,9 +102,9 @@ def export(
     ] = ExportFormat.MD,
     session_dir: SessionDir = None,
 ) -> int:
-    """Write all of one session to standard output, nothing shortened.
+    """Write all of one session to standard output, without shortening anything.
 
-    The JSON object holds the messages as they were sent to the API, the runs, the events and the totals.
+    The JSON object has the messages as they were sent to the API, the runs, the events and the totals.
     """
     from ralph.sessions.command import export_session  # noqa: PLC0415 - not needed for --help
 

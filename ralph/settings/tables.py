@@ -1,8 +1,7 @@
-"""The table of settings: one field for each, with its type, its default and its row, and all of them together.
+"""The tables of settings: one field per setting, with its type, its default and its `Key`.
 
-A new setting is one such field, here or in `LimitSettings` or `ClockLimits`; flags, variables, keys of
-files, doctor's listing and docs/settings.md are made from it.
-Refuses to know where a value came from: `ralph/settings/merge.py` reads them.
+A new setting is one such field, here or in `LimitSettings` or `ClockLimits`; its flag, variable, key in files, line
+in doctor's listing and line in docs/settings.md are made from it. `ralph/settings/merge.py` reads the values.
 """
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
@@ -59,39 +58,39 @@ class ModelSettings(Struct, frozen=True):
             "an id, or a [short name](models.md)",
             Flag(
                 "--model",
-                "Model id, or opus, sonnet, haiku; where [[targets]] are set, the one to ask first. Default: sonnet.",
+                "Model id, or opus, sonnet, haiku; with [[targets]], the name of the one to use first. Default: sonnet.",
                 "NAME",
             ),
             "ANTHROPIC_MODEL",
             in_repository=ANY,
         ),
     ] = USUAL_MODEL
-    """The model's id; aliases are resolved, unless there are targets, which it does not choose."""
+    """The model's id, with aliases resolved; with `[[targets]]`, the name as the user wrote it."""
     fallback: Annotated[
         tuple[str, ...],
         Key(
             must_be.COMMA_SEPARATED,
             flag=Flag(
                 "--fallback-model",
-                "Ask these while the model is overloaded or out of reach, in this order (commas; names of [[targets]] "
-                "where they are set).",
+                "Models to use while the main one is overloaded or out of reach, in this order (separated by commas; "
+                "with [[targets]], names of targets).",
                 "NAMES",
                 Takes.JOINED,
             ),
             is_in_files=False,
         ),
     ] = ()
-    """Names as they were typed, in order; empty: there is no fallback."""
+    """Names as the user wrote them, in order; empty: no fallback."""
     max_tokens: Annotated[
         int,
         Key(
             at_least(1),
-            "tokens of the longest answer, 1 or more; lowered to the model's maximum",
-            Flag("--max-tokens", "Longest single answer. Default: 32000.", "N"),
+            "longest answer in tokens, 1 or more; lowered to the model's maximum",
+            Flag("--max-tokens", "Longest single answer, in tokens. Default: 32000.", "N"),
             in_repository=ANY,
         ),
     ] = DEFAULT_MAX_TOKENS
-    """Largest answer in tokens, >= 1; `models.max_tokens_for` lowers it to what the model is known for."""
+    """The longest answer in tokens, >= 1; `models.max_tokens_for` lowers it to the model's known maximum."""
     effort: Annotated[
         str | None,
         Key(
@@ -111,16 +110,16 @@ class ModelSettings(Struct, frozen=True):
             "ANTHROPIC_BASE_URL",
         ),
     ] = DEFAULT_BASE_URL
-    """The address in the form that `values/endpoint.normal_base_url` gives it."""
+    """The server's address, as `values/endpoint.normal_base_url` returns it."""
     ca_file: Annotated[
         Path | None,
         Key(
             must_be.PATH,
-            "PEM file of certificate authorities; a relative path in a file starts from that file",
+            "PEM file of certificate authorities; a relative path starts from the settings file",
             variable="SSL_CERT_FILE",
         ),
     ] = None
-    """PEM file of trusted certificate authorities, absolute; None: the usual ones. Not checked to exist."""
+    """PEM file of trusted certificate authorities, absolute, may be missing; None: the usual authorities."""
 
 
 class RetrySettings(Struct, frozen=True):
@@ -137,49 +136,58 @@ class RetrySettings(Struct, frozen=True):
             in_repository=FEWER_RETRIES,
         ),
     ] = "standard"
-    """One of `RETRY_POLICIES`. The three numbers count for "custom" only."""
+    """One of `RETRY_POLICIES`. Only "custom" uses `max_retries`, `base_delay_s` and `max_delay_s`."""
     strategy: Annotated[
         str,
         Key(
             one_of(*STRATEGIES),
-            "with several targets: `fallback` (the first that is not cooling down) or `round_robin`",
+            "which of several targets gets a request: `fallback` (the first that is not cooling down) or `round_robin`",
         ),
     ] = "fallback"
-    """One of `STRATEGIES`: which of several targets is asked."""
+    """One of `STRATEGIES`: which of several targets gets a request."""
     revert: Annotated[
         str,
-        Key(one_of(*REVERTS), "back to an earlier target when its cooldown ends, or `never`"),
+        Key(
+            one_of(*REVERTS),
+            "when `fallback` returns to an earlier target: `cooldown-expiry` (when its cooldown ends) or `never`",
+        ),
     ] = "cooldown-expiry"
-    """One of `REVERTS`: when "fallback" goes back to an earlier target."""
-    enabled: Annotated[bool, Key(SWITCH, "`false`: nothing is retried")] = True
-    """False: nothing is retried, whatever the policy."""
-    max_retries: Annotated[int, Key(at_least(0), "custom only: retries after the first call; 0: none")] = 4
-    """Retries after the first call; 0: none."""
+    """One of `REVERTS`: when "fallback" returns to an earlier target."""
+    enabled: Annotated[bool, Key(SWITCH, "`false`: no retries")] = True
+    """False: no retries, whatever the policy."""
+    max_retries: Annotated[
+        int, Key(at_least(0), "custom only: number of retries after the first request; 0: none")
+    ] = 4
+    """Retries after the first request; 0: none."""
     base_delay_s: Annotated[
-        float, Key(SECONDS, "custom only: first wait, doubled for each further retry")
+        float, Key(SECONDS, "custom only: wait before the first retry, doubled for each further one")
     ] = 2
-    """Seconds before the first retry, doubled for each further one; 0: retry at once."""
+    """Seconds to wait before the first retry, doubled for each further one; 0: retry at once."""
     max_delay_s: Annotated[
-        float, Key(SECONDS_OR_NONE, "custom only: longest wait; 0 or less: no maximum")
+        float, Key(SECONDS_OR_NONE, "custom only: longest wait before one retry; 0 or less: no maximum")
     ] = 300
-    """A wait over so many seconds ends the chain; 0 or less: no maximum."""
+    """The longest wait in seconds; a longer one ends the chain. 0 or less: no maximum."""
 
 
 class ClockSettings(ClockLimits, frozen=True):
     heartbeat_s: Annotated[
         float,
-        Key(SECONDS, "without anything to show, after which a heartbeat is shown", in_repository=SMALLER),
+        Key(
+            SECONDS,
+            "time without output after which ralph prints a heartbeat; 0: never",
+            in_repository=SMALLER,
+        ),
     ] = 30.0
-    """Seconds without anything to show until a heartbeat says what is awaited; 0: no heartbeats."""
+    """Seconds without output after which a heartbeat tells what ralph is waiting for; 0: no heartbeats."""
     input_s: Annotated[
         float,
         Key(
             SECONDS,
-            "until the first byte of a pipe (standard input, `-f`), and from there to its end; 0: no limit",
+            "time to wait for the first byte of a pipe (standard input, `-f`), and from there for its end; 0: no limit",
             in_repository=SMALLER,
         ),
     ] = 60.0
-    """Seconds until a pipe on standard input has given its first byte; 0: it is waited for without a limit."""
+    """Seconds to wait for the first byte of a pipe, and from there for its end; 0: no limit."""
 
 
 class SessionSettings(Struct, frozen=True):
@@ -187,15 +195,17 @@ class SessionSettings(Struct, frozen=True):
         int,
         Key(
             at_least(0),
-            "days after which an unchanged journal is removed; 0: never ([sessions](sessions.md))",
+            "days after its last change on which a journal is removed; 0: never ([sessions](sessions.md))",
         ),
     ] = 30
-    """Journals that nothing was written to for so many days are removed; 0: none is."""
+    """Days after the last write to a journal until it is removed; 0: never."""
     keep_mb: Annotated[
         int,
-        Key(at_least(0), "megabytes of journals to keep, the newest; 0: no limit"),
+        Key(
+            at_least(0), "most megabytes of journals to keep; beyond that the oldest are removed; 0: no limit"
+        ),
     ] = 1000
-    """Megabytes of journals beyond which the oldest are removed; 0: none is."""
+    """Most megabytes of journals; beyond that the oldest are removed. 0: no limit."""
 
 
 class ToolsSettings(Struct, frozen=True):
@@ -205,23 +215,23 @@ class ToolsSettings(Struct, frozen=True):
             must_be.EXACT_TOOLS,
             flag=Flag(
                 "--tools",
-                'Exactly these of Read, Write, Edit, Bash, Glob, Grep; "" for none, default for all. This list and the '
-                "next ones take all words up to the next option, or a,b: put the prompt before them.",
+                'Only these of Read, Write, Edit, Bash, Glob, Grep; "" means none, default means all. Lists like this '
+                "one take all words up to the next option (or a,b), so put the prompt before them.",
                 "NAMES...",
                 Takes.WORDS,
             ),
             is_in_files=False,
         ),
     ] = None
-    """These and no others; None: not given."""
+    """Exactly these tools; None: not set, `allowed` decides."""
     allowed: Annotated[
         tuple[str, ...] | None,
         Key(
             must_be.TOOLS,
-            "tools that a run may use beside the read-only ones (`Read`, `Glob`, `Grep`); none: all tools",
+            "tools that a run may use besides the read-only ones (`Read`, `Glob`, `Grep`); not set: all tools",
             Flag(
                 "--allowed-tools",
-                "Only these, and the read-only ones: Read, Glob, Grep.",
+                "Only these, and the read-only tools Read, Glob, Grep.",
                 "NAMES...",
                 Takes.WORDS,
                 other_spellings=("--allowedTools",),
@@ -229,15 +239,15 @@ class ToolsSettings(Struct, frozen=True):
             in_repository=NARROWS,
         ),
     ] = None
-    """Names that `tool_choice` knows: these and the read-only ones. None: all."""
+    """Names of tools that are allowed besides the read-only ones; None: all tools."""
     disallowed: Annotated[
         tuple[str, ...],
         Key(
             must_be.TOOLS,
-            "tools that are taken away",
+            "tools that a run may not use",
             Flag(
                 "--disallowed-tools",
-                "Take these tools away.",
+                "Not these tools.",
                 "NAMES...",
                 Takes.WORDS,
                 other_spellings=("--disallowedTools",),
@@ -245,46 +255,51 @@ class ToolsSettings(Struct, frozen=True):
             in_repository=ADDS,
         ),
     ] = ()
-    """Names that are taken away; empty: none is."""
+    """Names of tools that a run may not use."""
     bash_timeout_s: Annotated[
         float,
         Key(
             POSITIVE_SECONDS,
-            "for a command for which the model names no timeout; more than 0",
+            "timeout of a command for which the model requests none; more than 0",
             variable="BASH_DEFAULT_TIMEOUT_MS",
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 120
-    """Seconds a command gets when the model names no time; > 0, at most `bash_max_timeout_s`."""
+    """Timeout of a command for which the model requests none, in seconds; > 0, at most `bash_max_timeout_s`."""
     bash_max_timeout_s: Annotated[
         float,
         Key(
             POSITIVE_SECONDS,
-            "for a command at most; a longer timeout that the model requests is clamped",
+            "longest timeout of a command; if the model requests a longer one, it gets this one",
             variable="BASH_MAX_TIMEOUT_MS",
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 600
-    """Seconds a command gets at most; a longer timeout that the model requests is clamped. > 0."""
+    """Longest timeout of a command, in seconds; a longer one that the model requests is reduced to it. > 0."""
     max_output_bytes: Annotated[
         int,
         Key(
             at_least(1),
-            "bytes of a tool's output that reach the model; 1 or more",
+            "most bytes of a result of Bash, Glob or Grep that the model gets; 1 or more",
             variable="BASH_MAX_OUTPUT_LENGTH",
             read=must_be.number,
         ),
     ] = 30_000
-    """Bytes of a tool's output that reach the model; >= 1."""
+    """Most bytes of a result of Bash, Glob or Grep; the rest is left out, with a note. >= 1."""
     pass_env: Annotated[
         tuple[str, ...],
         Key(
             must_be.VARIABLES,
-            "variables that tools see although they look like credentials",
-            Flag("--pass-env", "Let tools see this variable though it looks secret.", "NAME", Takes.NAMES),
+            "environment variables that tools get although they look like credentials",
+            Flag(
+                "--pass-env",
+                "Pass this environment variable to tools although it looks secret.",
+                "NAME",
+                Takes.NAMES,
+            ),
         ),
     ] = ()
-    """Variables that tools see although they look like credentials; empty: none."""
+    """Environment variables that tools get although they look like credentials."""
 
 
 class LoopSettings(Struct, frozen=True):
@@ -294,16 +309,16 @@ class LoopSettings(Struct, frozen=True):
         tuple[float, ...],
         Key(
             LIST_OF_SECONDS,
-            "wait of `ralph loop` after the first, second, ... exit 75 in a row; the last is repeated "
+            "waits of `ralph loop` after the first, second, ... exit 75 in a row; the last one is repeated "
             "([loop](loop.md))",
         ),
     ] = PATIENT_SCHEDULE_S
-    """Seconds to wait after the first, second, ... iteration in a row that ended with exit 75, the last repeated."""
+    """Seconds to wait after the first, second, ... iteration in a row that ends with exit 75; the last is repeated."""
     outage_budget_s: Annotated[
         float,
-        Key(POSITIVE_SECONDS, "sum of such waits in a row, after which the loop ends with 75"),
+        Key(POSITIVE_SECONDS, "longest time for all these waits in a row; then the loop ends with exit 75"),
     ] = PATIENT_BUDGET_S
-    """Seconds that such waits in a row may take together; > 0."""
+    """Most seconds of such waits in a row, together; > 0."""
 
 
 TABLES: dict[str, type[Struct]] = {
@@ -320,7 +335,7 @@ TABLES: dict[str, type[Struct]] = {
 class Remark(Struct, frozen=True):
     text: str
     advice: str
-    """A remedy, for doctor."""
+    """Advice to the user, for doctor."""
 
 
 class Settings(Struct, frozen=True):
@@ -332,22 +347,22 @@ class Settings(Struct, frozen=True):
     tools: ToolsSettings = ToolsSettings()
     loop: LoopSettings = LoopSettings()
     targets: "tuple[Target, ...]" = ()
-    """Who is asked, the first first; `load_settings` gives at least one."""
+    """The targets in order of preference; `load_settings` returns at least one."""
     aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)
-    """The models that short names stand for at the endpoint of the environment."""
+    """The models that opus, sonnet and haiku stand for at the environment's endpoint."""
     credential: "Credential | None" = None
-    """The key in the environment. None: requests carry no key (a local server)."""
+    """The key from the environment; None: there is none, as for a local server."""
     custom_headers: "Headers" = NO_HEADERS
-    """Sent with every request."""
+    """Headers of every request."""
     key_variables: frozenset[str] = frozenset()
-    """Variables that any `api_key_env` names: tools do not see them, however short their values are."""
+    """Variables that an `api_key_env` names: tools never get them, however short their values are."""
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
-    """Keys of targets that are set somewhere and not asked: nobody may see them either."""
+    """Keys of targets that are configured but not used; they must never be shown either."""
     remarks: tuple[Remark, ...] = ()
-    """Remarks for people; none stops a run."""
+    """Warnings for people; none of them stops a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """For each name in `KEYS`, "targets" and "tools" (those that limit them): "flag --model", a variable's name, a
-    file's path, several of these with commas, or "default"."""
+    """The origin of each value, by its name in `KEYS`, "targets" or "tools": "flag --model", a variable's name, a
+    file's path, several of these separated by commas, or "default"."""
 
     @property
     def enabled_tools(self) -> tuple[str, ...]:
@@ -356,12 +371,12 @@ class Settings(Struct, frozen=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences for the start of the run."""
+        """Warnings to print at the start of the run."""
         return tuple(remark.text for remark in self.remarks)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that must never be shown: every key, and every header that looks like one, whether it is sent or not."""
+        """Values that must never be shown: all keys, and headers that look like keys, whether they are sent or not."""
         secrets = [] if self.credential is None else [self.credential.secret]
         secrets += secret_header_values(self.custom_headers.plain)
         for target in self.targets:

@@ -32,28 +32,28 @@ class LimitSettings(Struct, frozen=True):
         int | None,
         Key(
             at_least(1),
-            "turns that one task may take (exit 3); the last one is for a closing answer",
+            "most turns of one task (exit 3); the last one is for a closing answer",
             Flag("--max-turns", "End after N turns; the last one is for a closing answer (exit 3).", "N"),
             in_repository=SMALLER,
         ),
     ] = None
-    """Turns that one task may take (exit 3); None: no limit."""
+    """Most turns of one task (exit 3); None: no limit."""
     max_budget_usd: Annotated[
         float | None,
         Key(
             POSITIVE_DOLLARS,
-            "dollars that the process may spend (exit 3); looked at before each request, at its worst case",
-            Flag("--max-budget-usd", "Never spend more; looked at before each request (exit 3).", "USD"),
+            "most US dollars that one process may spend (exit 3); checked before each request, at its highest possible cost",
+            Flag("--max-budget-usd", "Never spend more; checked before each request (exit 3).", "USD"),
             in_repository=SMALLER,
         ),
     ] = None
-    """US dollars that the process may spend (exit 3); None: no limit."""
+    """Most US dollars that the process may spend (exit 3); None: no limit."""
     max_time_s: Annotated[
         float | None,
         Key(
             DURATION,
             'time after which the run ends (exit 124); also as text: `"30m"`, `"1h30m"`',
-            Flag("--max-time", "End the run after 90s, 30m, 1h30m (exit 124).", "TIME"),
+            Flag("--max-time", "End the run after this time: 90s, 30m, 1h30m (exit 124).", "TIME"),
             in_repository=SMALLER,
         ),
     ] = None

@@ -25,12 +25,12 @@ ROWS = {
     ] = 7
     """Times in a prompt."""
 ''',
-    ("settings/tables.py", '    """False: nothing is retried, whatever the policy."""\n'): """
+    ("settings/tables.py", '    """False: no retries, whatever the policy."""\n'): """
     is_eager: Annotated[
         bool, Key(SWITCH, "no wait", Flag("--eager", "Do not wait."), "RALPH_EAGER")
     ] = False
 """,
-    ("values/limits.py", '    """Turns that one task may take (exit 3); None: no limit."""\n'): """
+    ("values/limits.py", '    """Most turns of one task (exit 3); None: no limit."""\n'): """
     max_thanks: Annotated[int | None, Key(at_least(1), "thanks", Flag("--max-thanks", "End after N.", "N"))] = None
 """,
     ("api/clocks.py", '    """One answer from beginning to end."""\n'): """
