@@ -96,7 +96,7 @@ def test_the_wheel_runs_the_demo_in_an_empty_environment(built, tmp_path) -> Non
     installer = [uv, "pip", "install"] if uv else [sys.executable, "-m", "pip", "install"]
     where = ["--python", environment / "bin" / "python"]
     if not uv:  # pip takes it before the command
-        installer, where = [sys.executable, "-m", "pip", *map(str, where), "install"], []
+        installer, where = [sys.executable, "-m", "pip", *map(str, where), "install", "--no-compile"], []
     done([*installer, *where, "--quiet", built.wheel])
 
     isolated = {"PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": str(home)}

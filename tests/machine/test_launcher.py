@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
-KILLS = 25
-"""For each kind of command."""
+KILLS = 8
+"""For each kind of command: one in each part of its start and early life."""
 
 # Becomes the launcher, with the signals it is told to have. What is blocked and pending survives an exec.
 WITH_SIGNALS = """
@@ -108,7 +108,8 @@ def start_s():
     return times_s[1] - times_s[0]
 
 latest_s = 2 * min(start_s() for _ in range(3))  # one alone may be slow, and all kills would wait for it
-print(sum(kill_after(lambda: time.sleep(random.uniform(0, latest_s))) for _ in range(kills)))
+moments_s = [(part + random.random()) * latest_s / kills for part in range(kills)]
+print(sum(kill_after(lambda: time.sleep(moment_s)) for moment_s in moments_s))
 """
 
 

@@ -82,13 +82,13 @@ def test_rules_without_end_sparse_files_pipes_and_deep_trees_end_no_loop_and_cos
     os.mkfifo(ralph.cwd / "pipe")
     (ralph.cwd / "other").mkdir()
     os.mkfifo(ralph.cwd / "other" / ".gitignore")
-    iterations([bash("touch ignored5")], [bash("true")], [bash("echo 1 > sub/file")])
-    process = ralph.start("loop", "go", "--max-iterations", "3")
+    iterations([bash("touch ignored5")], [bash("echo 1 > sub/file")])
+    process = ralph.start("loop", "go", "--max-iterations", "2")
     peak = Peak(process.pid)
     ran = ralph.finish(process)
     assert ran.code == 0, ran.stderr
     changed = [record["files"] for record in loop_record(ralph)["iterations"]]
-    assert changed == [["ignored5"], [], ["sub/file"]]
+    assert changed == [["ignored5"], ["sub/file"]]
     [_named] = [line for line in loop_lines(ran) if "cannot be listed by its .gitignore files" in line]
     assert peak.mb < 200
     assert deep_tree.exists()

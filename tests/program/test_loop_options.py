@@ -257,7 +257,7 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(WORDS, max_size=6))
 def test_run_reads_out_of_what_it_is_handed_what_the_loop_read_for_it(words) -> None:
     parser = LOOP.make_parser(context(LOOP))

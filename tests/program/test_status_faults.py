@@ -90,8 +90,8 @@ def test_a20_d8_a_history_of_33_mb_that_is_refused_as_too_large_is_summed_up_exi
     (ralph.cwd / "large.txt").write_text(("x" * 120 + "\n") * 4000)
     # In few turns: each sends all over again.
     reads = [
-        Turn([ToolUse("Read", {"file_path": "large.txt", "offset": 12 * turn + n}) for n in range(12)])
-        for turn in range(11)
+        Turn([ToolUse("Read", {"file_path": "large.txt", "offset": 22 * turn + n}) for n in range(22)])
+        for turn in range(6)
     ]
     server = serve(*reads, Turn("All that was read is x."), Turn("Done."))
     # In a window that takes as many in one turn.

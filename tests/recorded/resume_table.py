@@ -40,7 +40,7 @@ name = "{second}"
 model = "sonnet"
 base_url = "{url}"
 """
-_SAMPLED = 6
+_SAMPLED = 12
 """Of the rows one in so many is compared by the suite."""
 _NUMBERED = re.compile(r"\b(req|msg)_mock_\d+")
 """Ids of answers: one server answers all rows."""

@@ -45,9 +45,7 @@ class Copy:
 
     def __init__(self, tmp_path: Path) -> None:
         self.root = tmp_path / "copy"
-        shutil.copytree(
-            Path(ralph.__file__).parent, self.root / "ralph", ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(Path(ralph.__file__).parent, self.root / "ralph")
         for (file, line), row in ROWS.items():
             path = self.root / "ralph" / file
             text = path.read_text()
@@ -64,7 +62,6 @@ class Copy:
             "ANTHROPIC_API_KEY": "sk-none",
             "RALPH_STATE_DIR": str(tmp_path / "state"),
             "PYTHONPATH": str(self.root),
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
 
     def __call__(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:

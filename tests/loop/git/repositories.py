@@ -34,8 +34,8 @@ class Repository:
         made = cls(top, home)
         top.mkdir(parents=True)
         made.git("init", "-q", "-b", "main")
-        made.git("config", "user.name", "Tester")
-        made.git("config", "user.email", "tester@example.com")
+        with (top / ".git" / "config").open("a") as config:
+            config.write("[user]\n\tname = Tester\n\temail = tester@example.com\n")
         return made
 
     def git(self, *arguments: str, fails: bool = False) -> str:
@@ -73,15 +73,15 @@ def committed(top: Path, home: Path) -> Repository:
 def cloned(top: Path, home: Path) -> Repository:
     """The same, and a bare repository beside it that has it too, as `origin`."""
     shutil.copytree(Path(_prepared().name, "remote.git"), top.with_name("remote.git"))
-    made = committed(top, home)
-    made.git("remote", "add", "origin", str(top.with_name("remote.git")))
-    made.git("fetch", "-q")
-    return made
+    shutil.copytree(Path(_prepared().name, "fetched"), top)
+    config = top / ".git" / "config"
+    config.write_text(config.read_text().replace(_prepared().name, str(top.parent)))
+    return Repository(top, home)
 
 
 @functools.cache
 def _prepared() -> tempfile.TemporaryDirectory[str]:
-    """Made once, as it takes ten calls of git."""
+    """Made once, as it takes a dozen calls of git."""
     place = tempfile.TemporaryDirectory()
     made = Repository.empty(Path(place.name, "work"), Path(place.name, "home"))
     made.write("a.txt")
@@ -89,6 +89,10 @@ def _prepared() -> tempfile.TemporaryDirectory[str]:
     made.write(".gitignore", "ignored*\n")
     made.commit_all()
     made.git("clone", "-q", "--bare", ".", "../remote.git")
+    shutil.copytree(made.top, Path(place.name, "fetched"))
+    fetched = Repository(Path(place.name, "fetched"), Path(place.name, "home"))
+    fetched.git("remote", "add", "origin", str(Path(place.name, "remote.git")))
+    fetched.git("fetch", "-q")
     return place
 
 

@@ -160,19 +160,17 @@ def plant(remote: Path, marks: Path, repository: Repository) -> None:
     planted = marks.parent / "planted"
     planted.write_text(f"#!/bin/sh\n: > '{marks}/planted'\n")  # it reads nothing, as nobody may write to it
     planted.chmod(0o755)
-    config = ["--git-dir", str(remote), "config"]
     repository.git("init", "-q", "--bare", "../other.git")
     (remote / "objects" / "info").mkdir(exist_ok=True)
     (remote / "objects" / "info" / "alternates").write_text(f"{marks.parent}/other.git/objects\n")
-    for name in ("alternateRefsCommand", "fsmonitor", "sshCommand", "pager", "editor"):
-        repository.git(*config, f"core.{name}", str(planted))
-    repository.git(*config, "core.hooksPath", str(remote / "hooks"))
-    repository.git(*config, "hook.evil.command", str(planted))
-    repository.git(*config, "hook.evil.event", "pre-receive")
-    repository.git(*config, "receive.procReceiveRefs", "refs/heads")
-    repository.git(*config, "uploadpack.packObjectsHook", str(planted))
-    repository.git(*config, "gc.auto", "1")
-    repository.git(*config, "gc.recentObjectsHook", str(planted))
+    core = ("alternateRefsCommand", "fsmonitor", "sshCommand", "pager", "editor")
+    with (remote / "config").open("a") as config:
+        config.write("[core]\n" + "".join(f'\t{name} = "{planted}"\n' for name in core))
+        config.write(f'\thooksPath = "{remote}/hooks"\n')
+        config.write(f'[hook "evil"]\n\tcommand = "{planted}"\n\tevent = pre-receive\n')
+        config.write("[receive]\n\tprocReceiveRefs = refs/heads\n")
+        config.write(f'[uploadpack]\n\tpackObjectsHook = "{planted}"\n')
+        config.write(f'[gc]\n\tauto = 1\n\trecentObjectsHook = "{planted}"\n')
 
 
 def ran(marks: Path) -> set[str]:
