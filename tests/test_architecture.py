@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -138,18 +139,28 @@ def module_name(path: Path) -> str:
 
 def without_types(tree: ast.Module) -> ast.Module:
     """The module as it runs: what stands under `if TYPE_CHECKING:` is for the type checker alone."""
-    tree.body = [
+    body = [
         node
         for node in tree.body
         if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     ]
-    return tree
+    return ast.Module(body, tree.type_ignores)
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Nobody changes it: seven tests look at it."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(parsed(path))]
 
 
 def imports_of(path: Path, *, at_run_time: bool = False) -> set[str]:
     found: set[str] = set()
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(without_types(tree) if at_run_time else tree):
+    for node in ast.walk(without_types(parsed(path))) if at_run_time else nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -220,12 +231,12 @@ def test_what_decides_does_not_touch_the_world() -> None:
         outside = {name.split(".")[0] for name in imports_of(path, at_run_time=True)} - {"ralph"} - PURE
         calls = {
             node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in nodes_of(path)
             if isinstance(node, ast.Call)
         }
         opens = {
             "open()"
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in nodes_of(path)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
         }
         found = outside | (IMPURE_CALLS & calls) | opens
@@ -246,7 +257,7 @@ def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
         f"{module_name(path)}:{node.lineno} sets {ast.unparse(node)}"
         for path in MODULES
         if room_of(module_name(path)) in {"run", "machine"}
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)
         and ast.unparse(node.value) not in {"self", "self._controls"}
@@ -322,7 +333,7 @@ def test_nothing_writes_to_the_standard_streams_but_output_and_cli() -> None:
             module_name(path) == name or module_name(path).startswith(f"{name}.")
             for name in WRITES_TO_STANDARD_STREAMS
         )
-        for line in uses_of_standard_streams(ast.parse(path.read_text()))
+        for line in uses_of_standard_streams(parsed(path))
     ]
     assert not wrong
 
@@ -355,7 +366,7 @@ def test_requests_are_sent_from_one_place_alone() -> None:
     calls = [
         f"{module_name(path)}:{node.lineno}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".send_message")
     ]
     at_the_call_site, handed_on = [name.partition(":")[0] for name in sorted(calls, reverse=True)]
@@ -464,7 +475,7 @@ def test_anthropic_gives_types_and_nothing_else() -> None:
 def test_no_two_classes_of_the_tree_have_one_name() -> None:
     places: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module_name(path))
     assert not {name: modules for name, modules in places.items() if len(modules) > 1}
