@@ -55,7 +55,6 @@ GO_ON = (
 SUMMARY_HEADING = "# Summary of the work so far"
 STEPS_HEADING = "# The last steps so far, shortened"
 FILES_HEADING = "# Files changed so far"
-INSTRUCTIONS_HEADING = "# Project instructions"
 CUT_SUMMARY = "[the summary was cut off at its length limit]"
 
 # A model that is asked for a summary and writes this little beside a call has announced the call, no more.
@@ -72,7 +71,6 @@ def fresh_context(
     summary: str,
     changed_files: Sequence[str],
     *,
-    instructions: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
     """The first user message of a fresh context. `tasks`: all prompts of the user, in order.
@@ -81,7 +79,7 @@ def fresh_context(
     """
     known = _section(SUMMARY_HEADING, summary)
     blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
-    return _opened(blocks, instructions, known, changed_files)
+    return _opened(blocks, known, changed_files)
 
 
 def cut_context(
@@ -90,7 +88,6 @@ def cut_context(
     changed_files: Sequence[str],
     *,
     earlier_summary: str = "",
-    instructions: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
     """The fresh context without a new summary, as the last way. Only the newest task is sure to be in it.
@@ -98,7 +95,7 @@ def cut_context(
     `earlier_summary`: the summary in the old context; empty: there is none.
     """
     known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
-    return _opened(_task_blocks(tasks, most_task_tokens), instructions, known, changed_files)
+    return _opened(_task_blocks(tasks, most_task_tokens), known, changed_files)
 
 
 def digest_request(
@@ -256,14 +253,11 @@ def _beginning(text: str, most_bytes: int) -> str:
     return text if len(encoded) <= most_bytes else encoded[:most_bytes].decode("utf-8", "ignore") + " ..."
 
 
-def _opened(
-    tasks: Sequence[Block], instructions: str, known: Sequence[Block], changed_files: Sequence[str]
-) -> list[Block]:
+def _opened(tasks: Sequence[Block], known: Sequence[Block], changed_files: Sequence[str]) -> list[Block]:
     files = "\n".join(f"- {path}" for path in changed_files)
     return [
         *text_blocks(OPENING),
         *tasks,
-        *_section(INSTRUCTIONS_HEADING, instructions),
         *known,
         *_section(FILES_HEADING, files),
         *text_blocks(GO_ON),

@@ -151,9 +151,9 @@ class Reception:
                 raise StreamParse(f"one stream event is larger than {EVENT_BYTES >> 20} MiB")
             yield self._bytes.clean(item)
 
-    def _next_of_body(self, waiting_for: str, limit: Deadline | None = None) -> bytes | None:
+    def _next_of_body(self, waiting_for: str) -> bytes | None:
         """The next chunk, None at the body's end. A clock that fires and a broken connection are transient."""
-        deadline = limit or self._clocks.next_deadline()
+        deadline = self._clocks.next_deadline()
         item = self._next(deadline, waiting_for)
         if item is TIMED_OUT and deadline is not None:
             self._fire(deadline)

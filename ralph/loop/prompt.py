@@ -22,6 +22,8 @@ _ANOTHER_APPROACH = (
 
 LONGEST_LAST_WORDS = 1500
 """Characters of what the last iteration said."""
+_MOST_NAMED = 3
+"""Names of changed files; more are a number."""
 
 
 def iteration_prompt(state: LoopState, prompt: str) -> str:
@@ -94,7 +96,7 @@ def _nudge(idle: int) -> list[str]:
     ]
 
 
-def names_of(files: tuple[str, ...], count: int, most: int = MOST_IDLE) -> str:
+def names_of(files: tuple[str, ...], count: int) -> str:
     """`a.py, b.py, c.py and 4 more`."""
-    shown = ", ".join(files[:most])
-    return shown if count <= most else f"{shown} and {count - most} more"
+    shown = ", ".join(files[:_MOST_NAMED])
+    return shown if count <= _MOST_NAMED else f"{shown} and {count - _MOST_NAMED} more"

@@ -83,8 +83,8 @@ class HttpError(AgentError):
         return f"HTTP {self.status}{kind}: {text}{request}"
 
 
-class StreamTransient(AgentError):  # noqa: N818 - the specification's name
-    """The answer broke off, and asking again may well work. `error_type` is set for an in-stream `error`."""
+class _AnswerError(AgentError):
+    """A 2xx answer without a whole message. `error_type` is set where an `error` event or an error object said why."""
 
     def __init__(
         self,
@@ -100,33 +100,20 @@ class StreamTransient(AgentError):  # noqa: N818 - the specification's name
         self.error_code = error_code
         self.request_id = request_id
         self.status = status
-        """The status that another server than the API's own named inside its error."""
+        """The status that the error stands for: the one that a server named inside it; None where nothing tells."""
 
     def __str__(self) -> str:
-        return _stream_text(self.message, self.error_type, self.request_id)
+        kind = f"{self.error_type}: " if self.error_type else ""
+        request = f" (request {self.request_id})" if self.request_id else ""
+        return f"{kind}{self.message}{request}"
 
 
-class StreamParse(AgentError):  # noqa: N818 - the specification's name
-    """The answer makes no sense, or the server rejected the request inside the stream (`error_type` set)."""
+class StreamTransient(_AnswerError):  # noqa: N818 - the specification's name
+    """The answer broke off, and asking again may well work."""
 
-    def __init__(
-        self,
-        message: str,
-        error_type: str | None = None,
-        error_code: str | None = None,
-        request_id: str | None = None,
-        status: int | None = None,
-    ) -> None:
-        super().__init__(message, error_type, error_code, request_id, status)
-        self.message = message
-        self.error_type = error_type
-        self.error_code = error_code
-        self.request_id = request_id
-        self.status = status
-        """The status that an `error` event stands for; None where nothing tells."""
 
-    def __str__(self) -> str:
-        return _stream_text(self.message, self.error_type, self.request_id)
+class StreamParse(_AnswerError):  # noqa: N818 - the specification's name
+    """The answer makes no sense, or the server rejected the request inside the stream."""
 
 
 class Api(AgentError):  # noqa: N818 - the specification's name
@@ -154,9 +141,3 @@ class Json(AgentError):  # noqa: N818 - the specification's name
 
     def __str__(self) -> str:
         return f"undecodable JSON in the stream ({self.cause}): {self.raw!r}"
-
-
-def _stream_text(message: str, error_type: str | None, request_id: str | None) -> str:
-    kind = f"{error_type}: " if error_type else ""
-    request = f" (request {request_id})" if request_id else ""
-    return f"{kind}{message}{request}"

@@ -38,7 +38,7 @@ from ralph.loop.values import Changes, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ralph.loop.git.status import GitStatus, StatusEntry
+    from ralph.loop.git.look import GitStatus, StatusEntry
 
 
 # What git leaves in its directory while it is in the middle of something.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ralph.loop.git.git import Git, GitAnswer, GitSeams
+    from ralph.loop.git.look import GitStatus
     from ralph.loop.git.pins import RemoteSettings
-    from ralph.loop.git.status import GitStatus
 
 # `<flag>\t<from>:<to>\t<summary>`, the summary of a plain push being "<old>..<new>"; a remote's own words begin with
 # "remote: ".
