@@ -191,7 +191,7 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call as the model wrote it; the input of a malformed call stays text, in the form that the API documents."""
+    """The call as the model wrote it. Malformed input stays text, in the form that the API documents."""
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 

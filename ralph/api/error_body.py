@@ -38,7 +38,7 @@ def stream_error(event: dict[str, Any]) -> AgentError:
 
 
 class ErrorFields(Struct, frozen=True):
-    """The fields of an error object of any server; None: not in it."""
+    """The fields of an error object, from any server; None: missing."""
 
     type: str | None = None
     code: str | None = None
@@ -73,7 +73,7 @@ def error_fields(value: object) -> ErrorFields:
 
 
 def _sentence(value: object, depth: int = 3) -> str | None:
-    """The sentence for people inside an error object, wherever the server put it."""
+    """The message for people in an error object, wherever the server puts it."""
     if isinstance(value, str):
         return value.strip() or None
     if depth == 0:
