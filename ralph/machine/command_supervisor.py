@@ -163,7 +163,7 @@ class CommandSupervisor:
 
 
 class _Serving:
-    """One supervisor process."""
+    """One process of the supervisor."""
 
     def __init__(self, environment: Mapping[str, str], entrance: str) -> None:
         """Starts the process. Raises OSError, as a ShortageError if the machine is short of something."""

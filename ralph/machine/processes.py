@@ -174,8 +174,9 @@ class SupervisedCommand(OwnedProcess):
 
 
 def reaped_children(others: Container[int], kept: int | None = None) -> list[int]:
-    """Reap the children of this process that have ended; all of its children besides the others. `kept`: one that
-    somebody else reaps.
+    """Reaps ended children of this process, except `others`.
+
+    Returns those that remain. `kept`: remains too, because it is reaped elsewhere.
     """
     mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in others]
     return [pid for pid in mine if pid == kept or not _is_reaped(pid)]

@@ -166,7 +166,7 @@ class RunningCommand:
         return Ended.BY_ITSELF
 
     def _stop(self) -> None:
-        """Ask the tree to end and give it the grace. A signal meanwhile ends the grace."""
+        """Asks the tree to end, and waits for the grace; another signal ends the grace at once."""
         self._process.ask_to_stop()
         deadline_s = self._clock.now_s() + self._grace_s + _LAUNCHER_MARGIN_S
         while self._status is None:

@@ -26,7 +26,7 @@ class Finding(Struct, frozen=True):
     subject: str
     text: str
     advice: str | None = None
-    """What to do about it; None: nothing."""
+    """Advice to the user; None: there is nothing to do."""
     is_for_later: bool = False
     """The machine is short of something for now; there is nothing that the user could correct."""
 
