@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 MOST_MALFORMED_ANSWERS = 3
-"""The most malformed answers in a row: the last one ends the run. The number is part of the contract with users."""
+"""The most malformed answers in a row: the last one ends the run. PRODUCT.md sets the number."""
 
 NAMES = ("malformed_call", "unknown_tool")
 

@@ -128,7 +128,7 @@ class Ending(Struct, frozen=True):
 
 
 class Tally:
-    """The counts of a run's result, added up from its events. It keeps numbers and passes nothing on."""
+    """An `Events` sink with the sums of a run."""
 
     def __init__(self) -> None:
         self.usage = RunUsage()

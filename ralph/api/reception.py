@@ -259,7 +259,7 @@ class StreamBytes:
         self._after_cr = False
 
     def clean(self, chunk: bytes) -> bytes:
-        """The bytes of the stream that are certain by now; may be empty."""
+        """The bytes of the stream that are final so far; may be empty."""
         try:
             self._strict.decode(chunk)
         except UnicodeDecodeError:

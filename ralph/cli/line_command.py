@@ -1,12 +1,11 @@
 """Commands whose options are fields of Structs: one parser reads them and decodes them into these Structs.
 
-A field is annotated with `typer.Option` or `typer.Argument`, or with `FlagsOf` for the flags of tables of settings.
-Refuses to judge a value beyond its type.
-
-The parser is typer's with two additions: lists of several words, and a record of each option as it was typed.
-`--tools Read Bash` is `--tools=Read --tools=Bash`, as scripts for Claude Code write it. All words up to the next option
-belong to the list; `--` and a lone `-`, which is standard input, end it too. The record has lists one word at a time.
-typer has no such option (each takes a fixed number of words), so that two steps of its parser are extended here.
+A field is annotated with `typer.Option` or `typer.Argument`, or with `FlagsOf` for the flags of settings. Checks
+only a value's type.
+The parser is typer's with two additions: options that take several words, and a record of each option as it was
+typed. `--tools Read Bash` means `--tools=Read --tools=Bash`, as in scripts for Claude Code. A list takes all words
+up to the next option, `--`, or a lone `-` (standard input). The record has one entry per word of a list. typer's
+options take a fixed number of words, so two steps of its parser are extended here.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _LINES, _TYPED = "ralph.lines", "ralph.typed"
 
 
 class TypedOption(Struct, frozen=True):
-    """An option, or a cluster of letters, as it was typed."""
+    """An option, or a cluster of short options, as it was typed."""
 
     words: tuple[str, ...]
-    """With its value."""
+    """The option and its value."""
     parameters: tuple[Parameter, ...]
-    """The parameters that it sets: one for each letter of a cluster."""
+    """The parameters that it sets; for a cluster, one per letter."""
 
 
 class LineParser(_OptionParser):
@@ -48,7 +47,8 @@ class LineParser(_OptionParser):
         """Names of the parameters that take all words up to the next option."""
         self.typed: list[TypedOption] = []
         self.last_list: str | None = None
-        """The list that reaches to the end of the line, as it was typed: a prompt could be among its words."""
+        """The list option that extends to the end of the line, as it was typed, and so could contain a prompt;
+        None: there is none."""
 
     def _process_opts(self, arg: str, state: _ParsingState) -> None:
         words, count = list(state.rargs), len(state.order)

@@ -1,6 +1,6 @@
-"""Checks the machine: interpreter, system, programs, protections, room for a run, and the places that it writes to.
+"""Checks the machine: interpreter, system, programs, protections, resources, and the places that a run writes to.
 
-No program of the machine's is started, but ralph's own ripgrep. Places are checked by writing: nothing is left of it.
+It starts no program except ralph's own ripgrep. Places are checked by writing a file, which is removed.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _confinement() -> Finding:
 
 
 def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Finding:
-    """Makes the directory where it is missing, as a run would."""
+    """A finding about the directory for sessions, which is created if it is missing, as in a run."""
     advice = "name another place by --session-dir DIR or RALPH_STATE_DIR"
     try:
         where = SessionStore.to_read(environment, named).root
@@ -183,7 +183,7 @@ def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Find
 
 
 def look_at_working_directory(cwd: Path | None) -> Finding:
-    """`cwd`: None where the directory is gone."""
+    """A finding about the working directory. `cwd`: None: it does not exist."""
     if cwd is None:
         return fail("working directory", "it is gone", "change to one that exists, or name one by --cd DIR")
     try:
@@ -198,7 +198,7 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
 
 
 def _write_into(directory: Path) -> None:
-    """Writes a file and leaves nothing of it; where the system allows that, it never has a name."""
+    """Writes a file and removes it; where the system allows, the file never has a name."""
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
         file.flush()
