@@ -105,7 +105,7 @@ class Patience:
 
 
 class PatientIterations:
-    """`Iterations` that look for a session until this machine can: a guess would begin work anew."""
+    """`Iterations` that wait until a session can be looked for: a wrong guess would begin its work again."""
 
     def __init__(self, iterations: Iterations, patience: Patience) -> None:
         self._iterations = iterations

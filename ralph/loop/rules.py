@@ -134,9 +134,10 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after an outage. `number`: how many came in a row, from 1; `slept_s`: seconds waited for those before.
+    """The wait after an outage. `number`: of the outage, 1-based in a row; `slept_s`: seconds waited for those before
+    it.
 
-    A time that the server named is waited. If that did not help, the schedule is the minimum.
+    A wait that the server requests is used; after one that did not help, it is at least the schedule's.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)

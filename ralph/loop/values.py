@@ -75,7 +75,7 @@ class LoopPlan(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """A checkout at one moment. Two with the same digest show no progress between them."""
+    """The state of a checkout at one moment. Equal digests mean that there was no progress in between."""
 
     digest: str
     """The digest of everything that counts as progress: git HEAD, index, working tree and the plan file;

@@ -334,8 +334,10 @@ class Launcher:
             self._wait(due_s - now_s)
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """The plan for the end, made once the command has ended or is to end; only the parent's end changes it.
-        Empty: let it run.
+        """The plan for ending the tree, made when the command has ended or a stop was requested; the parent's end
+        replaces it.
+
+        Empty: let the command run.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS

@@ -187,7 +187,10 @@ def _source_of(git: Git, branch: str, head: str) -> Source:
 
 
 def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
-    """The branch's own name, unless the user asked for the upstream's: a branch cut from `main` must not land there."""
+    """The name of the branch at the remote: its own, unless the user has configured the upstream's.
+
+    A branch cut from `main` must not be pushed to `main`.
+    """
     values = settings.values
     merge = values.get(f"branch.{branch}.merge", "")
     is_upstream = values.get("push.default") in {"upstream", "tracking"}

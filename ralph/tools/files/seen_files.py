@@ -120,7 +120,9 @@ def _is_utf8(path: str) -> bool:
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """The digest; None also when the file changes meanwhile: the hashed content would not be the shown one."""
+    """The digest; None: unknown, also when the file changes while it is read, as the digest would not be that of the
+    shown content.
+    """
     if before.st_size > _MOST_BYTES_HASHED:
         return None
     content = hashlib.sha256()
