@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 MOST_MALFORMED_ANSWERS = 3
-"""The most malformed answers in a row: the last one ends the run. The number is part of the contract with users."""
+"""The most malformed answers in a row: the last one ends the run. PRODUCT.md sets the number."""
 
 NAMES = ("malformed_call", "unknown_tool")
 
@@ -191,7 +191,7 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call as the model wrote it; the input of a malformed call stays text, in the form that the API documents."""
+    """The call as the model wrote it. Malformed input stays text, in the form that the API documents."""
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 

@@ -166,7 +166,7 @@ class Closing:
         return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
 
     def gave_up(self, step: NoUsableAnswer) -> Ending | None:
-        """The end after too many useless answers in one turn; None: a final turn follows, to get the required report."""
+        """The end after too many useless answers in one turn; None: a final turn must first get the report."""
         if self.is_final:
             known = self.report()
             return self.forced() if known is None else self.accepted(known)

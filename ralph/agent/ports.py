@@ -24,7 +24,7 @@ class Toolbox(Protocol):
         ...
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        """The result of a change that an earlier process may have made; None: it was not made, and may be made now."""
+        """The result of a change that an earlier process may have made; None: it was not made, and may be now."""
         ...
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:

@@ -74,7 +74,7 @@ class Ending(Struct, frozen=True):
 
     @property
     def _is_for_want_of_report(self) -> bool:
-        """Whether the run ended because its final turn gave no report: then the last report's problem is the error."""
+        """Whether the run ended because its final turn gave no report: the last report's problem is then the error."""
         return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 
     @property
@@ -128,7 +128,7 @@ class Ending(Struct, frozen=True):
 
 
 class Tally:
-    """The counts of a run's result, added up from its events. It keeps numbers and passes nothing on."""
+    """An `Events` sink with the sums of a run."""
 
     def __init__(self) -> None:
         self.usage = RunUsage()

@@ -352,7 +352,7 @@ class Run:
         self._transcript.tell_results()
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
-        """Ends the turn, unless no call could run: all were malformed, failed reports, or refused in the final turn."""
+        """Ends the turn, unless all its calls were malformed, failed reports, or refused in the final turn."""
         rules, closing = self._rules, self._closing
         rules.end_answer()
         if closing.reported is not None:
@@ -375,7 +375,7 @@ class Run:
         return state
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
-        """The end of the run, or None: this turn becomes the final one, with its counts."""
+        """The end of the run; or the unchanged state, where this turn becomes the final one instead."""
         ending = self._closing.gave_up(step)
         if ending is not None:
             return ending

@@ -39,7 +39,7 @@ API_VERSION = "2026-10-21"
 # first.
 _CONNECT_GRACE_S = 1.0
 DESCRIPTION_S = 5.0
-"""Seconds for all of it, from name lookup to last byte: a run can do without."""
+"""Seconds for the whole request, from name lookup to last byte: a run works without the description."""
 DESCRIPTION_BYTES = 256 * 1024
 
 
@@ -169,8 +169,9 @@ class MessagesApi:
 def receive_description(
     exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str
 ) -> ModelDescription | None:
-    """The description, one small JSON document; None: any other answer, or none. Never retries; raises only
-    `Interrupted`. The exchange is over in any case; a body that was read to its end leaves its connection usable.
+    """The description; None: the server gives none. Raises only `Interrupted`.
+
+    The exchange is over afterwards; if the body was read to its end, the connection can be used again.
     """
     try:
         body = _body_of_success(exchange, clock, until_s, waiting_for)
@@ -183,7 +184,7 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """The body of a success; None: the answer is an error, or not whole within the bounds."""
+    """The body of a 2xx answer; None: the answer is an error, or not complete within the limits."""
     is_success = False
     body = bytearray()
     # A wait prefers an item that is there to its deadline: a server that never stops sending would put it off for

@@ -23,25 +23,25 @@ class ClockLimits(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 10.0
-    """Name lookup, TCP and TLS together."""
+    """Longest time for name lookup, TCP and TLS together."""
     first_byte_s: Annotated[
         float,
         Key(
             SECONDS, "longest time from the open connection to the answer's first byte", in_repository=SMALLER
         ),
     ] = 180.0
-    """Seconds from the open connection, sending included, to the first byte of the answer's body."""
+    """Longest time from the open connection, sending included, to the first byte of the answer's body."""
     bytes_idle_s: Annotated[
         float, Key(SECONDS, "longest time between two reads of bytes; pings count", in_repository=SMALLER)
     ] = 90.0
-    """Between two reads of the body. Pings count as bytes."""
+    """Longest time between two reads of the body. Pings count as bytes."""
     progress_idle_s: Annotated[
         float,
         Key(
             SECONDS, "longest time between two events of an answer; pings do not count", in_repository=SMALLER
         ),
     ] = 300.0
-    """Between two stream events other than pings."""
+    """Longest time between two stream events other than pings."""
     response_s: Annotated[
         float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
     ] = 1800.0
@@ -55,11 +55,11 @@ class Deadline(Struct, frozen=True):
     clock: str
     at_s: float
     after_s: float
-    """Seconds of the limit at the deadline."""
+    """The clock's limit in seconds."""
 
 
 class ResponseClocks:
-    """Takes the moments of what happened, on one monotonic clock, and names the next deadline."""
+    """Takes the times of what happened, on one monotonic clock, and computes the next deadline."""
 
     def __init__(self, limits: ClockLimits, now_s: float) -> None:
         self._limits = limits
@@ -80,16 +80,14 @@ class ResponseClocks:
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """The deadline for an error's body. The status is known already: its body gets a moment, within the
-        response's own time.
-        """
+        """The deadline for an error's body, a short time: the status, which matters, is known already."""
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
             ends_s = min(ends_s, self._started_s + self._limits.response_s)
         return Deadline("error body", ends_s, ERROR_BODY_S)
 
     def next_deadline(self) -> Deadline | None:
-        """The clock that fires first; None when all of them are off."""
+        """The clock that fires first; None: all clocks are off."""
         limits = self._limits
         running = [("response", self._started_s, limits.response_s)]
         if self._byte_s is not None and self._progress_s is not None:
@@ -112,16 +110,15 @@ _WOKE_LATE_S = 0.2
 class CatchUp:
     """Lets an item that is already there win over a deadline that has passed, but only for a moment.
 
-    A stopped process or a laptop that slept wakes long after its deadline, and everything that came meanwhile
-    still has to be read by a thread that slept too. But a server that never stops sending must not put a deadline
-    off for ever.
+    A stopped process or a laptop that slept wakes long after its deadline, and its reader thread must first read what
+    came meanwhile. But a server that never stops sending must not postpone a deadline for ever.
     """
 
     def __init__(self) -> None:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The time until which to wait for something; None: the clock has fired."""
+        """When to stop waiting for an item; None: the clock has fired."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s
@@ -131,5 +128,5 @@ class CatchUp:
 
     @staticmethod
     def woke_late(deadline: Deadline, now_s: float) -> bool:
-        """Whether a wait ended so much later than its deadline that something may have come."""
+        """Whether a wait ended so long after its deadline that something may have arrived unread."""
         return now_s - deadline.at_s >= _WOKE_LATE_S

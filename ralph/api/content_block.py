@@ -1,6 +1,6 @@
-"""One content block while its deltas come. At its end fragments are joined once, and tool input is parsed.
+"""Collects one content block from its deltas, and parses tool input when the block ends.
 
-A call that cannot run is marked as malformed, never guessed at.
+A call that cannot run is marked as malformed; its input is never guessed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 _TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | {"text", "thinking"}
-"""A delta that does not fit one of these breaks the protocol."""
+"""Kinds of blocks whose deltas are known: any other delta for them is a protocol error."""
 
 
 class OpenBlock:
-    """A block that has begun. Raises StreamParse where its fields or a delta do not fit its kind."""
+    """A block that has begun. Raises StreamParse if its fields or a delta do not fit its kind."""
 
     def __init__(self, block: Block) -> None:
         check_block(block)
         self.block = block
         self.is_closed = False
         self.malformed: str | None = None
-        """Why the input cannot be run, set at close."""
+        """Why the input cannot be run, set when the block ends; None: it can."""
         self.raw_input = ""
         self._kind: str = block["type"]
         self._fragments: list[str] = []
@@ -62,7 +62,7 @@ class OpenBlock:
         return sum(len(fragment.encode("utf-8", "replace")) for fragment in self._fragments)
 
     def extend(self, delta: KnownDelta | dict[str, Any]) -> None:
-        """Take one delta. One of an unknown kind, or for a block of an unknown kind, is ignored."""
+        """Takes one delta. Deltas of unknown kinds, and deltas for unknown blocks, are ignored."""
         match delta:
             case TextDelta():
                 self._append(delta, delta.text, fits=self._kind == "text")
@@ -121,13 +121,13 @@ class OpenBlock:
 
 
 def _check_strict(value: Any) -> None:
-    """Refuse values that JSON does not have: NaN, Infinity (also as 1e999), half characters. Raises ValueError."""
+    """Raises ValueError for values that JSON does not have: NaN, Infinity (also as 1e999), lone surrogates."""
     # Two halves of a character in different escapes join here; a single half could not reach a command.
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _joined_surrogates(text: str) -> str:
-    """The text with halves of a character from different deltas joined; a single half becomes U+FFFD."""
+    """The text with surrogate pairs from two deltas joined; a lone surrogate becomes U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

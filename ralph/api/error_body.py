@@ -1,8 +1,9 @@
-"""Reads answers that are not a message: an HTTP error, a 2xx that is no event stream, or one that holds an error object.
+"""Reads answers that are not a message: an HTTP error, a 2xx that is no event stream, or one with an error object.
+Pure.
 
-It reads the bodies of any server: Anthropic's error object, OpenAI's, a proxy's page. A field of another type counts as
-absent, where a typed decoder would refuse the whole object. Pure. `error_fields` never raises; all texts in an
-`HttpError` or a `StreamParse` of `not_a_stream` are redacted.
+It reads bodies of all known servers: Anthropic's error object, OpenAI's, a proxy's page. A field of the wrong type
+counts as missing, where a typed decoder would refuse the whole object. `error_fields` never raises. All texts in an
+`HttpError`, and in a `StreamParse` of `not_a_stream`, are redacted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def stream_error(event: dict[str, Any]) -> AgentError:
 
 
 class ErrorFields(Struct, frozen=True):
-    """The fields of an error object of any server; None: not in it."""
+    """The fields of an error object, from any server; None: missing."""
 
     type: str | None = None
     code: str | None = None
@@ -73,7 +74,7 @@ def error_fields(value: object) -> ErrorFields:
 
 
 def _sentence(value: object, depth: int = 3) -> str | None:
-    """The sentence for people inside an error object, wherever the server put it."""
+    """The message for people in an error object, wherever the server puts it."""
     if isinstance(value, str):
         return value.strip() or None
     if depth == 0:
@@ -103,7 +104,10 @@ _SHOULD_RETRY = {"true": True, "false": False}
 def http_error(
     status: int, headers: Mapping[str, str], body: bytes, now: datetime, redact: Callable[[str], str]
 ) -> HttpError:
-    """The error of an answer outside 2xx. `headers` finds names in lower case; `body` may be cut."""
+    """The error for a status outside 2xx.
+
+    `headers` must be case-insensitive or in lower case; `body` may be incomplete.
+    """
     text = redact(body.decode("utf-8", "replace"))
     fields = _error_fields(text)
     message = fields.message
@@ -127,8 +131,8 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
-    """The error for a 2xx of another kind, a captive portal's page for example: its type, its title and its
-    beginning.
+    """The error for a 2xx answer of another type, such as a captive portal's page: with its type, title and first
+    text.
     """
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"
@@ -139,7 +143,7 @@ def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[st
 
 
 def _error_fields(text: str) -> ErrorFields:
-    """The fields of an error's body; empty if it is no JSON, or cut."""
+    """The fields of an error's body; empty: it is no JSON, or incomplete."""
     try:
         return error_fields(json.loads(text))
     except (ValueError, RecursionError):

@@ -44,7 +44,7 @@ _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 class Connected(Struct, frozen=True):
-    """The connection stands, or an old one is reused; the request is about to be sent."""
+    """The connection is open, new or reused; the request is about to be sent."""
 
 
 class ResponseHead(Struct, frozen=True):
@@ -64,7 +64,7 @@ Item = Connected | ResponseHead | bytes | Failed | BodyEnd
 
 
 class Wire:
-    """An HTTP client with at most one exchange under way, and the socket it is on."""
+    """An HTTP client with at most one exchange at a time, and the socket of that exchange."""
 
     def __init__(self, http: httpx.Client, waiter: Waiter) -> None:
         self.http = http
@@ -110,19 +110,19 @@ class Exchange:
         return item
 
     def leave(self) -> None:
-        """Leave a complete answer: the thread reads on to the body's end, so that the connection can be reused.
+        """Leaves a complete answer: the thread reads to the end of the body, so that the connection can be reused.
 
-        All that still comes, errors included, is dropped. The next exchange ends a thread that is not done.
+        Whatever else arrives is dropped, errors included. The next exchange ends a thread that is still reading.
         """
         self._unwanted.set()
         self._mailbox.close()
         self._read_ahead.release()
 
     def abort(self) -> None:
-        """End the thread wherever it is.
+        """Ends the thread wherever it is. Name lookups and unfinished connects cannot be ended: their threads are
+        left behind, harmless.
 
-        A name lookup and an unfinished connect cannot be ended: their threads stay behind, harmless. The
-        request's own connect timeout ends the latter.
+        The request's own connect timeout ends the latter.
         """
         self._aborted.set()
         self.leave()
@@ -142,7 +142,7 @@ class Exchange:
             self._mailbox.put(Failed(error))
 
     def _read_body(self, response: httpx.Response) -> None:
-        """Read to the end, unless the exchange is aborted or too much follows a complete answer."""
+        """Reads to the end, unless the exchange is aborted or too much follows a complete answer."""
         rest_bytes = 0
         for chunk in decoded_body(response):
             if self._unwanted.is_set():
@@ -189,7 +189,7 @@ def _holds_more_than_its_answer(response: httpx.Response) -> bool:
 
 
 def _keep_honest(sock: socket.socket) -> None:
-    """Make the kernel notice a dead connection. The HTTP library sets no options on a connection to a proxy."""
+    """Turns on TCP keepalive, so that the kernel notices a dead connection, on connections to proxies too."""
     for name, level, value in _SOCKET_OPTIONS:
         if hasattr(socket, name):
             sock.setsockopt(level, getattr(socket, name), value)

@@ -81,7 +81,7 @@ def _checked_proxy(url: str) -> httpx.Proxy:
 
 
 def _proxy_for(url: httpx.URL) -> str | None:
-    """The proxy by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, read as everybody reads them."""
+    """The proxy from HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, by the usual rules."""
     if urllib.request.proxy_bypass(url.host):
         return None
     proxies = urllib.request.getproxies()
@@ -97,7 +97,7 @@ def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:
-    """A TLS context that trusts `ca_file`; None: the authorities that everybody trusts."""
+    """A TLS context that trusts `ca_file`; None: the usual authorities."""
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
     import certifi  # noqa: PLC0415 - 200 KB of certificates, not for plain http

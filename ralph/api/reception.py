@@ -42,7 +42,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 class Reception:
-    """The receiving side of one request: state that dies with it."""
+    """Receives one answer: the state of one request."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Reception:
         return self._answer_of_other_type(content_type, request_id)
 
     def _http_error(self, head: ResponseHead) -> HttpError:
-        """The error of an HTTP status. Whoever is stopped while its body comes still learns the status."""
+        """The error for an HTTP status. If a wait for its body is interrupted, the exception still has the status."""
         try:
             body = self._error_body()
         except Interrupted as stop:
@@ -167,9 +167,7 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """The next `Item`, or `TIMED_OUT` once the deadline has passed and everything that was there by then was
-        read.
-        """
+        """The next `Item`; `TIMED_OUT` once the deadline has passed and everything that had arrived by then was read."""
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
         while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
@@ -195,7 +193,7 @@ class Reception:
         return self._redact(data[:4096])[:200]
 
     def _error_body(self) -> bytes:
-        """The first bytes of an error's body. The status is known: a failure here changes nothing."""
+        """The first bytes of an error's body. A failure to read them changes nothing: the status is known."""
         limit = self._clocks.error_body(self._clock.now_s())
         body = b""
         while len(body) < ERROR_BODY_BYTES:
@@ -261,7 +259,7 @@ class StreamBytes:
         self._after_cr = False
 
     def clean(self, chunk: bytes) -> bytes:
-        """The bytes of the stream that are certain by now; may be empty."""
+        """The bytes of the stream that are final so far; may be empty."""
         try:
             self._strict.decode(chunk)
         except UnicodeDecodeError:

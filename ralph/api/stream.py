@@ -42,7 +42,7 @@ _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", 
 
 
 class StreamAssembler:
-    """Feed it events in the order they came; ask for the answer once `is_complete`."""
+    """Assembles a message: `feed` takes the events in order, and `answer` returns the message once `is_complete`."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
@@ -58,7 +58,7 @@ class StreamAssembler:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Counts seen so far, as the server sent them."""
+        """The token counts so far, as the server sent them."""
         return {} if self._message is None else dict(self._message["usage"])
 
     @property
@@ -129,7 +129,7 @@ class StreamAssembler:
         self._blocks.append(block)
 
     def _check_damage(self, event: StreamEvent | None) -> None:
-        """Let damaged text be shown as it is; a damaged tool input must not run."""
+        """Accepts damaged text as it is, but not a damaged tool input, which must not run."""
         match event:
             case BlockStart():
                 tool_input = str(event.content_block.get("input"))

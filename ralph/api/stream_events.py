@@ -49,7 +49,7 @@ class MessageStart(Struct, frozen=True, tag="message_start"):
 class BlockStart(Struct, frozen=True, tag="content_block_start"):
     index: Index
     content_block: dict[str, Any]
-    """The block as it came; `check_block` knows its fields."""
+    """The block as it came; `check_block` checks its fields."""
 
 
 class BlockDelta(Struct, frozen=True, tag="content_block_delta"):
@@ -58,7 +58,7 @@ class BlockDelta(Struct, frozen=True, tag="content_block_delta"):
 
 
 class OtherBlockDelta(Struct, frozen=True, tag="content_block_delta"):
-    """A delta of another kind, or of a known one with other fields, as it came."""
+    """A delta of an unknown kind, or of a known kind with other fields, unchanged."""
 
     index: Index
     delta: dict[str, Any]

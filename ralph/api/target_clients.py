@@ -1,6 +1,6 @@
-"""A `Client` for several targets: a connection of its own for each endpoint and key, made when it is first asked.
+"""A `Client` for several targets: one connection per endpoint and key, made when it is first needed.
 
-Refuses nothing itself: an endpoint that cannot even be tried is an `Api` error, and another target may be asked.
+An endpoint that cannot even be tried gives an `Api` error, so that another target may be used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Connecting(Struct, frozen=True):
-    """The parts that all connections share. `redact` cleans every text that leaves them inside an error."""
+    """The parts that all connections share. `redact` removes secrets from every text inside an error."""
 
     ca_file: str | None
     limits: ClockLimits
@@ -43,17 +43,16 @@ class TargetClients:
         self._connecting = connecting
         self._clients: dict[Endpoint, MessagesApi] = {}
         self._answered = {_host_of(DEFAULT_BASE_URL)}
-        """Hosts that exist, whatever a resolver reports for a while."""
+        """Hosts that have answered before, and so exist, even if a name lookup fails for a while."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
-        """Note hosts that answered an earlier process of this session."""
+        """Adds hosts that answered an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
-        """The client of a target. Raises OSError for a CA file, ValueError for an endpoint or a proxy that cannot
-        be used.
+        """Makes the client of a target. Raises OSError for a CA file, ValueError for an unusable endpoint or proxy.
 
-        The certificates that everybody trusts are a file too: an OSError may be a shortage of descriptors.
+        The default certificates are a file too, so an OSError may be a shortage of descriptors.
         """
         credentials = target.credentials[key : key + 1]
         own = tuple((credential.header, credential.value.plain) for credential in credentials)

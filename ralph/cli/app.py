@@ -35,7 +35,7 @@ app = typer.Typer(
 
 
 def run_cli(arguments: list[str]) -> int:
-    """Runs the command that the arguments name; the exit code."""
+    """Runs the command that the arguments name. Returns the exit code."""
     try:
         given, arguments = arguments, _with_command(arguments)
         is_command_inserted = len(arguments) > len(given)
@@ -63,7 +63,7 @@ def run_cli(arguments: list[str]) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The arguments with a command first: `run` where they name none. Raises UsageError for a mistyped command."""
+    """The arguments with the command in front: `run` if they name none. Raises UsageError for a mistyped command."""
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]
     if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
@@ -76,7 +76,7 @@ def _with_command(arguments: list[str]) -> list[str]:
 
 
 def _complain(message: str, code: int) -> int:
-    """Writes one line, without any key that was typed in the wrong place; gives `code`."""
+    """Writes one line, without keys that were typed in the wrong place. Returns `code`."""
     from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
     from ralph.values.redaction import Redactor  # noqa: PLC0415 - the same
     from ralph.values.screen_text import in_one_line  # noqa: PLC0415 - the same
@@ -88,7 +88,7 @@ def _complain(message: str, code: int) -> int:
 
 
 def _complain_of(shortage: ShortageError) -> int:
-    """Writes one line without importing anything: importing may be what the machine has no room for."""
+    """Writes one line without importing anything: an import may fail on a machine that is short of something."""
     with suppress(OSError):
         os.write(2, f"ralph: {line_with_advice(shortage)}\n".encode())
     return Outcome.API_UNAVAILABLE.exit_code()

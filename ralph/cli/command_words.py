@@ -1,6 +1,6 @@
-"""Finds first words that were meant as a command: one of ralph's, mistyped, or one that other programs have.
+"""Recognises first words that were meant as a command: a mistyped one of ralph's, or one of another program's. Pure.
 
-Pure. A sentence, and a word that is no program's command, is a prompt: it refuses to guess more.
+Anything else is a prompt: a sentence, or a word that is no program's command.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("agents", "mcp", "plugin", "plugins"), _NO_OTHER),
     **dict.fromkeys(("completion", "exec", "fleet", "install", "report", "update", "upgrade"), _NO_OTHER),
 }
-"""Commands of programs like ralph (`claude` above all), and the ones to use here instead."""
+"""Commands of similar programs (`claude` above all), with ralph's equivalents."""
 
 _IN_LOOP = {
     "init": "`ralph loop init`",
@@ -42,7 +42,7 @@ _IN_LOOP = {
     "resume": "`ralph loop --continue`",
     "stop": "`touch .ralph/stop`",
 }
-"""Lone words behind `ralph loop` that are meant as commands, and the ones to use instead."""
+"""Single words after `ralph loop` that were meant as commands, with the right form."""
 
 _SAYS_PROMPT = ("-p", "--print")
 _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
@@ -53,14 +53,14 @@ _TWO_SLIPS_FROM = 8
 
 
 def refuse_command_word(arguments: Sequence[str]) -> None:
-    """Raises UsageError where the first argument was meant as a command."""
+    """Raises UsageError if the first argument was meant as a command."""
     instead = None if " " in arguments[0] else instead_of(arguments, COMMANDS)
     if instead is not None:
         raise UsageError(instead)
 
 
 def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
-    """The refusal of a first argument that is meant as a command and is none of `commands`; None: it is a prompt."""
+    """The message for a first argument that was meant as a command but is none of `commands`; None: it is a prompt."""
     word, *others = arguments
     if not re.fullmatch(r"[A-Za-z][A-Za-z_-]*", word) or any(one.startswith(_SAYS_PROMPT) for one in others):
         return None
@@ -80,7 +80,7 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
 
 
 def instead_of_in_loop(word: str) -> str | None:
-    """The refusal of a word behind `ralph loop` that is meant as a command; None: it is a prompt."""
+    """The message for a word after `ralph loop` that was meant as a command; None: it is a prompt."""
     lower = word.lower()
     meant = next((_IN_LOOP[known] for known in _IN_LOOP if lower == known or _is_slip(lower, known)), None)
     if meant is None:
@@ -97,7 +97,9 @@ def _is_slip(word: str, command: str) -> bool:
 
 
 def _slips(word: str, meant: str, other_letter: int) -> int:
-    """The distance by optimal string alignment: letters left out, added or swapped with a neighbour count one each."""
+    """The edit distance (optimal string alignment): letters left out, added, replaced or swapped with a neighbour
+    count one each.
+    """
     rows = [list(range(len(meant) + 1))]
     for i, letter in enumerate(word, start=1):
         row = [i]

@@ -1,4 +1,4 @@
-"""The commands by name, each with its line in the help. A command's module is imported when that command is asked for."""
+"""The commands by name, each with its line in the help. A command's module is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MODULES = {
     "mock-api": ("scripted", "MOCK_API"),
     "sessions": ("sessions", "COMMAND"),
 }
-"""The module of each command, beside this one, and the command's name in it."""
+"""The module of each command in this room, and the command's name in it."""
 
 
 class Commands(TyperGroup):

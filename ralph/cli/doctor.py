@@ -1,6 +1,6 @@
-"""`ralph doctor`: the merged settings and where each came from, then what works and what to do about the rest.
+"""`ralph doctor`: the merged settings with their origins, then what works and what to do about the rest.
 
-It decides nothing for a run and shows no secret. After a check that fails it goes on with the others.
+It changes nothing and shows no secret. After a failed check it continues with the others.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
 
 
 class _Page:
-    """Standard output, a line at once when it is known: a check may take long."""
+    """Standard output, written line by line: a check may take long."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -90,7 +90,7 @@ class _Page:
         self._put(self._clean(line))
 
     def _put(self, line: str) -> None:
-        """Writes the line; where the reader has left, it is dropped. Raises OSError for a full disk."""
+        """Writes the line, or drops it if the reader has closed the output. Raises OSError for a full disk."""
         with suppress(BrokenPipeError):
             sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
             sys.stdout.buffer.flush()
@@ -100,7 +100,7 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Makes a signal end the process at once: there is nothing to clean up, and no reader to wait for.
+    """Makes stop signals end the process at once: there is nothing to clean up.
 
     A signal that the parent ignores (`nohup`) stays ignored.
     """
@@ -114,7 +114,7 @@ def _end_at_once_when_asked() -> None:
 
 
 def _entered(directory: str | None) -> Path | None:
-    """The working directory; None: it is gone."""
+    """Changes to the working directory and returns it; None: it does not exist."""
     if directory is not None:
         try:
             os.chdir(directory)
@@ -129,7 +129,7 @@ def _entered(directory: str | None) -> Path | None:
 def _settings(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """The settings as far as they can be used (None: not at all), and the first problem."""
+    """The settings, as far as they are valid (None: not at all), and the first problem."""
     if cwd is None:
         return None, None
     config_file = Path(line.config) if line.config is not None else None
@@ -191,7 +191,7 @@ def _findings(
 
 
 def _look_at_values(settings: Settings) -> Finding:
-    """The finding that a run would make when it first uses the settings."""
+    """The problem that a run would find when it first uses the settings."""
     from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
 
     ca_file = settings.model.ca_file

@@ -1,12 +1,11 @@
-"""Commands whose options are the fields of Structs: read by one parser, and decoded into those Structs.
+"""Commands whose options are fields of Structs: one parser reads them and decodes them into these Structs.
 
-A field is annotated with `typer.Option` or `typer.Argument`, or with `FlagsOf` for the flags of tables of settings.
-Refuses to judge a value beyond its type.
-
-The parser is typer's with two additions: lists of several words, and a record of each option as it was typed.
-`--tools Read Bash` is `--tools=Read --tools=Bash`, as scripts for Claude Code write it. All words up to the next option
-belong to the list; `--` and a lone `-`, which is standard input, end it too. The record has lists one word at a time.
-typer has no such option (each takes a fixed number of words), so that two steps of its parser are extended here.
+A field is annotated with `typer.Option` or `typer.Argument`, or with `FlagsOf` for the flags of settings. Checks
+only a value's type.
+The parser is typer's with two additions: options that take several words, and a record of each option as it was
+typed. `--tools Read Bash` means `--tools=Read --tools=Bash`, as in scripts for Claude Code. A list takes all words
+up to the next option, `--`, or a lone `-` (standard input). The record has one entry per word of a list. typer's
+options take a fixed number of words, so two steps of its parser are extended here.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _LINES, _TYPED = "ralph.lines", "ralph.typed"
 
 
 class TypedOption(Struct, frozen=True):
-    """An option, or a cluster of letters, as it was typed."""
+    """An option, or a cluster of short options, as it was typed."""
 
     words: tuple[str, ...]
-    """With its value."""
+    """The option and its value."""
     parameters: tuple[Parameter, ...]
-    """The parameters that it sets: one for each letter of a cluster."""
+    """The parameters that it sets; for a cluster, one per letter."""
 
 
 class LineParser(_OptionParser):
@@ -48,7 +47,8 @@ class LineParser(_OptionParser):
         """Names of the parameters that take all words up to the next option."""
         self.typed: list[TypedOption] = []
         self.last_list: str | None = None
-        """The list that reaches to the end of the line, as it was typed: a prompt could be among its words."""
+        """The list option that extends to the end of the line, as it was typed, and so could contain a prompt;
+        None: there is none."""
 
     def _process_opts(self, arg: str, state: _ParsingState) -> None:
         words, count = list(state.rargs), len(state.order)
@@ -72,24 +72,24 @@ class LineParser(_OptionParser):
 
 
 class FlagsOf(Struct, frozen=True):
-    """Annotates a field that gets the values of settings' flags, by the settings' names; None: not given."""
+    """Annotates a field for the values of settings' flags, by the settings' names; None: not given."""
 
     only: str | None = None
-    """The table whose flags they are; None: any."""
+    """The table whose flags it gets; None: all tables."""
     but: str | None = None
-    """The table that is left out."""
+    """A table that is left out; None: no table is."""
 
 
 class Slot(Struct, frozen=True):
-    """One parameter, and the field that its value goes to."""
+    """One parameter, and the field that gets its value."""
 
     parameter: Parameter
     field: str
     setting: str | None = None
-    """The setting whose flag it is; None: the field gets the value as it is."""
+    """The setting that the parameter belongs to; None: it belongs to none."""
     read: Callable[[Any], object] = lambda value: value
     takes_words: bool = False
-    """All words up to the next option are the parameter's."""
+    """The parameter takes all words up to the next option."""
 
     @property
     def name(self) -> str:
@@ -97,20 +97,20 @@ class Slot(Struct, frozen=True):
 
 
 class Typed(Struct, frozen=True):
-    """A command line as it was typed, beside the values of its options."""
+    """A command line as it was typed, in addition to the options' values."""
 
     options: tuple[TypedOption, ...]
-    """All options, in their order."""
+    """All options, in order."""
     given: Mapping[str, str]
-    """Spelling of each parameter that stands on the command line, by its name."""
+    """The spelling of each parameter on the command line, by the parameter's name."""
     last_list: str | None
-    """The list that reaches to the end of the line: a prompt could be among its words."""
+    """The list option that extends to the end of the line, and so could contain a prompt; None: there is none."""
     is_command_inserted: bool
-    """The user named no command."""
+    """The user named no command, so `run` was inserted."""
 
 
 class LineCommand(TyperCommand):
-    """Calls `call` with a value of each of `lines`, and with the `Typed`."""
+    """A command that calls `call` with one value for each of `lines`, and with the `Typed`."""
 
     def __init__(
         self, name: str, call: Callable[..., int], *lines: type[Struct], epilog: str | None = None
@@ -121,7 +121,7 @@ class LineCommand(TyperCommand):
         self._slots: list[list[Slot]] = []
 
     def slots(self) -> list[list[Slot]]:
-        """The slots of each line, without parameters that a line before it has. Made when they are first needed."""
+        """The slots of each line. A parameter that two lines share belongs to the first. Made when first needed."""
         if not self._slots:
             taken: set[str] = set()
             for line in self._lines:
@@ -187,7 +187,7 @@ def _slots_of(line: type[Struct]) -> Iterator[Slot]:
 
 
 def made_parameter(name: str, kind: Any, row: ParameterInfo, default: object = None) -> Parameter:
-    """The parameter that typer makes of an annotated argument of a function."""
+    """The parameter that typer makes for an annotated argument of a function."""
     row = copy(row)
     if row.default is not ...:  # in `Annotated`, the first spelling stands where a default would
         row.param_decls = (str(row.default), *(row.param_decls or ()))

@@ -1,6 +1,6 @@
-"""`ralph loop`: its own options beside those of `ralph run`, their help, and the combinations that are refused.
+"""`ralph loop`: its own options and those of `ralph run`, their help, and the combinations that are refused.
 
-Refuses options of `ralph run` that choose a session or a result: both are the loop's.
+Options of `ralph run` that choose a session or a result file are refused: the loop sets both.
 """
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
@@ -65,7 +65,7 @@ REFUSED = {
     "settings_fd": "the loop hands its settings on itself",
     "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
-"""Why a loop does not take some options of `ralph run`, by the names of their parameters."""
+"""Why a loop refuses some options of `ralph run`, by parameter name."""
 
 
 class LoopLine(Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ _OWN = frozenset(LoopLine.__struct_fields__)
 
 
 class LoopWithRunCommand(LineCommand):
-    """The command; its help shows the options of `ralph run` apart."""
+    """The command. Its help lists the options of `ralph run` separately."""
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         try:
@@ -209,7 +209,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
 
 
 def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":
-    """The plan of a new loop: `bare` with the values of the command line."""
+    """The plan of a new loop: `bare` with the values from the command line."""
     _refuse_what_is_the_loops(to_run, typed)
     names_prompt = line.prompt is not None or line.prompt_file is not None
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
@@ -237,12 +237,12 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
 
 
 def arguments_for_run(typed: Typed) -> tuple[str, ...]:
-    """The options that each iteration gets, as they were typed."""
+    """The options that are passed to each iteration, as they were typed."""
     return tuple(word for option in typed.options for word in part_for_run(option))
 
 
 def part_for_run(option: TypedOption) -> tuple[str, ...]:
-    """The option without what is the loop's own: all of it, nothing, or some letters of a cluster."""
+    """The part of a typed option that belongs to `ralph run`: all of it, nothing, or some letters of a cluster."""
     words = option.words
     is_runs = [one.name not in _OWN for one in option.parameters]
     word, *value = words
@@ -309,10 +309,10 @@ def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:
 
 
 def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
-    """Refuses, before anything is spent, what `ralph run` would refuse in an iteration.
+    """Refuses at once what `ralph run` would refuse in an iteration. `directory`: that of `--cd`.
 
-    `directory`: that of `--cd`. Each iteration reads its files again, and a pipe can be read once.
-    Returns the directories that an iteration may write to besides the working directory.
+    Each iteration reads its files again, so pipes are refused. Returns the directories besides the working directory
+    that an iteration may write to.
     """
     check_settings(to_run.flags)
     check_partial_messages(is_asked=to_run.include_partial_messages, output_format=to_run.output_format)

@@ -1,6 +1,6 @@
-"""The options of `ralph run` and `ralph doctor`: a field for each, with spelling, help and type.
+"""The options of `ralph run` and `ralph doctor`: one field each, with spelling, help and type.
 
-Flags of settings stand in the table of settings.
+Flags of settings are in the tables of settings.
 """
 
 # No `from __future__ import annotations` here: the options are read from the annotations.

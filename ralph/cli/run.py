@@ -1,4 +1,4 @@
-"""`ralph run`: makes the options of a run from its command line."""
+"""`ralph run`: builds the options of a run from its command line."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _output_options(line: RunLine) -> OutputOptions:
 
 
 def _write_result(shortage: ShortageError, output_format: str) -> None:
-    """Writes the result of a run whose modules could not be loaded. Nothing in it needs to be escaped."""
+    """Writes the result of a run whose modules could not be loaded. Its values need no escaping."""
     if output_format == "text":
         return
     outcome = Outcome.API_UNAVAILABLE

@@ -52,7 +52,7 @@ def _say(text: str) -> None:
 
 
 def _examples() -> str:
-    """Names of the example scenarios. The directory tells them faster than the server, which would be imported."""
+    """Names of the example scenarios, read from the directory: importing the server would take longer."""
     names = sorted(
         file.stem for file in (Path(__file__).parent.parent / "mock_api" / "scenarios").glob("*.toml")
     )

@@ -1,6 +1,6 @@
-"""The flags in the table of settings as options of a command, in the table's order.
+"""Makes options from the flags in the tables of settings, in their order.
 
-Refuses to judge a value beyond its type: the row's kind does when settings are read.
+Only a value's type is checked here; its kind is checked when settings are read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def split_names(word: str) -> list[str]:
 
 
 def check_settings(flags: Mapping[str, object]) -> None:
-    """Raises UsageError for a flag that a run would refuse later. `flags`: by the settings' names; None: not given."""
+    """Raises UsageError for a flag that a run would refuse later. `flags`: by setting name; None: not given."""
     for name, value in flags.items():
         if value is None:
             continue

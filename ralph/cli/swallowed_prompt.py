@@ -1,4 +1,4 @@
-"""Advice where a prompt may have been taken for a word of a list, to which all words up to the next option belong."""
+"""Advice for a prompt that was probably taken as a word of a list, which takes all words up to the next option."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
-    """Adds to a refusal inside where a prompt may stand, if `last_list` could have swallowed one.
+    """Adds the advice to errors raised inside, if `last_list` (the list that extends to the end of the line) may
+    contain the prompt.
 
-    `last_list`: the list that reaches to the end of the line. Raises UsageError at once where standard input cannot give
-    a prompt either.
+    Raises UsageError at once if standard input cannot give a prompt either.
     """
     if has_prompt or last_list is None:
         yield
@@ -37,7 +37,7 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
 
 
 def _is_piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file; a terminal and /dev/null give no prompt."""
+    """Whether standard input is a pipe, a socket or a file. A terminal and /dev/null give no prompt."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:

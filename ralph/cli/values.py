@@ -1,4 +1,4 @@
-"""Makes values of words on the command line. A refusal names the option (exit 2)."""
+"""Converts words of the command line to values. Errors name the option (exit 2)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
-"""More than any context window holds."""
+"""More than any context window can hold."""
 
 
 class CannotError(Exception):
-    """A command that was used correctly cannot be carried out. The text is one line."""
+    """A valid command that cannot be carried out. The text is one line."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -40,9 +40,9 @@ def uuid_text(text: str | None) -> str | None:
 def text_or_file(
     option: str, text: str | None, path: str | None, directory: str | None, *, takes_pipe: bool = True
 ) -> str | None:
-    """The text of `--OPTION` or of the file that `--OPTION-file` names; None: neither is given.
+    """The text of `--OPTION`, or of the file given with `--OPTION-file`; None: neither is given.
 
-    `directory`: that of `--cd`. `takes_pipe`: False where the file will be read again.
+    `directory`: that of `--cd`. `takes_pipe`: False if the file will be read again.
     """
     if text is not None and path is not None:
         raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
@@ -68,7 +68,7 @@ def text_or_file(
 
 
 def absolute(path: str | None) -> str | None:
-    """The absolute path, from where ralph was called and not from --cd. `-` stays standard input."""
+    """The absolute path, relative to where ralph was called, not to --cd. `-` (standard input) is unchanged."""
     if path is None or path == "-":
         return path
     try:
@@ -78,7 +78,7 @@ def absolute(path: str | None) -> str | None:
 
 
 def working_directory(directory: str | None) -> Path:
-    """The directory, absolute and without links, so that it has one name. `directory`: None where ralph was called."""
+    """The working directory, absolute and with links resolved. `directory`: None: where ralph was called."""
     try:
         here = Path.cwd()
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def whole(option: str, number: int | None) -> int | None:
 
 
 def duration(option: str, text: str | None) -> float | None:
-    """The seconds that a text such as `90s` means, more than 0."""
+    """Seconds, more than 0, from a text such as `90s`."""
     from ralph.values.setting import DURATION  # noqa: PLC0415 - not needed for --help
 
     try:
@@ -122,7 +122,7 @@ def permission_mode(text: str | None) -> PermissionMode | None:
 
 
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The directories that the words name, absolute; each must exist. A word may hold several, as with names of tools."""
+    """The named directories, absolute; each must exist. A word may hold several names, as with names of tools."""
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
         if not path:  # which `Path` takes for the current directory
@@ -134,7 +134,7 @@ def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _directories_in(word: str) -> list[str]:
-    """The word itself where such a directory exists: commas and spaces may be part of a name. Else its parts."""
+    """The word itself if there is such a directory (a name may have commas and spaces), else its parts."""
     if Path(word).is_dir():
         return [word]
     for parts in (word.split(","), word.split()):
@@ -144,7 +144,10 @@ def _directories_in(word: str) -> list[str]:
 
 
 def run_directories(directory: str | None) -> tuple[str, ...]:
-    """Where ralph was called and where it works (`--cd`), absolute. A link there could have come with a repository."""
+    """The directories where ralph was called and where it works (`--cd`), absolute.
+
+    Links in them may come from a repository.
+    """
     here = str(absolute(""))
     return (here, str(absolute(directory or "")))
 
@@ -164,7 +167,7 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The final report to require; None: none. `directory`, `takes_pipe`: as for `text_or_file`."""
+    """The required final report; None: none. `directory`, `takes_pipe`: as for `text_or_file`."""
     from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
 
     if schema is None:
@@ -190,7 +193,7 @@ def session_options(
     directory: str | None,
     is_kept: bool,
 ) -> SessionOptions:
-    """The options about sessions. Refuses combinations that contradict each other."""
+    """The options about sessions. Refuses contradictory combinations."""
     from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
 
     is_old = continues or resume is not None

@@ -148,7 +148,7 @@ class RequestShape(Struct, frozen=True):
         """The `max_tokens` in its head."""
         return self.head().max_tokens
 
-    def with_wishes(
+    def with_requested(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
         """A recorded head with the settings of this run.
@@ -156,17 +156,17 @@ class RequestShape(Struct, frozen=True):
         Settings left at their defaults stay as recorded, byte for byte.
         """
         recorded = self.head()
-        wished = dict(recorded.fields)
+        requested = dict(recorded.fields)
         facts = facts_of(self.model)
         if max_tokens not in {None, DEFAULT_MAX_TOKENS}:
-            wished["max_tokens"] = max_tokens_for(self.model, max_tokens)
+            requested["max_tokens"] = max_tokens_for(self.model, max_tokens)
         if thinking is not None:
-            wished["thinking"] = {"type": thinking}
+            requested["thinking"] = {"type": thinking}
         if thinking == "none":
-            del wished["thinking"]
+            del requested["thinking"]
         if effort is not None and (facts is None or facts.takes_effort):
-            wished["output_config"] = {"effort": effort}
-        head = recorded if wished == recorded.fields else RequestHead.of_fields(wished)
+            requested["output_config"] = {"effort": effort}
+        head = recorded if requested == recorded.fields else RequestHead.of_fields(requested)
         return replace(self, endpoint=endpoint, recorded_head=head)
 
     def head(self) -> RequestHead:

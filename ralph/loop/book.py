@@ -27,12 +27,12 @@ class LoopBook:
 
     @property
     def current(self) -> CurrentIteration:
-        """The iteration under way; to be asked within an iteration only."""
+        """The current iteration. Call it only during an iteration."""
         assert self.state.current is not None  # noqa: S101 - as said
         return self.state.current
 
     def save(self, **changes: object) -> None:
-        """A moment's shortage is waited for. Raises OSError."""
+        """Saves the state, and waits out a short shortage. Raises OSError."""
         stamp = {"updated_at": self.now(), "elapsed_s": self.elapsed_s()}
         self.state = replace(self.state, **stamp, **changes)
         self.patience.keep_trying(lambda: self._world.record.save(self.state), is_recorded=False)
@@ -42,7 +42,7 @@ class LoopBook:
         self.save(current=replace(self.current, **changes))
 
     def note(self, text: str) -> None:
-        """Tells people now, and keeps the text to be repeated at the end."""
+        """Reports the text now, and keeps it to be repeated at the end."""
         self._world.events.emit(Notice(text, is_vital=True))
         self.state = replace(self.state, notes=(*self.state.notes, text))
 

@@ -45,7 +45,7 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 class CannotBeginError(Exception):
-    """One line, and the outcome that the command ends with."""
+    """A loop that cannot begin, in one line, with the outcome of the command."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -57,10 +57,10 @@ class LoopContext(Struct, frozen=True):
     environment: Mapping[str, str]
     settings: Settings
     settings_files: tuple[SettingsFile, ...]
-    """As this loop goes by them, whatever becomes of the files."""
+    """The settings files as they were when the loop began; later changes do not count."""
     redactor: Redactor
     command_environment: Mapping[str, str]
-    """For the check and git: no more than a command of the agent gets."""
+    """The environment of the check and of git, without credentials, as commands of the agent get it."""
     store: LoopStore
     events: Events
     waiter: InboxWaiter
@@ -74,11 +74,11 @@ class LoopContext(Struct, frozen=True):
         self.events.emit(Notice(text))
 
     def waiter_until(self, run_ends_s: float | None) -> InboxWaiter:
-        """A waiter for what comes before the loop shares its time out itself; None: there is no time limit."""
+        """A waiter for the time before the loop's own time limits; None: there is no time limit."""
         return _make_waiter(self.waiter.inbox, self.clock, self.events, self.settings, run_ends_s)
 
     def warn(self, text: str) -> None:
-        """Tells people what `--quiet` does not hide."""
+        """Reports a warning, which `--quiet` does not hide."""
         self.events.emit(Notice(text, is_vital=True))
 
 
@@ -219,7 +219,9 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
 
 
 def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
-    """The plan with all places that ralph, or whoever started it, writes to: what changes there is nobody's work."""
+    """The plan with all paths that ralph, or the shell that started it, writes to: changes there are not the agent's
+    work.
+    """
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     stores = [SessionStore.to_read(environment, place) for place in (None, named)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CheckedFirst(LoopEvent, frozen=True):
-    """The check was run before any iteration."""
+    """The check was run before the first iteration."""
 
     result: CheckResult
 
@@ -32,7 +32,7 @@ class IterationBegan(LoopEvent, frozen=True):
     left_usd: float | None
     """The rest of the loop's budget; None: another limit comes first, or there is none."""
     left_s: float | None
-    """The rest of the loop's time, likewise."""
+    """The rest of the loop's time in seconds; None: another limit comes first, or there is none."""
 
 
 class IterationResumed(LoopEvent, frozen=True):
@@ -42,7 +42,7 @@ class IterationResumed(LoopEvent, frozen=True):
     max_iterations: int | None
     session_id: str
     is_anew: bool
-    """Nothing of it was kept: it begins once more."""
+    """The iteration begins again, because nothing of it was kept."""
 
 
 class LoopWaits(LoopEvent, frozen=True):
@@ -50,7 +50,7 @@ class LoopWaits(LoopEvent, frozen=True):
 
     setback: Setback
     setbacks: int
-    """How many of this kind came in a row."""
+    """The number of setbacks of this kind in a row."""
     wait_s: float
     until: datetime
     is_from_server: bool

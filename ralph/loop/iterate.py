@@ -90,7 +90,10 @@ class OuterLoop:
         return end
 
     def _refused_input(self) -> LoopEnd | None:
-        """The end where data came on standard input too late. Looked at last, as the check may have taken long."""
+        """The end of a loop because standard input got data too late; None: it got none.
+
+        Checked last, as the check may take long.
+        """
         reason = self._world.late_input()
         return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
 

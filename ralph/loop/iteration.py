@@ -36,7 +36,7 @@ class Iteration:
         self.before = Snapshot("")
         """The checkout as it was when the iteration began."""
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
-        """The share that its last process could use."""
+        """The limits of its last process."""
 
     def begin(self) -> None:
         """Begins an iteration, which is recorded before its process starts. Raises CheckoutError, OSError and
@@ -123,7 +123,7 @@ class Iteration:
         return outage_wait(number, current.slept_s, requested_s, schedule, left_s, away=away), number
 
     def _resume_after(self, wait: Wait) -> None:
-        """Resumes its session after a wait; where there is none yet, it begins afresh."""
+        """Resumes the session after a wait; without a session yet, begins again."""
         current = self._book.current
         is_begun = self._world.iterations.seen(current.session_id) is not None
         fresh = replace(current, slept_s=current.slept_s + wait.seconds)
@@ -182,7 +182,7 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
 
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
-    """The end of the current session that nobody read, because the loop was killed just after it."""
+    """The end of a session that finished unnoticed, because the loop was killed before it could read the result."""
     seen = world.iterations.seen(book.current.session_id)
     ended = seen.ended if seen is not None else None
     return ended if ended is not None and is_counted(ended.outcome) else None

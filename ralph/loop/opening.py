@@ -109,9 +109,9 @@ def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
 
 
 def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[LoopState, FileRecord]:
-    """The newest record and its state, read again under the lock: another loop may have continued it until now.
+    """The newest record and its state, read again under the lock, because another loop may have changed them.
 
-    `plan`: the one that was read before. Raises CannotBeginError, RecordError, CheckoutError.
+    `plan`: the plan that was read before. Raises CannotBeginError, RecordError, CheckoutError.
     """
     state = opening_state(context.options, context.environment, context.store, context.clock)
     state = without_credentials(context, state)

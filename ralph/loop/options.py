@@ -17,10 +17,10 @@ class RequestedPrompt(Struct, frozen=True):
 
 class LoopOptions(Struct, frozen=True):
     plan: LoopPlan
-    """With `continues` only its two directories were asked for: the rest stands in the record."""
+    """The plan of the loop; with `continues`, only its two directories are set, and the record has the rest."""
     continues: bool = False
-    """Go on with the loop that the record in the plan's directory tells of."""
+    """Resume the loop whose record belongs to the plan's directory."""
     limits_given: LoopLimits = field(default_factory=LoopLimits)
-    """With `continues`: these take the place of the record's, where they are given."""
+    """With `continues`: limits that replace those of the record."""
     requested_prompt: RequestedPrompt | None = None
     """Where to find the prompt; None: the plan has it."""

@@ -37,7 +37,7 @@ LACKING = "what this machine lacks (a process, a thread, memory, a file descript
 
 
 class OutageLastsError(Exception):
-    """A sentence: what did not come back in all the time that is waited."""
+    """A sentence: the thing that was still missing after the longest wait."""
 
 
 class Patience:
@@ -80,7 +80,7 @@ class Patience:
         )
 
     def sleep(self, seconds: float, setback: Setback = Setback.OUTAGE) -> None:
-        """Raises `Interrupted`."""
+        """Sleeps so long. Raises `Interrupted`."""
         if seconds > 0:
             awaited = "the API" if setback is Setback.OUTAGE else "this machine"
             self._world.waiter.sleep(seconds, waiting_for=awaited)
@@ -105,7 +105,7 @@ class Patience:
 
 
 class PatientIterations:
-    """`Iterations` that look for a session until this machine can: a guess would begin work anew."""
+    """`Iterations` that wait until a session can be looked for: a wrong guess would begin its work again."""
 
     def __init__(self, iterations: Iterations, patience: Patience) -> None:
         self._iterations = iterations

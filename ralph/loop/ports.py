@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CheckoutError(Exception):
-    """One line: what git, or the file system, would not do, and why."""
+    """Git or the file system refused something: which and why, in one line."""
 
 
 class Checkout(Protocol):
@@ -33,11 +33,11 @@ class Checkout(Protocol):
     """
 
     def snapshot(self) -> Snapshot:
-        """Raises CheckoutError."""
+        """The state of the checkout now. Raises CheckoutError."""
         ...
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        """Raises CheckoutError."""
+        """The changes between two snapshots. Raises CheckoutError."""
         ...
 
     def commit(self, message: str) -> bool:
@@ -45,7 +45,7 @@ class Checkout(Protocol):
         ...
 
     def push(self) -> int:
-        """Push the branch; how many commits the remote did not have. Raises CheckoutError."""
+        """Pushes the branch. Returns the number of commits that the remote did not have. Raises CheckoutError."""
         ...
 
     def unpushed(self) -> int | None:
@@ -79,7 +79,7 @@ class StopFile(Protocol):
     def is_there(self) -> bool: ...
 
     def make_room(self) -> None:
-        """See that it can be created. Raises OSError."""
+        """Makes sure that the file can be created. Raises OSError."""
         ...
 
 

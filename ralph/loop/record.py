@@ -28,7 +28,7 @@ _PRIVATE = 0o600
 
 
 class RecordError(Exception):
-    """One line, and the outcome of a command that needs the record."""
+    """A record that cannot be read, in one line; `outcome`: that of a command that needs the record."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class FileRecord:
         self._has_saved = True
 
     def load(self) -> LoopState:
-        """Raises RecordError: a newer ralph wrote it (config), or it is damaged (io_error)."""
+        """The saved state. Raises RecordError: a newer ralph wrote it (config), or it is damaged (io_error)."""
         try:
             return read_state(self._text())
         except OSError as error:
@@ -78,7 +78,7 @@ class FileRecord:
             raise RecordError(Outcome.IO_ERROR, f"cannot read {path}: {error}") from error
 
     def _text(self) -> str:
-        """Raises OSError, and ValueError like `read_state`."""
+        """The record's text. Raises OSError, and ValueError like `read_state`."""
         try:
             return read_regular_file(self.path, _MOST_BYTES).decode()
         except UnicodeDecodeError as error:

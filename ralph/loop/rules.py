@@ -26,13 +26,13 @@ MOST_IDLE = 3
 """Iterations in a row without progress; the one after them is told to change its approach, and is the last."""
 
 SHORTEST_WAIT_S = 1.0
-"""Whatever a server names: less than this is no wait."""
+"""The shortest wait, even if a server names a shorter one."""
 
 MOST_KILLS = 2
 """The most kills in a row after which an iteration is still resumed."""
 
 CHECK_GRACE_S = 10.0
-"""A check is given so much more than the last one took, though the loop's time is over: done is done."""
+"""Seconds that a check gets beyond its last duration when the loop's time is over: work that is done must count."""
 
 ENDS_THE_LOOP = frozenset(
     {
@@ -56,7 +56,7 @@ class Share(Struct, frozen=True):
     budget_usd: float | None
     time_s: float | None
     is_rest_of_budget: bool
-    """It is all that the loop has left; where it is spent the loop ends."""
+    """The budget is all that the loop has left: once it is spent, the loop ends."""
     is_rest_of_time: bool
 
 
@@ -134,9 +134,10 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after an outage. `number`: how many came in a row, from 1; `slept_s`: seconds waited for those before.
+    """The wait after an outage. `number`: of the outage, 1-based in a row; `slept_s`: seconds waited for those before
+    it.
 
-    A time that the server named is waited. If that did not help, the schedule is the minimum.
+    A wait that the server requests is used; after one that did not help, it is at least the schedule's.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)

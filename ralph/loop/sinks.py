@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
 
 _HIDDEN_BY_QUIET = (CheckedFirst, IterationBegan, IterationResumed, Pushed, Heartbeat)
-"""Events beside which `--quiet` leaves ends and what went wrong."""
+"""Events that `--quiet` hides; ends and problems are shown."""
 
 
 class LoopNarration:

@@ -27,9 +27,9 @@ MOST_DIGESTS_KEPT = 1000
 class Phase(enum.Enum):
     WORKING = "working"
     WAITING = "waiting"
-    """For the API."""
+    """It waits for the API."""
     SAVING = "saving"
-    """Committing, pushing."""
+    """It commits and pushes."""
     CHECKING = "checking"
 
 
@@ -89,12 +89,12 @@ class CurrentIteration(Struct, frozen=True):
     """ISO 8601, UTC; None: nothing is waited for."""
     turns: int = 0
     cost_usd: float | None = 0.0
-    """So far."""
+    """The cost so far."""
     earlier_turns: int = 0
     earlier_cost_usd: float | None = 0.0
     """The cost of a session that was given up for this one."""
     commits: int = 0
-    """Counted when it was cut off."""
+    """Commits, counted when the iteration was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
     """Digests of git's settings and hooks when the iteration began, by name; None: there is no git, or they
     were too many.

@@ -1,4 +1,4 @@
-"""`ralph loop --status`: how the loop of a directory is doing, from another terminal. It follows and changes nothing."""
+"""`ralph loop --status`: shows the state of a directory's loop, from another terminal. It changes nothing."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOOPS = "loops"
 MOST_KEPT = 20
-"""Folders of one directory's loops, the newest; a check's log may have 50 MB."""
+"""The most loops whose folders are kept for one directory, the newest ones; a check's log may have 50 MB."""
 
 
 class LoopStore:

@@ -75,7 +75,7 @@ class LoopPlan(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """A checkout at one moment. Two with the same digest show no progress between them."""
+    """The state of a checkout at one moment. Equal digests mean that there was no progress in between."""
 
     digest: str
     """The digest of everything that counts as progress: git HEAD, index, working tree and the plan file;
@@ -86,7 +86,7 @@ class Snapshot(Struct, frozen=True):
     files: Mapping[str, str] | None = field(default_factory=dict)
     """Digest by path: in git of what differs from HEAD and index or is untracked, else of every file. None: not kept."""
     branch: str | None = None
-    """The name of git's; None: HEAD is detached, or no git."""
+    """The current git branch; None: HEAD is detached, or there is no git."""
     guarded: Mapping[str, str] | None = None
     """Digest by name of what git follows or runs here: the repository's own settings, hooks. None: not kept."""
 
@@ -137,11 +137,11 @@ class Setback(enum.Enum):
     """Why an iteration, or a step of the loop, has to wait and is tried again. A setback is no iteration."""
 
     OUTAGE = enum.auto()
-    """It ended with exit 75."""
+    """The iteration ended with exit 75."""
     SHORTAGE = enum.auto()
-    """This machine had no process, thread, memory or open file left for it."""
+    """The machine had no process, thread, memory or open file left for it."""
     KILL = enum.auto()
-    """Somebody else killed it: the system for its memory, a person."""
+    """Something else killed it: the system for its memory, or a person."""
 
 
 class IterationOrder(Struct, frozen=True):
@@ -195,11 +195,11 @@ class SessionSeen(Struct, frozen=True):
 
     turns: int
     cost_usd: float | None
-    """The cost as far as the journal has it; None: not known."""
+    """The cost, as far as the journal has it; None: unknown."""
     ended: IterationResult | None = None
-    """How its last run ended; None: it was killed, or is at it."""
+    """The outcome of its last run; None: that run was killed, or is still running."""
     written_at: datetime | None = None
-    """When it last worked, aware; None: that is not known."""
+    """The time of the last write, aware; None: unknown."""
 
 
 class LoopEnd(Struct, frozen=True):

@@ -190,7 +190,7 @@ def totals(state: LoopState) -> str:
 
 
 def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datetime) -> Iterator[str]:
-    """For `ralph loop --status`. `folder`: the loop's own. `is_running`: its process holds the lock."""
+    """The lines of `ralph loop --status`. `folder`: the loop's own. `is_running`: its process holds the lock."""
     plan = state.plan
     yield f"loop in {plan.directory}, begun {local(state.started_at)}"
     if state.ended is not None:

@@ -1,6 +1,6 @@
-"""Ralph's end of the supervisor (`supervisor.py`): starts it, has it start commands, and notices when it is gone.
+"""Ralph's side of the supervisor (`supervisor.py`): starts it, sends it commands to start, and notices its end.
 
-Nothing here waits, except `wait_for_end`, which is for a thread of its own, and a request that is not taken.
+Only `wait_for_end` blocks, and it is for a thread of its own; a request may block until the supervisor takes it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LIMITS = sorted(
 
 
 class CommandSupervisor:
-    """The supervisor of one run. There is none until the first command, and a new one after each that was killed."""
+    """The supervisor of one run, started with the first command, and again after it was killed."""
 
     def __init__(
         self,
@@ -68,17 +68,18 @@ class CommandSupervisor:
         self._serving: _Serving | None = None
 
     def start_early(self) -> None:
-        """Start it while the call still arrives. Call on the main thread. Raises OSError; the start of a command
-        meets it again.
+        """Starts the supervisor while a call still arrives.
+
+        Call it on the main thread. Raises OSError, as will the start of a command.
         """
         self._running()
 
     def start(
         self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float
     ) -> ForkedCommand:
-        """Start a command. Call on the main thread. `grace_s`: the time from SIGTERM to SIGKILL.
+        """Starts a command. Call it on the main thread. `grace_s`: the time from SIGTERM to SIGKILL.
 
-        Raises OSError when it cannot start, a ShortageError for want of something.
+        Raises OSError if it cannot start, as a ShortageError if the machine is short of something.
         """
         try:
             try:
@@ -92,9 +93,10 @@ class CommandSupervisor:
             raise shortage_of(error) or error from None
 
     def why_unlimited(self) -> str | None:
-        """Why commands have no limit on processes; None: they have one. Starts the supervisor, and waits until it knows.
+        """Why commands have no limit on processes; None: they have one. Starts the supervisor, and waits for its
+        answer.
 
-        Raises OSError where it cannot start.
+        Raises OSError if it cannot start.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():
@@ -110,7 +112,7 @@ class CommandSupervisor:
         return None if self._serving is None else self._serving.pid
 
     def close(self) -> None:
-        """Let the supervisor end and remove the limit. Call it once the last command is gone."""
+        """Ends the supervisor and removes the limit. Call it after the last command has ended."""
         if self._serving is not None:
             self._serving.dismiss()
         self._end()
@@ -161,10 +163,10 @@ class CommandSupervisor:
 
 
 class _Serving:
-    """One supervisor process."""
+    """One process of the supervisor."""
 
     def __init__(self, environment: Mapping[str, str], entrance: str) -> None:
-        """Start the process. Raises OSError, a ShortageError for want of something."""
+        """Starts the process. Raises OSError, as a ShortageError if the machine is short of something."""
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_SEND_WITHIN_S)
         self._is_in_group: bool | None = None
@@ -185,7 +187,7 @@ class _Serving:
         environment: Mapping[str, str],
         grace_s: float,
     ) -> None:
-        """Send a request for one command. Raises OSError: then no command was started."""
+        """Sends the request for one command. Raises OSError: then no command was started."""
         fields: list[bytes] = [
             *(str(number).encode() for number in (grace_s, _umask(), core_limit_at_start())),
             ",".join(
@@ -210,18 +212,18 @@ class _Serving:
         return bool(self._is_in_group)
 
     def is_running(self) -> bool:
-        """Whether it takes requests. False for a stopped one too."""
+        """Whether it takes requests. False too if it was stopped by SIGSTOP."""
         pid, status = _waited(self.pid, os.WNOHANG | os.WUNTRACED)
         self._is_reaped = pid != 0 and not os.WIFSTOPPED(status)
         return pid == 0
 
     def dismiss(self) -> None:
-        """Let it end by itself, as soon as everything it has started is gone."""
+        """Lets it end as soon as everything that it has started is gone."""
         self._control.close()
         self._is_reaped = self._is_reaped or _is_over(self.pid)
 
     def end(self) -> None:
-        """Kill it. It has nothing to clean up, and what it started ends because of its end."""
+        """Kills it. It has nothing to clean up, and the commands that it started end with it."""
         self._control.close()
         if not self._is_reaped:
             with suppress(OSError):
@@ -239,14 +241,17 @@ class ForkedCommand:
         self._supervisor_pid = supervisor.pid
         self._channel = channel
         self._others = others
-        """Children of this process that are not this command's, the supervisor among them."""
+        """Children of this process that do not belong to this command, the supervisor among them."""
         self._has_ended = Event()
         self._is_finished = False
-        """The launcher has said that it leaves nothing."""
+        """The launcher has reported that no process of the command is left."""
         self.output_descriptor = output
 
     def wait_for_end(self) -> int:
-        """Block until its launcher is gone: the status; negative when none came and the effects are unknown."""
+        """Blocks until the launcher is gone.
+
+        Returns the status; negative if none came, so that the effects are unknown.
+        """
         said = b""
         # An error is a connection's end too.
         with suppress(OSError):
@@ -285,15 +290,16 @@ class ForkedCommand:
         return not children and not is_running
 
     def close(self) -> None:
-        """Let go of the output. Call it only once the output's reader has stopped."""
+        """Closes the output. Call it only after its reader has stopped."""
         os.close(self.output_descriptor)
         if self._has_ended.is_set():
             self._channel.close()
 
 
 def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str) -> int:
-    """Start the process and return its pid. `subprocess` would cost 8 ms to import, and the supervisor does
-    itself all that it would do.
+    """Starts the process and returns its pid.
+
+    Does without `subprocess`, whose import costs 8 ms: the supervisor sets itself up.
     """
     control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     try:
@@ -321,7 +327,7 @@ def _is_over(pid: int) -> bool:
 
 
 def _waited(pid: int, options: int) -> tuple[int, int]:
-    """Call `os.waitpid`; give the pid also for a child that somebody else has reaped."""
+    """Calls `os.waitpid`; returns the pid also for a child that was reaped elsewhere."""
     try:
         return os.waitpid(pid, options)
     except ChildProcessError:

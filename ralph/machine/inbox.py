@@ -1,6 +1,7 @@
-"""The inbox of the main thread, for items of other threads and for signals. It waits for nothing but a next item.
+"""The inbox of the main thread, for signals and for items from other threads. It only waits for the next item.
 
-Worker threads put items into mailboxes and never wait for the main thread; a signal handler only notes its signal.
+Worker threads put items into mailboxes without waiting for the main thread; a signal handler only records its
+signal.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _STUCK_S = 1.0
 
 ONE_SIGNAL_S = 1.0
-"""Within this time a loop takes equal signals as one: they went to all its processes, or a finger was hasty."""
+"""Seconds in which a loop counts equal signals as one: a signal to all its processes arrives several times."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -44,13 +45,15 @@ class InboxMailbox:
 
 class Inbox:
     def __init__(self, clock: Clock, *, one_signal_for_s: float = 0.0) -> None:
-        """`one_signal_for_s`: so long after a signal the same one says nothing new: it came by two ways."""
+        """`one_signal_for_s`: seconds after a signal in which an equal one is ignored, because it is the same one by
+        another way.
+        """
         self._clock = clock
         self._one_signal_for_s = one_signal_for_s
         self._last_signal = (0, 0.0)
         self._queue: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[tuple[int, float]] = deque()
-        """Numbers, and when each came."""
+        """Numbers of signals, each with its time of arrival."""
 
     def mailbox(self) -> InboxMailbox:
         return InboxMailbox(self._queue)
@@ -71,11 +74,13 @@ class Inbox:
 
     @property
     def is_stuck(self) -> bool:
-        """A signal that came a second ago has not been taken yet."""
+        """A signal has been waiting for a second: the main thread does not take it."""
         return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def sort(self) -> None:
-        """Moves what has come by now to its mailboxes; whoever floods the inbox does not keep us here."""
+        """Moves the items that have arrived to their mailboxes; items that arrive meanwhile are left, so that a flood
+        of them cannot hold it up.
+        """
         for _ in range(self._queue.qsize()):
             self.sort_next(timeout_s=0)
 

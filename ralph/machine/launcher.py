@@ -107,7 +107,7 @@ def prctl(option: int, value: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children, zombies included. Empty where there is no /proc."""
+    """Direct children, zombies included; empty without /proc."""
     children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -238,7 +238,7 @@ def send_signal(pids: list[int], number: int) -> None:
 
 
 class Launcher:
-    """Runs one command, in a process that does nothing else."""
+    """Runs one command, in a process of its own."""
 
     def __init__(
         self, parent_pid: int, grace_s: float, core_limit: int, channel: socket | None = None
@@ -261,7 +261,10 @@ class Launcher:
         """False when something that the command started could not be killed."""
 
     def run(self, command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None = None) -> int:
-        """Run the command; its status, once nothing is left. `environment`: the command's; None: this process's."""
+        """Runs the command.
+
+        Returns its status once nothing of it is left. `environment`: the command's; None: this process's.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
         self._tie_to_parent()
@@ -286,11 +289,11 @@ class Launcher:
             self._is_told_everything &= _tells_by_signal(self._channel)
 
     def is_orphaned(self) -> bool:
-        """Whether nobody is there to read the status."""
+        """Whether ralph is gone, so that the status has no reader."""
         return self._is_ralph_gone or os.getppid() != self._parent_pid
 
     def say(self, words: bytes) -> None:
-        """Send over the channel, if there is one and somebody at its other end."""
+        """Sends over the channel, if there is one and ralph still reads it."""
         if self._channel is not None:
             try:
                 self._channel.send(words)
@@ -331,8 +334,10 @@ class Launcher:
             self._wait(due_s - now_s)
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """The plan for the end, made once the command has ended or is to end; only the parent's end changes it.
-        Empty: let it run.
+        """The plan for ending the tree, made when the command has ended or a stop was requested; the parent's end
+        replaces it.
+
+        Empty: let the command run.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS
@@ -350,7 +355,7 @@ class Launcher:
             self._is_asked_to_stop = True
 
     def _reap(self) -> bool:
-        """Reap ended children, the orphans among them; remember how the command ended. False: nothing is left."""
+        """Reaps ended children, adopted ones included, and keeps the command's status. False: no child is left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -372,7 +377,7 @@ class Launcher:
         return True
 
     def _signal_tree(self, number: int) -> bool:
-        """Signal the whole tree. False: it is too large to be asked process by process and waited for."""
+        """Signals the whole tree. False: it is too large to signal and wait for each process."""
         if not _has_process_tree():
             self._signal_group(number)
         elif number == signal.SIGKILL:
@@ -459,7 +464,7 @@ def _start(
 
 
 def forked() -> int:
-    """Call `os.fork`, again and again for a second. Raises OSError."""
+    """Calls `os.fork`, repeatedly for up to a second if the machine is short of processes. Raises OSError."""
     for pause_s in _FORK_PAUSES_S:
         try:
             return os.fork()

@@ -88,7 +88,7 @@ class StreamRedaction:
 
 
 class OutputCapture:
-    """Fed by one thread, read by another after `close()`."""
+    """Takes output from one thread; another may read it after `close()`."""
 
     def __init__(
         self, *, max_bytes: int, spill_bytes: int, spill: SpillDirectory, redaction: StreamRedaction

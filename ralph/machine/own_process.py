@@ -67,13 +67,13 @@ def _python_path() -> list[str]:
 
 
 def _is_for_installed_modules(entry: str) -> bool:
-    """Whether an entry holds the standard library or installed packages (Debian has a name of its own for these)."""
+    """Whether an entry has the standard library or installed packages (Debian has its own name for these)."""
     is_standard = (entry + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
     return is_standard or os.path.basename(entry) in ("site-packages", "dist-packages")
 
 
 def _values_of_cd(arguments: list[str]) -> list[str]:
-    """Every argument that could be the value of `--cd`: a directory too many does no harm."""
+    """Every argument that could be the value of `--cd`. One directory too many does no harm."""
     found = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument.startswith("--"):

@@ -1,7 +1,7 @@
-"""The programs that ralph starts in its own name: interpreters of its own, and what it looks up on PATH.
+"""The programs that ralph starts for itself: its own interpreters, and programs that it finds on PATH.
 
-It refuses whatever somebody else may have put into the working directory. Commands of the model are looked up by their
-shell, on the PATH that the user has set.
+It refuses programs in the working directory, which an agent may have put there. Commands of the model are found by
+their shell, on the user's PATH.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Finds links that came with a repository, by where they lie: none may lead out of it. The user's own links are
-fine.
+"""Finds links that came with a repository, by their location: none of them may lead out of it.
+
+The user's own links are fine.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ProcessLimit:
         self._directory = directory
         self._lock = lock
         self._shared = shared
-        """The file that passes the controller on to the groups beneath ours, if we have written it."""
+        """The control file that passes the controller on to the groups below ours, if this process has written it."""
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
@@ -172,10 +172,11 @@ def _locked(group: Path) -> int:
 
 
 def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
-    """Have our own group count processes beneath it (second version). Returns the file written for that, if any.
+    """Makes our own group count processes in groups below it (cgroup version 2). Returns the file written for that,
+    if any.
 
-    Raises OSError. Raises NoLimitError where that is not ours to do: somebody else in the group could make no
-    group of their own afterwards, and systemd undoes what it has not delegated.
+    Raises OSError, and NoLimitError if the group is not ours alone: other users of the group could then make no
+    groups of their own, and systemd undoes what it has not delegated.
     """
     shared = group / "cgroup.subtree_control"
     if "pids" in _read(shared).split():

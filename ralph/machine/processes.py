@@ -43,10 +43,10 @@ def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def protect_this_process() -> None:
-    """Call before the first child; later calls do nothing. Linux only, without effect elsewhere.
+    """Prepares this process for children. Call it before the first one; later calls do nothing. Linux only.
 
-    Makes this process the adopter of its orphaned descendants, so that they can be found and ended, and
-    non-dumpable, so that an ordinary user's child can read neither its memory nor its environment.
+    It adopts its orphaned descendants, so that they can be found and ended, and becomes non-dumpable, so that an
+    ordinary user's child can read neither its memory nor its environment.
     """
     global _protected  # noqa: PLW0603 - it is the process's state, not an object's
     if not _protected:
@@ -56,10 +56,10 @@ def protect_this_process() -> None:
 
 
 class OwnedProcess:
-    """A process in a session of its own, and whatever it leaves.
+    """A process in a session of its own, and everything that it leaves behind.
 
-    Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time:
-    everything this process adopts after the start is taken for that one's.
+    Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time: all processes
+    adopted after the start are attributed to it.
     """
 
     def __init__(
@@ -168,14 +168,15 @@ class SupervisedCommand(OwnedProcess):
         self.send(signal.SIGTERM)
 
     def close(self) -> None:
-        """Let go of the output. Call it only once the output's reader has stopped."""
+        """Closes the output. Call it only after its reader has stopped."""
         if self._process.stdout is not None:
             self._process.stdout.close()
 
 
 def reaped_children(others: Container[int], kept: int | None = None) -> list[int]:
-    """Reap the children of this process that have ended; all of its children besides the others. `kept`: one that
-    somebody else reaps.
+    """Reaps ended children of this process, except `others`.
+
+    Returns those that remain. `kept`: remains too, because it is reaped elsewhere.
     """
     mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in others]
     return [pid for pid in mine if pid == kept or not _is_reaped(pid)]

@@ -45,7 +45,7 @@ Record = tuple[bytes, int]
 
 
 class RipgrepError(Exception):
-    """Ripgrep is not there, or cannot be started. The text names no remedy."""
+    """Ripgrep is missing, or cannot be started. The text suggests no remedy."""
 
 
 @cache
@@ -100,7 +100,7 @@ def _cannot_start(error: OSError) -> RipgrepError:
 
 
 class Ripgrep:
-    """One search. Use it in a `with` statement: leaving it ends the program."""
+    """One search, for a `with` statement: leaving it ends the program."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Ripgrep:
             yield beginning, size
 
     def failure(self) -> str | None:
-        """The program's own objection, once all records are read; files that it could not read are no failure."""
+        """The program's own error, once all records are read; files that it could not read are no failure."""
         if self.ending_signal():
             return f"the search was ended by signal {self.ending_signal()}"
         if self._process.wait() != _FAILED:

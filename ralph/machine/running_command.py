@@ -30,7 +30,7 @@ _KILL_AGAIN_EVERY_S = 0.01
 
 
 class Capture(Protocol):
-    """Takes a command's output: fed by one thread, closed by another once that one has stopped."""
+    """Takes a command's output: filled by one thread, closed by another once the first has stopped."""
 
     def feed(self, chunk: bytes) -> bool:
         """Take a chunk. False once there is more than is ever kept: the command is stopped."""
@@ -58,12 +58,12 @@ class CommandProcess(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the output. Call it only once the output's reader has stopped."""
+        """Closes the output. Call it only after its reader has stopped."""
         ...
 
 
 NEVER_STARTED = -256
-"""Stands for an exit code: the supervisor was gone before it started the command."""
+"""The status of a command that was never started, because the supervisor was gone."""
 
 
 class NotFollowedError(Exception):
@@ -87,7 +87,7 @@ class Ended(enum.Enum):
 class CommandEnding(Struct, frozen=True):
     how: Ended
     status: int = 0
-    """The exit code, 128 + n for a signal; means something only when it ended by itself."""
+    """The exit code, 128 + n for a signal; valid only if the command ended by itself."""
     is_all_gone: bool = True
     """False when something it started could not be killed: another user's process, or one stuck in the kernel."""
 
@@ -166,7 +166,7 @@ class RunningCommand:
         return Ended.BY_ITSELF
 
     def _stop(self) -> None:
-        """Ask the tree to end and give it the grace. A signal meanwhile ends the grace."""
+        """Asks the tree to end, and waits for the grace; another signal ends the grace at once."""
         self._process.ask_to_stop()
         deadline_s = self._clock.now_s() + self._grace_s + _LAUNCHER_MARGIN_S
         while self._status is None:
@@ -182,7 +182,7 @@ class RunningCommand:
         return True
 
     def _end_output(self) -> None:
-        """Read what is in the pipe; whoever still holds it open does not count."""
+        """Reads what is left in the pipe, without waiting for other processes that still hold it open."""
         self._read_on(_OUTPUT_AFTER_END_S)
         self._stop_reading.set()
         self._read_on(_OUTPUT_AFTER_END_S)

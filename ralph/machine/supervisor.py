@@ -137,8 +137,9 @@ def _begin_session() -> None:
 
 
 def _joins(group: str) -> bool:
-    """Move into the control group; whether that worked. It takes the kernel some 15 ms, once in a run and here,
-    while the call still arrives.
+    """Moves into the control group.
+
+    Returns whether that worked. The kernel takes some 15 ms for it, once in a run, while the call still arrives.
     """
     if not group:
         return False

@@ -31,5 +31,5 @@ def readable_text(data: bytes) -> tuple[str, int]:
 
 
 def _last_state(line: str) -> str:
-    """The last state of a progress bar that rewrites its line."""
+    """The last state of a line that a progress bar rewrites."""
     return next((state for state in reversed(line.split("\r")) if state.strip()), "")

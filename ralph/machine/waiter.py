@@ -39,7 +39,10 @@ _LONGEST_SLICE_S = 0.2
 
 
 class Heartbeats:
-    """Knows when nothing has been shown for `interval_s` (0: never). An `Events` sink: what is shown starts it anew."""
+    """Emits a heartbeat when nothing was shown for `interval_s` (0: never).
+
+    An `Events` sink: shown events restart the interval.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Heartbeats:
         shows_deltas: bool = False,
         shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas`: a reader sees each piece of an answer as it comes; `shows_lines`: each whole line."""
+        """`shows_deltas`: the reader sees each piece of an answer as it comes; `shows_lines`: each whole line."""
         self._clock = clock
         self._interval_s = interval_s
         self._shows_deltas = shows_deltas
@@ -163,7 +166,7 @@ class InboxWaiter:
         return math.inf if self._run_ends_s is None else self._run_ends_s - self._clock.now_s()
 
     def _give_signs(self, waiting_for: str) -> None:
-        """Also when something came: pings and hidden thinking must not keep us silent."""
+        """Emits a due heartbeat, also after an item came: pings and hidden thinking are not shown."""
         if self._heartbeats is not None and self._events is not None:
             beat = self._heartbeats.beat(waiting_for)
             if beat is not None:
@@ -179,7 +182,7 @@ class InboxWaiter:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
-        """Once something stops the run, the limit has nothing left to stop: what follows is cleaning up."""
+        """Ends the run's time limit: after the first stop only cleaning up follows."""
         self._run_ends_s = None
         is_first, self.was_stopped = not self.was_stopped, True
         if is_first and self._on_first_stop is not None:
@@ -187,7 +190,7 @@ class InboxWaiter:
         raise stop
 
     def _control_lines_beside(self, awaited: InboxMailbox) -> deque[Any]:
-        """Empty where the lines themselves are awaited: they are the caller's."""
+        """The mailbox of control lines; empty if the caller is waiting for these lines itself."""
         if self._driver is None or self._driver.mailbox is awaited:
             return deque()
         assert isinstance(self._driver.mailbox, InboxMailbox)  # noqa: S101 - as in _wait

@@ -58,7 +58,7 @@ def read_head(reader: BinaryIO) -> HttpHead | None:
 
 
 def read_body(reader: BinaryIO, head: HttpHead, send_continue: Callable[[], None]) -> bytes:
-    """The body. If the client waits to be asked for it, `send_continue` is called first."""
+    """The body. `send_continue` is called first if the client waits for "100 Continue"."""
     chunked = "chunked" in head.headers.get("transfer-encoding", "").lower()
     length = 0 if chunked else _content_length(head)
     if head.headers.get("expect", "").lower() == "100-continue" and (chunked or length):

@@ -61,10 +61,10 @@ _REPORT_SOURCES = {
 class Narration:
     """Turns events into lines without line breaks, safe to print on a terminal (`screen_text`)."""
 
-    def __init__(self, *, is_quiet: bool, has_color: bool, tells_words: bool = True) -> None:
-        """With `tells_words` false the model's text is left out: standard output shows it as the answer."""
+    def __init__(self, *, is_quiet: bool, has_color: bool, shows_text: bool = True) -> None:
+        """With `shows_text` false the model's text is left out: standard output shows it as the answer."""
         self._is_quiet = is_quiet
-        self._tells_words = tells_words
+        self._shows_text = shows_text
         self._has_color = has_color
         self._unfinished: list[str] = []  # fragments of the line that streams, joined once it is whole
         self._unfinished_chars = 0
@@ -97,7 +97,7 @@ class Narration:
     def _is_hidden(self, event: ev.Event) -> bool:
         if self._is_quiet:
             return not (isinstance(event, ev.Notice) and event.is_vital)
-        return isinstance(event, _WORDS) and not self._tells_words
+        return isinstance(event, _WORDS) and not self._shows_text
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
         """The error line of a failed attempt. An interrupted attempt has none: the outcome reports it."""
@@ -137,7 +137,7 @@ class Narration:
         if event.result.output.is_error:
             if not was_told:
                 yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
-        elif event.call.name == FINAL_REPORT and self._tells_words:
+        elif event.call.name == FINAL_REPORT and self._shows_text:
             yield from foreign_lines(str(event.call.arguments["summary"]))
 
     def _of_a_turn(self, event: ev.Event) -> Iterator[str]:

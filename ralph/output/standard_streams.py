@@ -67,5 +67,5 @@ def _write_error_line(line: str) -> None:
 
 
 def colored(color: Color, text: str) -> str:
-    """`text` is visible text already (`screen_text`)."""
+    """The text in this colour, for a terminal. `text` must have passed `screen_text` already."""
     return f"\x1b[{_CODES[color]}m{text}\x1b[0m"

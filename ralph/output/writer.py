@@ -87,7 +87,7 @@ class Writer:
         self.tells_people = not is_one_stream or options.output_format == "text"
         """Whether lines are written to standard error."""
         self._narration = Narration(
-            is_quiet=options.is_quiet, has_color=has_color, tells_words=not is_one_stream
+            is_quiet=options.is_quiet, has_color=has_color, shows_text=not is_one_stream
         )
         self._is_on_terminal = is_on_terminal
         self._shows_answer_twice = is_one_terminal and not options.is_quiet

@@ -28,7 +28,7 @@ _SILENT_S = 30.0
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
-    """A non-blocking descriptor. `path`: absolute. Raises OSError that says what is wrong with it.
+    """Opens the file for reading, non-blocking. `path`: absolute. Raises OSError whose text names the problem.
 
     `directories`: where ralph was called and where it works. Files in a repository there may have come with it.
     """

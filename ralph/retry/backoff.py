@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)
-"""R2 of the retry specification: four retries, five calls at most."""
+"""R2 of the retry specification: four retries, five requests at most."""
 LONGEST_STANDARD_WAIT_S = 60.0
 ROUND_WAIT_CAP_S = 60.0
 """A round of rate limits never sleeps through one that ended long ago."""
@@ -33,14 +33,14 @@ _LARGEST_EXPONENT = 64
 class Wait(Struct, frozen=True):
     seconds: float
     from_server: bool = False
-    """The server's own number decided, not the schedule."""
+    """The server's requested wait decided, not the schedule."""
 
 
 class GiveUp(Struct, frozen=True):
     reason: str
     """For people: why no further retry is made."""
     is_early: bool = False
-    """Retries were left, but the wait would have been too long: worth a line of its own."""
+    """Retries were left, but the wait would have been too long; output has a line for that."""
     outlasts_run: bool = False
     """The run's time limit leaves no room for the wait."""
 

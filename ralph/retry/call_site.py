@@ -34,7 +34,7 @@ class TurnRequests:
         self.turn = turn
         self.attempts = 0
         self.took_s = 0.0
-        """Waits included, tools not."""
+        """Seconds of all requests and waits, without tools."""
 
 
 class CallSite(Struct, frozen=True):
@@ -51,7 +51,7 @@ class CallSite(Struct, frozen=True):
     state: State
 
     def moment(self, sent_s: float) -> Moment:
-        """Now, after the request that was sent at `sent_s`."""
+        """The current time, after the request that was sent at `sent_s`."""
         now_s = self.clock.now_s()
         policy = self.policy if self.controls.auto_retry else backoff.off()
         return Moment(now_s, policy, now_s - sent_s, self.waiter.time_left_s())
@@ -60,9 +60,9 @@ class CallSite(Struct, frozen=True):
 class Request(Struct, frozen=True):
     body: RequestBody
     prompt_tokens: int
-    """At most."""
+    """Tokens of the prompt, at most."""
     answer_tokens: int
-    """`max_tokens`."""
+    """The request's `max_tokens`."""
 
 
 def affordable_request(

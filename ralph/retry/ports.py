@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class State(Protocol):
     @property
     def session(self) -> Session:
-        """The session as its records say by now."""
+        """The session as recorded so far."""
         ...
 
 

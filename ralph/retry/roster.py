@@ -196,7 +196,7 @@ class Roster:
         for name in (target.name, *(self._recorded if self._can_grow else ())):
             recorded = self._recorded.get(name)
             if recorded is not None and recorded.model == target.model:
-                return recorded.with_wishes(
+                return recorded.with_requested(
                     endpoint=target.base_url,
                     max_tokens=target.max_tokens,
                     effort=target.effort,

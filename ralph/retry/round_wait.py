@@ -1,4 +1,4 @@
-"""The wait between two rounds of requests, and the cooldown of who has failed. Pure."""
+"""The wait between two rounds of requests, and the cooldown of a target that has failed. Pure."""
 
 from __future__ import annotations
 

@@ -138,12 +138,12 @@ Decision = Wait | MoveOn | GiveUp
 
 
 CANNOT_HELP = GiveUp("asking again cannot help")
-"""Nobody is left who could be asked in this chain."""
+"""No target is left that could be tried in this chain."""
 REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 
 
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
-    """A new chain. `route` is whom to ask first."""
+    """The state at the beginning of a chain, whose `route` is the first target to try."""
     if rules.strategy == "round_robin":
         state = replace(state, route=Route(rules.first), chain=ChainState())
         return replace(state, route=_rotated(state, rules) or state.route)

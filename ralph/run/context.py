@@ -70,7 +70,7 @@ class RunContext(Struct, frozen=True):
     events: Events
     """Takes every event of the run, and passes it on to the sinks."""
     driver: Driver | None
-    """Whoever steers the run over standard input; None: nobody does."""
+    """The driver, which steers the run over standard input; None: there is none."""
 
     def surroundings(self) -> Surroundings:
         """The part of it that every effect of the run shares. Raises the error of the settings or the directory."""

@@ -55,7 +55,9 @@ def why_unusable(fd: int) -> str | None:
 
 
 class ControlChannel:
-    """Puts each line (without its break), `TooLong` in the place of one, and at last an `EndOfInput` into a mailbox."""
+    """Puts each line of standard input into a mailbox, without its line break; `TooLong` in place of a line that is
+    too long; `EndOfInput` at the end.
+    """
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ class OldSession:
     def _found(self) -> Path:
         if self._options.resume is not None:
             return self._store.only_one(self._options.resume, self._cwd)
-        last = self._store.last_to_go_on(self._cwd)
+        last = self._store.last_resumable(self._cwd)
         if last is None:
             raise NoSessionError(f"there is no session of {self._cwd} to go on with")
         return last

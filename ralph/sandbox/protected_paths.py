@@ -257,7 +257,7 @@ def _code_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 
 def _narrowed(directory: str, names: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
-    """The directory; where the work itself lies in it, only its known entries."""
+    """The directory itself; if the working directory lies in it, only those of its entries that are in `names`."""
     if _contains_any(directory, roots):
         yield from (f"{directory.rstrip('/')}/{name}" for name in names)
     else:

@@ -84,7 +84,7 @@ def show_session(place: SessionsPlace, prefix: str | None) -> int:
             print_lines(["", text.damage(problem)])
             return Outcome.IO_ERROR.exit_code()
         if look.outcome != names.RUNNING and look.history.task:
-            print_lines(["", text.way_back(_way_back(look, store, place))])
+            print_lines(["", text.resume_line(_resume_command_of(look, store, place))])
     except ReaderLeftError:
         pass
     return _code(look.problem)
@@ -180,7 +180,7 @@ def _refuse(look: SessionLook) -> int:
     return Outcome.IO_ERROR.exit_code()
 
 
-def _way_back(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
+def _resume_command_of(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
     """The command that resumes the session from the current directory."""
     opening = look.history.opening
     directory = str(_here()) if opening is None else opening.directory

@@ -189,7 +189,7 @@ class SessionHistory(Struct, frozen=True):
     def task(self) -> str:
         """The first prompt; empty: there is none."""
         first = next(self._user_records(), None)
-        return "" if first is None else said_by_user(first)
+        return "" if first is None else prompt_text(first)
 
     def _user_records(self) -> Iterator[UserRecord]:
         return (record for run in self.runs for record in run.records if isinstance(record, UserRecord))
@@ -258,7 +258,7 @@ def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
     return told[::-1]
 
 
-def said_by_user(record: UserRecord) -> str:
+def prompt_text(record: UserRecord) -> str:
     """The text of a user record; of one that replaces the previous message, only what it adds."""
     task = 1 if record.task is None else record.task
     told = record.content[-max(task, 1) :] if record.amends else record.content

@@ -106,7 +106,7 @@ class SessionStore:
         """The most recently written journal of this working directory; None: there is none."""
         return max(self.of(cwd), key=written_at, default=None)
 
-    def last_to_go_on(self, cwd: Path) -> Path | None:
+    def last_resumable(self, cwd: Path) -> Path | None:
         """The most recently written journal of the directory that has a message, else the most recent one,
         whose error tells why none can be resumed; None: there is none.
         """

@@ -13,7 +13,7 @@ from msgspec import Struct, ValidationError
 from ralph.conversation.open_answer import NonsenseError, open_answer
 from ralph.conversation.records import AssistantRecord, EventRecord, ResultRecord, SessionError, UserRecord
 from ralph.output.system_events import event_of
-from ralph.sessions.history import calls_of, said_by_user
+from ralph.sessions.history import calls_of, prompt_text
 from ralph.values.tool_calls import ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happeni
 def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: bool) -> Iterator[Happening]:
     match record:
         case UserRecord():
-            yield Prompted(said_by_user(record), is_automatic if record.task is None else not record.task)
+            yield Prompted(prompt_text(record), is_automatic if record.task is None else not record.task)
         case AssistantRecord():
             calls.update((call.id, call) for call in _calls(record))
             for block in record.blocks:

@@ -66,7 +66,7 @@ class SessionText:
     def damage(self, problem: str) -> str:
         return self._color("red", f"[damaged] {one_line(problem)}; what follows cannot be read")
 
-    def way_back(self, command: str) -> str:
+    def resume_line(self, command: str) -> str:
         return self._color("dim", f"[ralph] go on with: {command}")
 
     def _run_opening(self, run: RunHistory) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Settings: the table of keys, files and where they are trusted, and what they become."""
+"""Settings: their tables, the files and variables they come from, and the merged values."""

@@ -1,6 +1,6 @@
-"""Variables that were set for Claude Code: aliases of models, a login of its own, other clouds.
+"""Reads variables that were set for Claude Code: model aliases, its own login, other clouds.
 
-Refuses to ask an endpoint that such an environment does not mean.
+Refuses to send a key to an endpoint that these variables do not mean.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLOUDS = {
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
-    """The models that `opus`, `sonnet` and `haiku` stand for. The text of a ValueError begins with the variable."""
+    """The models that `opus`, `sonnet` and `haiku` stand for. A ValueError's text begins with the variable."""
     aliases = dict(ALIASES)
     for alias, variable in ALIAS_VARIABLES.items():
         name = environment.get(variable, "").strip()
@@ -36,7 +36,7 @@ def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
 
 
 def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that sends Claude Code to another cloud, and that cloud; None: there is none."""
+    """The variable that makes Claude Code use another cloud, and that cloud; None: there is none."""
     for variable, cloud in _CLOUDS.items():
         if environment.get(variable, "").strip().lower() in {"1", "true", "yes", "on"}:
             return variable, cloud
@@ -44,7 +44,7 @@ def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
-    """Why a key must not go to `base_url`, which nobody named just now; None: nothing speaks against it."""
+    """Why a key must not be sent to `base_url`, which the user has not named for this run; None: it may."""
     cloud = other_cloud(environment)
     if cloud is None:
         return None
@@ -56,7 +56,7 @@ def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
 
 
 def login_of_another_program(environment: Mapping[str, str]) -> str:
-    """Text to add where a key is missing, in parentheses; empty: nothing."""
+    """A note in parentheses about other logins, for a missing key; empty: there are none."""
     said = []
     if environment.get(LOGIN_VARIABLE, "").strip():
         said.append(f"{LOGIN_VARIABLE} is Claude Code's own login, which ralph does not use")

@@ -1,7 +1,7 @@
-"""Finds rules and hooks that people wrote for Claude Code, to say that ralph does not honour them yet.
+"""Finds rules and hooks that people wrote for Claude Code, to report that ralph does not apply them yet.
 
-The files are another program's, so that any shape is taken and none is an error. Refuses to follow a rule, to read more
-than a megabyte, and to wait for a pipe.
+The files are another program's, so no content is an error. Refuses to read more than a megabyte, and to wait for a
+pipe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MOST_BYTES = 1_000_000
-"""Nobody writes a tenth of this; a cloned repository may hold anything."""
+"""Ten times as much as anyone writes; a cloned repository may contain anything."""
 _PROJECT_FILES = (".claude/settings.json", ".claude/settings.local.json")
 _USER_FILE = ".claude/settings.json"
 _LISTS = ("deny", "ask")
@@ -26,7 +26,7 @@ _TIGHT_MODES = ("plan", "dontAsk")
 
 
 def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
-    """One sentence about all files, without a full stop; None: they hold no rule."""
+    """One sentence about all files, without a full stop; None: they have no rules."""
     found = [(path, rules) for path in _files(cwd, environment) if (rules := _rules_in(path)) is not None]
     if not found:
         return None
@@ -35,7 +35,7 @@ def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
 
 
 def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Each once, though the home directory is the working directory."""
+    """The files, each once, even if the home directory is the working directory."""
     files = [directory / name for directory in up_to_repository_root(cwd) for name in _PROJECT_FILES]
     home = Path(environment.get("HOME", ""))
     if home.is_absolute():
@@ -63,7 +63,7 @@ def _rules_in(path: Path) -> str | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """At most one byte more than the limit; None: it is no regular file. Raises OSError."""
+    """The content, at most one byte more than the limit; None: no regular file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -75,7 +75,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _names(document: Any) -> Iterator[str]:
-    """Keys that stop or watch calls there. One that only allows something is harmless here."""
+    """Keys that stop or watch calls in Claude Code. Rules that only allow something are harmless here."""
     if not isinstance(document, dict):
         return
     permissions = document.get("permissions")

@@ -1,7 +1,7 @@
-"""Finds and reads TOML files of settings, says which of them are trusted, and judges their shape.
+"""Finds and reads settings files (TOML), decides which are trusted, and checks their form.
 
-`ralph/settings/merge.py` says which keys there are. Refuses unknown tables and keys, and what could hang or flood a
-run (a pipe, a device, over a megabyte), each in one line that names the file.
+Refuses unknown tables and keys, and files that could hang or flood a run (a pipe, a device, over a megabyte), each
+in one line that names the file.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 LOCAL_FILE = "ralph.toml"
-"""In the working directory."""
+"""Its path in the working directory."""
 MAX_BYTES = 100_000
-"""Nobody writes a tenth of this; a cloned repository may hold anything."""
+"""Ten times as much as anyone writes; a cloned repository may contain anything."""
 _MOST_DOTS_IN_LINE = 100
-"""A key stands in one line, and tomllib's time and memory grow with the square of its parts: 80 KB take all memory."""
+"""The most dots in a line, and so in a key: tomllib's time and memory grow with their square, and 80 KB of them
+take all memory."""
 _MOST_LEVELS = 50
-"""Nested tables and lists; settings have five levels. A walk through 200 and more would overflow the stack."""
+"""The deepest nesting of tables and lists. Settings need five; a walk through 200 and more would overflow the
+stack."""
 _MOST_LINKS = 40
-"""Linux follows no more of them in one path."""
+"""Links followed in one path: Linux follows no more."""
 
 
 class SettingsFileError(Exception):
-    """The file is there and cannot be used. The text is one line: path, line number if known, reason."""
+    """A settings file that exists and cannot be used. The text is one line: path, line number if known, reason."""
 
 
 def user_settings_path(environment: Mapping[str, str]) -> Path | None:
-    """The user's `config.toml`, there or not; None when neither XDG_CONFIG_HOME nor HOME is an absolute path.
+    """The path of the user's `config.toml`, existing or not; None: neither XDG_CONFIG_HOME nor HOME is an absolute
+    path.
 
-    A relative one is ignored, as the XDG specification asks: it would lead into the working directory.
+    Relative ones are ignored, as the XDG specification demands: they would lead into the working directory.
     """
     config_home = environment.get("XDG_CONFIG_HOME", "")
     if Path(config_home).is_absolute():
@@ -47,24 +50,24 @@ def user_settings_path(environment: Mapping[str, str]) -> Path | None:
 
 
 class RecordedFile(Struct, frozen=True):
-    """A file as it was when the loop began."""
+    """A settings file as it was when the loop began."""
 
     path: str
     """Absolute."""
     text: str | None
-    """The text; None: the file was not there."""
+    """The content; None: the file did not exist."""
 
 
 class SettingsFile(Struct, frozen=True):
-    """One file that settings may come from, as it was at one moment."""
+    """A settings file as it was when it was read."""
 
     path: Path
     is_trusted: bool
-    """False: it lies in the working directory, so that it may have come with a repository or be an agent's."""
+    """False: it lies in the working directory, so it may come from a repository or an agent."""
     data: bytes | None
-    """The content; None: there is no such file."""
+    """The content; None: the file does not exist."""
     is_named: bool = False
-    """Named by `--config`."""
+    """The file was given with `--config`."""
 
 
 def find_settings_files(
@@ -73,9 +76,9 @@ def find_settings_files(
     config_file: Path | None,
     known: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> tuple[SettingsFile, ...]:
-    """A value for each place that may hold settings, from the weakest to the strongest. `config_file` is `--config`.
+    """One value per place for settings files, from the weakest to the strongest. Raises SettingsFileError.
 
-    `known`: the content of some paths, which are then not read. Raises SettingsFileError.
+    `config_file`: the path given with `--config`. `known`: the content of some paths, which are then not read.
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
@@ -99,7 +102,9 @@ def find_settings_files(
 
 
 def leads_through(path: Path, directory: Path) -> bool:
-    """Whether the absolute path passes through the directory, links followed: what lies there decides which file it means."""
+    """Whether the absolute path, links followed, passes through the directory: then its content decides which file is
+    meant.
+    """
     fence = os.path.realpath(directory)
     inside = fence.rstrip(os.sep) + os.sep
     at, links = os.sep, 0
@@ -133,7 +138,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
-    """The content; None: there is no such file, and it is not `required`. Raises SettingsFileError."""
+    """The content; None: the file does not exist and is not `required`. Raises SettingsFileError."""
     try:
         # Not blocking: an agent could have put a pipe there.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -158,9 +163,9 @@ def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
 def flattened(
     document: Mapping[str, Any], path: Path, allowed: Mapping[str, Collection[str]], lists: Collection[str]
 ) -> dict[str, Any]:
-    """`{"model": {"name": x}}` -> `{"model.name": x}`. `allowed` holds the keys of each table.
+    """`{"model": {"name": x}}` -> `{"model.name": x}`.
 
-    A value under one of `lists` is kept as it is.
+    `allowed`: the keys of each table. Values of `lists` stay as they are.
     """
     flat = {}
     for table, content in document.items():
@@ -183,7 +188,7 @@ def flattened(
 
 
 def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str]]:
-    """Each key of the document, in tables inside tables and lists too: its own name and its whole one."""
+    """All keys of the document, in nested tables and lists too: each key's own name and its full name."""
     if isinstance(value, list):
         for item in value:
             yield from keys_at_any_depth(item, above)
@@ -220,7 +225,7 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
-    """Whether it has more levels. It is walked level by level: recursion would end at Python's own limit."""
+    """Whether the value has more levels. Goes level by level, as recursion could reach Python's limit."""
     level: list[Any] = [document]
     for _ in range(most_levels):
         inner = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]

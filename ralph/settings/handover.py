@@ -1,7 +1,7 @@
-"""Hands an outer loop's settings files to its iterations, and keeps those that a later `--continue` needs.
+"""Passes a loop's settings files to its iterations, and keeps those that a later `--continue` needs.
 
-The loop reads each file once and keeps the content. Each iteration gets it over an inherited descriptor that is made
-anew from the loop's memory: nothing that an iteration writes to a file, or to its own descriptor, reaches another.
+The loop reads each file once and keeps its content. Each iteration inherits a new descriptor with that content: no
+write of an iteration, to a file or to its descriptor, reaches another iteration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def recorded_files(files: Iterable[SettingsFile], reach: Sequence[Path]) -> tuple[RecordedFile, ...]:
-    """The files that an agent can have changed before the loop is resumed: those beneath the directories of `reach`."""
+    """The files that an agent may change before the loop is resumed: those below the directories in `reach`."""
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files
@@ -43,7 +43,7 @@ def files_of_loop(
     config_file: Path | None,
     recorded: Iterable[RecordedFile],
 ) -> tuple[SettingsFile, ...]:
-    """The files of a loop: the recorded ones as they were when it began, all others as they are now.
+    """The files of a resumed loop: the recorded ones as they were at its beginning, all others as they are now.
 
     Raises SettingsFileError.
     """
@@ -52,13 +52,13 @@ def files_of_loop(
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
-    """Paths of recorded files whose content is another one now."""
+    """Paths of recorded files whose content has changed."""
     return [file.path for file in recorded if _now(file.path) != file.text]
 
 
 @contextmanager
 def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
-    """A descriptor from which a process that inherits it reads them once. Raises OSError."""
+    """A descriptor with the files, for one process that inherits it. Raises OSError."""
     entries = [[str(file.path), file.is_trusted, _text(file.data), file.is_named] for file in files]
     data = json.dumps(entries).encode()
     with _private_file() as descriptor:
@@ -69,7 +69,7 @@ def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
 
 
 def taken_over(descriptor: int) -> tuple[SettingsFile, ...]:
-    """The files that `handed_over` wrote; closes the descriptor. Raises SettingsFileError where it holds anything else."""
+    """The files that `handed_over` wrote. Closes the descriptor. Raises SettingsFileError for any other content."""
     try:
         with os.fdopen(descriptor, "rb") as file:
             entries = convert(json.load(file), tuple[tuple[str, bool, str | None, bool], ...])
@@ -83,7 +83,7 @@ def taken_over(descriptor: int) -> tuple[SettingsFile, ...]:
 
 @contextmanager
 def _private_file() -> Iterator[int]:
-    """A file in memory where the system has such, else one without a name."""
+    """A file in memory if the system supports that, else one without a name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("ralph-settings")
         try:
@@ -103,7 +103,7 @@ def _now(path: str) -> str | None:
 
 
 def _text(data: bytes | None) -> str | None:
-    """A text from which `_data` makes the same bytes, whatever they are."""
+    """The bytes as text, for `_data` to restore them exactly."""
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 

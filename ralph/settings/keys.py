@@ -1,7 +1,4 @@
-"""All settings by name, from the fields of the tables, and the places of those that a repository may not set.
-
-Refuses to read anything: `ralph/settings/merge.py` does.
-"""
+"""All settings by name, collected from the tables, and where to set those that a repository may not set."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ if TYPE_CHECKING:
     from ralph.values.setting import Key
 
 TARGETS = "targets"
-"""The list beside the tables: whom to ask, in order."""
+"""The name of the list of targets, in order of preference."""
 
 
 def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
-    """The table's rows in the order of its fields, those that it inherits from another room's Struct included."""
+    """The table's keys in the order of its fields, inherited fields included."""
     # As `Annotated` keeps them: `typing.get_type_hints` would take a millisecond for each table.
     annotations: dict[str, Any] = {}
     for one in reversed(kind.__mro__):
@@ -36,7 +33,7 @@ def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
 
 ALL_KEYS = tuple(row for table, kind in TABLES.items() for row in _rows(table, kind))
 KEYS = tuple(key for key in ALL_KEYS if key.is_in_files)
-"""Settings that may stand in a file; the others are flags alone."""
+"""Settings that files may contain; all others are only flags."""
 BY_NAME = {key.name: key for key in ALL_KEYS}
 ALLOWED = {
     table: tuple(key.name.removeprefix(f"{table}.") for key in KEYS if key.name.startswith(f"{table}."))
@@ -57,9 +54,10 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
 
 
 def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
-    """Variable and flag of a key that a file in the working directory may not set; None: it may, or there is no such key.
+    """Variable and flag of a key that a file in the working directory may not set; None: it may, or there is no such
+    key.
 
-    `key` is the key's own name, `whole_name` the one with the names of the tables around it.
+    `key`: the key's own name. `whole_name`: the name with its tables.
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:

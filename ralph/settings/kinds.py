@@ -1,7 +1,7 @@
-"""Kinds of values beyond numbers and plain texts: addresses, paths, and lists of names.
+"""Kinds of values beyond numbers and plain texts: addresses, paths, lists of names.
 
-A refusal is a ValueError whose text goes after the setting's name ("must be ..."). It does not repeat values that may be
-secret by accident (URLs, variable assignments, headers).
+Errors are ValueErrors whose text follows the setting's name ("must be ..."). They never repeat values that may
+contain a secret (URLs, assignments of variables, headers).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def about(subject: str) -> Iterator[None]:
-    """Puts `subject` before the text of a ValueError that is raised inside."""
+    """Puts `subject` in front of the text of ValueErrors raised inside."""
     try:
         yield
     except ValueError as error:
@@ -32,9 +32,10 @@ def about(subject: str) -> Iterator[None]:
 def decoded_table(
     raw: Mapping[str, Any], kinds: Mapping[str, Kind], needed: Sequence[str], holder: str
 ) -> dict[str, Any]:
-    """Each value of a table, by the kind of its key. The ValueError names the key; `holder` says what the table is.
+    """All values of a table, decoded by the kinds of their keys. The ValueError names the key; `holder` names the
+    table.
 
-    msgspec would decode the table at once, but its error tells neither the value nor which keys there are.
+    msgspec could decode the table in one step, but its error would name neither the value nor the known keys.
     """
     for key in raw:
         if key not in kinds:
@@ -118,7 +119,7 @@ KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secre
 
 
 def number(text: str) -> int:
-    """A whole number of at most 15 digits: more is no setting, and an `int` of thousands of digits is slow to read."""
+    """A whole number of at most 15 digits: no setting needs more, and `int` is slow on thousands of digits."""
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     raise ValueError("must be a whole number")

@@ -1,7 +1,6 @@
-"""The settings as lines for people: for doctor each key with its value and where that came from, for the docs each with
-its meaning.
+"""Lists the settings as text: values and origins for doctor, meanings for the docs.
 
-Refuses to say what a key or a header holds: variables and headers are named, never quoted.
+Keys and headers are never shown, only the names of their variables and headers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _WIDEST_VALUE = 34
 
 
 def setting_lines(settings: Settings) -> Iterator[str]:
-    """A line for each setting, in three columns: key, value, origin."""
+    """One line per setting in three columns: key, value, origin."""
     rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
     rows.append(("tools", shown_value(settings.enabled_tools)))
@@ -33,7 +32,7 @@ def setting_lines(settings: Settings) -> Iterator[str]:
 
 
 def target_lines(target: Target) -> Iterator[str]:
-    """The target's name, and beneath it each of its values."""
+    """The name of a target, and below it its values."""
     facts = target.facts
     window = facts.context_window if facts else None
     price = facts.price if facts else None
@@ -101,7 +100,7 @@ _REFERENCE_HEAD = (
 
 
 def reference_lines() -> tuple[str, ...]:
-    """A line of Markdown for each setting that a file may hold."""
+    """One line of Markdown for each setting that a file may contain."""
     return (*_REFERENCE_HEAD, *map(_reference_line, KEYS))
 
 
@@ -118,7 +117,7 @@ def _reference_line(key: Key) -> str:
 
 
 def _in_a_file(default: object) -> str:
-    """The default as a settings file would say it."""
+    """The default as written in a settings file."""
     match default:
         case None | ():
             return "none"

@@ -1,7 +1,7 @@
-"""Flags, environment and files become one frozen `Settings`, once, each value with its origin.
+"""Merges flags, environment and files into one frozen `Settings`, once, each value with its origin.
 
-Refuses unknown keys, values out of range, and in files of the working directory every key that a repository may not
-set. Such files only tighten what the others say. `settings/keys.py` says which settings there are.
+Refuses unknown keys, values out of range, and every key that a file in the working directory may not set. Such a
+file can only tighten the other sources' settings. `settings/keys.py` lists the settings.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from ralph.values.setting import Key
 
 _FLAG = "flag "
-"""The beginning of an origin that is a flag; its spelling follows."""
+"""The first word of an origin that is a flag; the flag's spelling follows."""
 _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
 class SettingsError(Exception):
-    """One line about one setting, never with a secret's value. `from_flag`: a usage error (exit 2), else 78."""
+    """A problem with one setting, in one line without secrets. `from_flag`: a usage error (exit 2), else exit 78."""
 
     def __init__(self, message: str, *, from_flag: bool = False, so_far: Settings | None = None) -> None:
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings, where nothing is wrong with them except a missing key; None: more is wrong."""
+        """All settings, if only a key is missing; None: something else is wrong."""
 
 
 class _Given(Struct, frozen=True):
@@ -74,14 +74,14 @@ class _Given(Struct, frozen=True):
 
 
 _Layer = dict[str, _Given]
-"""The values of one source, by the names in `BY_NAME`; the decoded entries of `[[targets]]` by "targets"."""
+"""The values of one source, by their names in `BY_NAME`; under "targets" the decoded entries of `[[targets]]`."""
 
 
 class _Layers(Struct, frozen=True):
     """The values of all sources, each group from the weakest to the strongest."""
 
     user: _Layer
-    """The user's own file, where that is trusted."""
+    """The user's own file, if it is trusted."""
     untrusted: list[_Layer]
     """Files in the working directory."""
     stronger: list[_Layer]
@@ -99,10 +99,11 @@ def load_settings(
     config_file: Path | None,
     files: Sequence[SettingsFile] | None = None,
 ) -> Settings:
-    """Read everything once. `flags` uses the names in `BY_NAME`, None = not given; `config_file` is `--config`.
+    """Reads all sources once. Raises `SettingsError` for the first invalid value, even if another source overrides
+    it.
 
-    `files`: those that an outer loop read for all its iterations; None: they are read now. Raises `SettingsError` for
-    the first wrong value, also where another source overrides it.
+    `flags`: by their names in `BY_NAME`; None: not given. `config_file`: the path given with `--config`. `files`:
+    those that a loop read for all its iterations; None: they are read now.
     """
     from_flags = _flag_layer(flags, cwd)  # first: what was typed just now is the likeliest mistake
     layers = _file_layers(environment, cwd, config_file, files)
@@ -190,7 +191,7 @@ def _file_layers(
 
 
 def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
-    """The values of one file. `user_place`: where the user can put keys that an untrusted file may not hold."""
+    """The values of one file. `user_place`: where the user can set keys that an untrusted file may not."""
     path = file.path
     if file.data is None:
         return {}
@@ -240,7 +241,7 @@ def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
 
 
 def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
-    """The value with its origin. A relative path starts from `directory`."""
+    """The value with its origin. A relative path is relative to `directory`."""
     with _refused(key, origin):
         value = key.from_variable(str(raw)) if origin == key.variable else key.kind.decoded(raw)
     return _Given(directory / value if isinstance(value, Path) else value, origin)
@@ -250,7 +251,7 @@ def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Lets untrusted files tighten the trusted values in `given`; a remark for each value that is ignored."""
+    """Lets untrusted files tighten the trusted values in `given`; ignored values are remarked on."""
     ignored = []
     for layer in layers.untrusted:
         for name, wanted in layer.items():
@@ -270,7 +271,7 @@ def _is_in(layers: Iterable[_Layer], name: str) -> bool:
 
 
 def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
-    """The value that counts, with all its origins."""
+    """The resulting value, with all its origins."""
     if counts == trusted.value:
         return trusted
     origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
@@ -288,9 +289,9 @@ def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
 
 
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
-    """Refuses custom numbers without the policy "custom" in their own source or, where that names none, in any other.
+    """Refuses custom numbers unless the policy is "custom" in their own source or, if that sets none, in another.
 
-    Where a stronger source overrides such a policy (`--retry off`), its numbers go with it.
+    If a stronger source overrides the policy (`--retry off`), its numbers are dropped too.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
@@ -304,7 +305,7 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """A default makes room for a lower maximum; a value of the user's over the maximum is a mistake."""
+    """Lowers the default timeout to a lower maximum; refuses a timeout of the user's above the maximum."""
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
     if usual.value <= largest.value:
@@ -319,7 +320,7 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer) -> Iterator[Remark]:
-    """A remark for each list that names tools of other programs: they change nothing here."""
+    """A remark for each list that names other programs' tools, which have no effect here."""
     for name in _TOOL_LISTS:
         names = lacking(given[name].value) if name in given else ()
         if names:
@@ -333,7 +334,7 @@ def _lacking_tools(given: _Layer) -> Iterator[Remark]:
 
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
-    """Makes the name in `given` an id, unless there are targets: it does not choose among them."""
+    """The requested model, whose id replaces its name in `given`. With targets, the name only selects one of them."""
     key = BY_NAME["model.name"]
     requested = _given_or_default(given, key.name)
     if TARGETS in given:
@@ -391,7 +392,7 @@ def _targets(
 
 
 def _refused(key: Key, origin: str) -> AbstractContextManager[None]:
-    """Makes a ValueError inside the line of a SettingsError, which begins with the value's source."""
+    """Turns ValueErrors raised inside into SettingsErrors that begin with the value's source."""
     return _explained(_subject(key, origin), from_flag=origin.startswith(_FLAG))
 
 
@@ -403,7 +404,7 @@ def _subject(key: Key, origin: str) -> str:
 
 @contextmanager
 def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
-    """Makes a ValueError inside the line of a SettingsError, which begins with `says`."""
+    """Turns ValueErrors raised inside into SettingsErrors that begin with `says`."""
     try:
         yield
     except ValueError as error:

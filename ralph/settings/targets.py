@@ -1,7 +1,7 @@
-"""`[[targets]]` as values: the form of an entry, which entries count, and the targets that are made from them.
+"""`[[targets]]` as values: the form of an entry, the entries in use, and the targets made from them.
 
-Refuses to carry a key to a server that it was not meant for: an entry with a base URL of its own gets the
-environment's key only where that URL leads to the default API. Refusals are ValueErrors without secrets.
+An entry with its own base URL gets the environment's key only if that URL is the default API: a key goes only to
+the server it is meant for. Errors are ValueErrors without secrets.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
 
 
 class TargetEntry(Struct, frozen=True):
-    """One entry of the list as it stands in a file, decoded. None and empty: not given."""
+    """One decoded entry of the list. None and empty values: not set."""
 
     name: str
     model: str
     base_url: str | None = None
     api_key_env: tuple[str, ...] = ()
-    """The variables that hold its keys, in the order they are tried."""
+    """The variables with its keys, in the order in which the keys are tried."""
     headers: Headers = NO_HEADERS
     max_tokens: int | None = None
     context_window: int | None = None
@@ -45,7 +45,7 @@ class TargetEntry(Struct, frozen=True):
 
 
 class EnvironmentAccess(Struct, frozen=True):
-    """Key, headers and aliases of models in the environment; they belong to one server."""
+    """The environment's key, headers and model aliases, which belong to one server."""
 
     credential: Credential | None
     headers: Headers
@@ -56,7 +56,7 @@ class EnvironmentAccess(Struct, frozen=True):
 
 
 def _price(table: dict[str, Any]) -> Price:
-    """All four prices or none: a missing one would have to be guessed, and the cost that is shown would be a lie."""
+    """The price of an entry: all four numbers or none, as a guessed one would make the shown cost wrong."""
     prices = decoded_table(table, dict.fromkeys(PRICE_KEYS, DOLLARS), PRICE_KEYS, "a price")
     return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
 
@@ -84,7 +84,7 @@ KINDS: dict[str, Kind] = {
 
 
 def read_entries(raw: object) -> tuple[TargetEntry, ...]:
-    """The list under `targets`, decoded. The ValueError names the entry by its name, else by its number from 1."""
+    """The decoded list of targets. The ValueError names an entry, or gives its 1-based number."""
     entries = tuple(_entry(table, number) for number, table in enumerate(_LIST.decoded(raw), start=1))
     numbers: dict[str, int] = {}
     for number, entry in enumerate(entries, start=1):
@@ -107,13 +107,13 @@ def _entry(table: dict[str, Any], number: int) -> TargetEntry:
 
 
 def with_first(entries: tuple[TargetEntry, ...], name: str) -> tuple[TargetEntry, ...]:
-    """The entry of that name, then the others in their order."""
+    """The entry with that name, then the others in their order."""
     first = _named(entries, name)
     return (first, *(entry for entry in entries if entry is not first))
 
 
 def with_fallbacks(entries: tuple[TargetEntry, ...], names: Iterable[str]) -> tuple[TargetEntry, ...]:
-    """The first entry, then those of these names alone, in this order."""
+    """The first entry, then only those with these names, in this order."""
     chosen = (entries[0], *(_named(entries, name) for name in names))
     return tuple({entry.name: entry for entry in chosen}.values())
 
@@ -132,7 +132,7 @@ def _named(entries: tuple[TargetEntry, ...], name: str) -> TargetEntry:
 def implicit_targets(
     model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], access: EnvironmentAccess
 ) -> tuple[Target, ...]:
-    """Targets for `first`, then for `fallbacks`: all at one server, each under its name as it was written."""
+    """Targets for `first` and then for `fallbacks`, all at one server, each named as the user wrote it."""
     chosen = {first.id: (first.id, first)}
     for name in fallbacks:
         fallback = named_model(name, access.aliases)
@@ -158,7 +158,10 @@ def explicit_targets(
     access: EnvironmentAccess,
     environment: Mapping[str, str],
 ) -> tuple[Target, ...]:
-    """Raises ValueError for a variable that holds no key; it names variable and target."""
+    """The targets of the entries.
+
+    Raises ValueError for a variable without a key, with the names of variable and target.
+    """
     return tuple(_explicit(entry, model, access, environment) for entry in entries)
 
 
@@ -190,7 +193,7 @@ def _explicit(
 def _keys(
     entry: TargetEntry, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Iterable[Credential]:
-    """The entry's keys in the order they are tried. A key that two variables hold is tried once."""
+    """The entry's keys in the order in which they are tried, each once."""
     if not entry.api_key_env:
         is_meant_for = entry.base_url is None or is_default(entry.base_url)
         return (access.credential,) if access.credential and is_meant_for else ()
@@ -208,14 +211,14 @@ def _keys(
 
 
 def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]) -> Iterator[str]:
-    """Keys and secret headers of entries, whether they are asked or not."""
+    """Keys and secret headers of the entries, in use or not."""
     for entry in entries:
         yield from filter(None, (environment.get(variable, "").strip() for variable in entry.api_key_env))
         yield from secret_header_values(entry.headers.plain)
 
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
-    """Advice about the first target that cannot work without a key and has none; None: there is no such target."""
+    """Advice about the first target that needs a key and has none; None: there is none."""
     elsewhere = login_of_another_program(environment)
     for target in targets:
         if target.secrets or not is_default(target.base_url):
@@ -239,7 +242,7 @@ def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str,
 
 
 def plain_http_warnings(targets: Iterable[Target]) -> tuple[str, ...]:
-    """A warning for each host to which a key travels unencrypted."""
+    """A warning for each host to which a key is sent without encryption."""
     hosts = [
         target.base_url.split("/")[2]
         for target in targets

@@ -164,7 +164,7 @@ def _lines_around(text: str, position: int, before: int, count: int) -> list[str
 
 
 def hint_for_no_match(text: str, wanted: str) -> str:
-    """A sentence about what came close and where; empty when nothing did."""
+    """A sentence about the most similar text and its place; empty: there is none."""
     beginning = text[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     wanted_lines = wanted.strip("\n")[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     at = _first_line_of(beginning, wanted_lines)

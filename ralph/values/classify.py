@@ -48,7 +48,7 @@ PERMANENT_KINDS = frozenset(
         FailureKind.CONTEXT_OVERFLOW,
     }
 )
-"""Kinds that asking again cannot mend."""
+"""Kinds of failures that a retry cannot solve."""
 
 PERMANENT_CAUSES = frozenset(
     {
@@ -58,7 +58,7 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""Kinds that somebody has to mend. All others count as passing, unknown ones included."""
+"""Kinds of failures that somebody must fix. All others are expected to pass, unknown ones included."""
 
 # The last one is OpenAI's: a 429 that no waiting mends.
 SPEND_LIMIT_CODES = frozenset(

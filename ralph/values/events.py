@@ -116,7 +116,7 @@ class RetryScheduled(Struct, frozen=True):
     requested_wait_s: float | None = None
     """Set when the wait is the one that the server requested."""
     restarts_response: bool = False
-    """The answer broke off in the stream; it is asked for again from the beginning."""
+    """The answer broke off in the stream; the retry requests it again from the beginning."""
     turn: int = 1
     target: str = ""
     """The target that the error came from."""
@@ -283,7 +283,7 @@ class LoopEvent(Struct, frozen=True):
 
 
 class SessionOpened(Struct, frozen=True):
-    """The session is open: what is told from here on belongs to it."""
+    """The session is open: all following events belong to it."""
 
     session_id: str
 

@@ -181,8 +181,9 @@ class ReportDesk:
         return self.accepted
 
     def _as_arguments(self, value: Any, found: Found) -> dict[str, Any] | None:
-        """The arguments of a report, made from a value in a text. A bare payload is a success only where the
-        answer says nothing else: words beside it may say otherwise.
+        """The arguments of a report, made from a JSON value in a text; None: it is none.
+
+        A bare payload counts as a success only if the answer has no other text, which could contradict it.
         """
         if isinstance(value, dict) and not self.validator(value):
             return value

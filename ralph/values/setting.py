@@ -35,7 +35,7 @@ class Kind(Struct, frozen=True):
     then: Callable[[Any], Any] | None = None
     """A rule that no type can say: takes the decoded value and gives the one to keep. Raises ValueError."""
     is_secret: bool = False
-    """A value that is wrong may be a key that was put in the wrong place: it is not repeated."""
+    """Errors do not repeat a wrong value: it may be a key that was put in the wrong place."""
 
     @property
     def plain_type(self) -> type:

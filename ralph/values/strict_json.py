@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 
 DEEPEST = 100
-"""The deepest level of nesting: everything behind the door may walk a value by recursion."""
+"""The deepest level of nesting that is accepted, so that accepted values can be walked by recursion."""
 
 
 def strict_json(text: str) -> Any:

@@ -132,7 +132,7 @@ def test_the_way_back_says_again_what_was_said_and_is_needed(ralph, serve) -> No
     server = serve(DOWN)
     path = settings(ralph, at("main", server.base_url))
     ended = run(ralph, path, "--retry", "off")
-    way_back = f"--config {path} --retry off"
+    resume_line = f"--config {path} --retry off"
     assert ended.code == 75
-    assert ended.result["hints"][-1].endswith(way_back)
-    assert ralph("sessions", "show").stdout.splitlines()[-1].endswith(way_back)
+    assert ended.result["hints"][-1].endswith(resume_line)
+    assert ralph("sessions", "show").stdout.splitlines()[-1].endswith(resume_line)

@@ -44,13 +44,13 @@ def written(root: Path, name: str, data: bytes, at_s: float) -> Path:
 )
 def test_the_newest_that_has_a_whole_message_is_gone_on_with(tmp_path, older, data, goes_on) -> None:
     newer = written(tmp_path, "newer", data, 2)
-    assert SessionStore(tmp_path).last_to_go_on(tmp_path) == (newer if goes_on else older)
+    assert SessionStore(tmp_path).last_resumable(tmp_path) == (newer if goes_on else older)
 
 
 def test_what_cannot_be_read_is_not_passed_over_in_silence(tmp_path, older) -> None:
     newer = older.with_name("newer.jsonl")
     newer.mkdir()
-    assert SessionStore(tmp_path).last_to_go_on(tmp_path) == newer
+    assert SessionStore(tmp_path).last_resumable(tmp_path) == newer
 
 
 def test_journals_of_all_its_places_are_found(tmp_path) -> None:

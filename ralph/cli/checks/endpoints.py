@@ -1,6 +1,6 @@
-"""Whether endpoints can be reached: name lookup, TCP, TLS, by the way that requests would take.
+"""Checks whether endpoints can be reached: name lookup, TCP, TLS, on the same route as requests.
 
-Refuses to send anything: no request, no key, and of a proxy only that it is there.
+It sends no request and no key, and tests of a proxy only the connection.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OTHER_ADVICE = (
 
 
 class Hop(Struct, frozen=True):
-    """The host that is connected to first: the endpoint, or the proxy before it."""
+    """The host to connect to: the endpoint, or the proxy in front of it."""
 
     host: str
     port: int
@@ -69,9 +69,9 @@ def look_at_endpoints(
     *,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Finding]:
-    """All at once, each within `connect_s` (> 0). In the order given.
+    """Checks all endpoints at once, each for at most `connect_s` (> 0). Returns findings in the given order.
 
-    `patience_s`: how long a thread is waited for, for all of them together.
+    `patience_s`: how long to wait, in total, if the machine has no thread left.
     """
     patient_until_s = clock.now_s() + patience_s
     looks = []
@@ -116,7 +116,7 @@ def _look_from(
 
 
 class _ConnectionAttempt:
-    """One connection, made in a thread that nobody has to wait for."""
+    """One connection, made in a thread that can be left behind."""
 
     def __init__(self, base_url: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
         self._hop = hop
@@ -127,7 +127,7 @@ class _ConnectionAttempt:
         self.subject = _subject(base_url)
 
     def start(self) -> None:
-        """Raises ShortageError, and may then be tried again."""
+        """Starts the thread. Raises ShortageError, after which it may be called again."""
         start_thread(self._connect, name="endpoint-check")
 
     def finding(self, until_s: float) -> Finding:
@@ -151,7 +151,10 @@ class _ConnectionAttempt:
         )
 
     def _connect(self) -> None:
-        """Runs in the thread. The socket's own timeout ends everything that the waiter has given up, except a name lookup."""
+        """Connects, in the thread.
+
+        The socket's own timeout ends the thread once it was left behind, except in a name lookup.
+        """
         hop = self._hop
         try:
             addresses = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""The finding of a check: level, subject, text and advice, and its one line."""
+"""The finding of a check: level, subject, text and advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Level(enum.Enum):
-    """The value is the word that people see."""
+    """The level of a finding. The value is the word in the output."""
 
     OK = "ok"
     WARN = "warn"
@@ -26,13 +26,13 @@ class Finding(Struct, frozen=True):
     subject: str
     text: str
     advice: str | None = None
-    """Advice; None: nothing needs doing."""
+    """Advice to the user; None: there is nothing to do."""
     is_for_later: bool = False
-    """The machine lacks something for now, and nothing is known that the user could correct."""
+    """The machine is short of something for now; there is nothing that the user could correct."""
 
     @property
     def line(self) -> str:
-        """All but the level."""
+        """The finding in one line, without its level."""
         advice = f" -> {self.advice}" if self.advice else ""
         return f"{self.subject}: {self.text}{advice}"
 
@@ -50,5 +50,5 @@ def fail(subject: str, text: str, advice: str) -> Finding:
 
 
 def short(subject: str, shortage: ShortageError) -> Finding:
-    """A finding for something that could not be looked at just now."""
+    """The finding for a subject that could not be checked for now."""
     return Finding(Level.FAIL, subject, str(shortage), ADVICE, is_for_later=True)

@@ -1,6 +1,6 @@
-"""Checks the machine: interpreter, system, programs, protections, room for a run, and the places that it writes to.
+"""Checks the machine: interpreter, system, programs, protections, resources, and the places that a run writes to.
 
-No program of the machine's is started, but ralph's own ripgrep. Places are checked by writing: nothing is left of it.
+It starts no program except ralph's own ripgrep. Places are checked by writing a file, which is removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 _DESCRIPTORS = 16
-"""Descriptors: a run has about as many open at a time."""
+"""File descriptors that a run has open at a time, roughly."""
 
 # Program, and what is different without it.
 _PROGRAMS = (
@@ -42,7 +42,7 @@ _PROGRAMS = (
 def look_at_machine(
     environment: Mapping[str, str], ralph_version: str, cwd: Path | None = None
 ) -> Iterator[Finding]:
-    """`cwd`: the working directory; None: it is gone."""
+    """Findings about the machine. `cwd`: the working directory; None: it does not exist."""
     yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
     yield _system()
     search_path = environment.get("PATH", os.defpath)
@@ -63,7 +63,7 @@ def look_at_machine(
 
 
 def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:
-    """A finding where there is no thread, or too few descriptors. A short shortage is waited out."""
+    """A finding if the machine has no thread, or too few descriptors. Waits a moment, as the shortage may pass."""
     held: list[int] = []
     try:
         patiently(lambda: start_thread(lambda: None, name="room"), waiter, clock)
@@ -113,7 +113,7 @@ def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Itera
 
 
 def _memory() -> Finding:
-    """Checked on this process, which is as private as any ralph."""
+    """A finding about the privacy of memory, by this process: every ralph is as private."""
     if is_memory_private():
         return ok(
             "memory", "ralph leaves no core dump, and an ordinary user's commands cannot read its memory"
@@ -126,7 +126,10 @@ def _memory() -> Finding:
 
 
 def _process_limit(environment: Mapping[str, str]) -> Finding:
-    """Tried as a run does it: that a control group can be made does not mean that a process may join it."""
+    """A finding about the limit on processes.
+
+    It is tried out: a process may not be able to join a control group that can be made.
+    """
     from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - no run needs it here
     from ralph.machine.process_limit import MOST_PROCESSES  # noqa: PLC0415 - the same
 
@@ -148,7 +151,9 @@ def _process_limit(environment: Mapping[str, str]) -> Finding:
 
 
 def _confinement() -> Finding:
-    """Whether the kernel confines Write and Edit to the working directory, or ralph's own walk does."""
+    """A finding about Write and Edit: the kernel confines them to the working directory, or ralph's own path walk
+    does.
+    """
     try:
         held = os.open(os.sep, HELD_DIRECTORY)
         try:
@@ -161,7 +166,7 @@ def _confinement() -> Finding:
 
 
 def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Finding:
-    """Makes the directory where it is missing, as a run would."""
+    """A finding about the directory for sessions, which is created if it is missing, as in a run."""
     advice = "name another place by --session-dir DIR or RALPH_STATE_DIR"
     try:
         where = SessionStore.to_read(environment, named).root
@@ -178,7 +183,7 @@ def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Find
 
 
 def look_at_working_directory(cwd: Path | None) -> Finding:
-    """`cwd`: None where the directory is gone."""
+    """A finding about the working directory. `cwd`: None: it does not exist."""
     if cwd is None:
         return fail("working directory", "it is gone", "change to one that exists, or name one by --cd DIR")
     try:
@@ -193,7 +198,7 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
 
 
 def _write_into(directory: Path) -> None:
-    """Writes a file and leaves nothing of it; where the system allows that, it never has a name."""
+    """Writes a file and removes it; where the system allows, the file never has a name."""
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
         file.flush()

@@ -180,8 +180,9 @@ class GitCheckout:
         return pins_text(self._pins, secrets.token_hex(16))
 
     def restore_pins(self, text: str) -> list[str]:
-        """Goes by recorded pins from now on. Returns notices for people. Raises BrokenPinsError, CheckoutError and
-        Interrupted.
+        """Uses recorded pins from now on.
+
+        Returns notices for people. Raises BrokenPinsError, CheckoutError and Interrupted.
         """
         now = pins_of(self.git().settings)
         self._pins, has_lost = read_pins(text, now)
@@ -196,7 +197,7 @@ class GitCheckout:
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: Git, status: GitStatus) -> Pins:
-        """The pins, with the remotes on this machine that exist by now."""
+        """The pins, with the remotes on this machine that exist now."""
         pins = pins_of(git.settings)
         everywhere = WritablePlaces((), frozenset())
         try:
@@ -282,8 +283,9 @@ def _listed(entries: Sequence[StatusEntry]) -> bytes:
 
 
 def _is_commit(git: Git, head: str) -> bool:
-    """Whether this repository has the commit; "" stands for the time before the first one. A record on disk may hold
-    anything, and nothing in it may become an option of git.
+    """Whether this repository has the commit; "": the state before the first commit.
+
+    A record on disk may hold any text, and none of it may become an option of git.
     """
     if not head:
         return True
@@ -293,7 +295,7 @@ def _is_commit(git: Git, head: str) -> bool:
 
 
 def _committed_differences(git: Git, before: str, after: str) -> set[str]:
-    """Between two commits, either of which may not be there ("")."""
+    """The differences between two commits, either of which may be "" (before the first commit)."""
     if before and after:
         plainly = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
         output = git.read("diff-tree", "-r", "-z", "--name-only", *plainly, before, after)

@@ -94,7 +94,7 @@ class FileDigests:
         return hashed.hexdigest()
 
     def look_up(self) -> None:
-        """Raises Interrupted."""
+        """Lets signals be handled. Raises Interrupted."""
         self._waiter.wait(
             self._nobody, until_s=self._clock.now_s(), waiting_for="a look at the changed files"
         )

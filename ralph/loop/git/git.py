@@ -225,14 +225,14 @@ class _Output:
         return self._size <= _MOST_OUTPUT_BYTES
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: there is nothing to release."""
 
     def data(self) -> bytes:
         return b"".join(self._chunks)
 
 
 def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
-    """The error of a failed call, with advice where there is any."""
+    """The error of a failed call, with advice where possible."""
     complaint = answer.complaint()
     if "dubious ownership" in complaint:
         return CheckoutError(

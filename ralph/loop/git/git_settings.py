@@ -67,7 +67,7 @@ class Setting(Struct, frozen=True):
 
 class GitSettings(Struct, frozen=True):
     values: dict[str, str]
-    """The last value of each, whoever set it. For what is no program."""
+    """The effective value of each setting, whoever set it; for settings that name no program."""
     arguments: tuple[str, ...]
     """The arguments that precede the command of every call."""
     left_out: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class GitSettings(Struct, frozen=True):
     dropped_filters: frozenset[str] = frozenset()
     """Filters that only the repository defines: what they would change must not be committed without them."""
     entries: tuple[Setting, ...] = ()
-    """All of them, in the order in which git reads them."""
+    """All settings, in the order in which git reads them."""
 
 
 def settings_before_any() -> GitSettings:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 SILENCE_S = 20.0
-"""So long nothing comes: a pipe in the place of a .gitignore file, or more rules than can be asked about each path.
-Without rules nothing but the file system itself can keep it waiting."""
+"""Seconds without output after which the listing is given up: a pipe in place of a .gitignore file, or too many
+rules."""
 
 # `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
 _UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
@@ -47,7 +47,7 @@ class Listing:
         self._follows_rules = follows_rules
         self._heard_at_s = clock.now_s()
         self.unlisted: list[tuple[str, OSError]] = []
-        """Directories that cannot be listed, once all paths have come."""
+        """Directories that could not be listed; complete once `paths` has ended."""
 
     def paths(self) -> Iterator[str]:
         """Regular files, relative, in the order of their paths. Raises CheckoutError, ListingEndedError, and ShortageError."""

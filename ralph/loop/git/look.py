@@ -34,7 +34,7 @@ class StatusEntry(Struct, frozen=True):
     path: str
     """The path from the top; bytes that are no UTF-8 as `os.fsdecode` spells them."""
     record: bytes
-    """All that git said of it: modes, and ids in HEAD and index."""
+    """All that git reported of it: modes, and ids in HEAD and index."""
     is_tracked: bool
     is_unstaged: bool
     """The working tree differs from the index."""
@@ -42,7 +42,7 @@ class StatusEntry(Struct, frozen=True):
 
     @property
     def is_nested(self) -> bool:
-        """A repository of its own that this one does not know."""
+        """It is a repository of its own that this one does not track."""
         return not self.is_tracked and self.path.endswith("/")
 
 

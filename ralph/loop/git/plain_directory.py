@@ -58,7 +58,7 @@ class PlainDirectory:
         self._follows_rules = True
 
     def snapshot(self) -> Snapshot:
-        """Raises CheckoutError, Interrupted, and ShortageError."""
+        """The state of the directory. Raises CheckoutError, Interrupted, and ShortageError."""
         while True:
             try:
                 return self._look(self._digests())
@@ -132,7 +132,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.files: dict[str, str] | None = {}
-        """Digest by path; None: they are too many."""
+        """Digest by path; None: there are too many files."""
         self._hashed = hashlib.sha256()
 
     def add(self, path: str, digest: str) -> None:

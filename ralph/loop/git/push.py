@@ -44,7 +44,7 @@ class WritablePlaces(Struct, frozen=True):
 
     directories: Sequence[Path]
     known: frozenset[str]
-    """Identities."""
+    """Identities of the remotes that existed."""
 
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
@@ -74,7 +74,7 @@ def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
 
 
 class Push:
-    """A push of the current branch by pinned settings."""
+    """Pushes the current branch, with pinned settings."""
 
     def __init__(
         self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
@@ -97,7 +97,10 @@ class Push:
         return found
 
     def push(self) -> int:
-        """How many commits the remote did not have. Raises CheckoutError and Interrupted."""
+        """Pushes.
+
+        Returns the number of commits that the remote did not have. Raises CheckoutError and Interrupted.
+        """
         before = self._missing()
         answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
         for answer in answers:  # each address has had its turn
@@ -107,7 +110,7 @@ class Push:
         return max((_count(self._git, answer, before) for answer in answers), default=0)
 
     def try_out(self) -> None:
-        """Speak with the remote without changing it. Raises CheckoutError and Interrupted."""
+        """Contacts the remote without changing it. Raises CheckoutError and Interrupted."""
         self._remote_git.refuse_old()
         for url in self.urls():
             if self._head:
@@ -118,7 +121,7 @@ class Push:
                 raise failure(self._git.top, "push" if self._head else "ls-remote", answer)
 
     def unpushed(self) -> int | None:
-        """The number of commits to push, by what was last heard of the remote; None: nothing is known of it."""
+        """The number of commits to push, by the last contact with the remote; None: unknown."""
         return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
 
     def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:
@@ -136,7 +139,7 @@ class Push:
 
 
 def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
-    """Where a checkout keeps what it last heard of a remote's ref, by `remote.*.fetch`."""
+    """The refs in which a checkout keeps the last known state of a remote's ref, by `remote.*.fetch`."""
     found = []
     for refspec in refspecs:
         source, _, kept = refspec.removeprefix("+").partition(":")
@@ -184,7 +187,10 @@ def _source_of(git: Git, branch: str, head: str) -> Source:
 
 
 def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
-    """The branch's own name, unless the user asked for the upstream's: a branch cut from `main` must not land there."""
+    """The name of the branch at the remote: its own, unless the user has configured the upstream's.
+
+    A branch cut from `main` must not be pushed to `main`.
+    """
     values = settings.values
     merge = values.get(f"branch.{branch}.merge", "")
     is_upstream = values.get("push.default") in {"upstream", "tracking"}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 REMOTE_LIMIT_S = 300.0
 
 _OLDEST = (2, 32)
-"""It was the first with GIT_CONFIG_GLOBAL; GIT_CONFIG_COUNT came with 2.31."""
+"""The oldest git that works: the first with GIT_CONFIG_GLOBAL (GIT_CONFIG_COUNT came with 2.31)."""
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 # Our own call runs no hook (of which one would be git-lfs's), signs nothing, and goes into no submodule.
 _PUSH = (
@@ -57,16 +57,16 @@ class Source(Struct, frozen=True):
     ref: str
     """The branch, with `refs/heads/`."""
     head: str
-    """Its commit; empty: there is none yet."""
+    """The branch's commit; empty: there is none yet."""
     objects: str
-    """The directory of all objects. Absolute, like the next one."""
+    """The absolute path of the directory with all objects."""
     shallow_file: str
     object_format: str
     """`sha1` or `sha256`."""
 
 
 class RemoteGit:
-    """Make one for each operation, between two iterations."""
+    """Git for calls to a remote. Make one for each operation, between two iterations."""
 
     def __init__(self, top: Path, seams: GitSeams, settings: RemoteSettings, source: Source) -> None:
         """`top`: the top of the checkout, at which a remote with a relative path starts."""
@@ -85,7 +85,7 @@ class RemoteGit:
             raise CheckoutError(f"--push needs git {oldest} or newer, this is {output.decode().strip()}")
 
     def push(self, remote: str, url: str, remote_ref: str, *, is_tried_out: bool) -> GitAnswer:
-        """The branch, to that address alone. Its output and what it said on standard error are both in each."""
+        """Pushes the branch to that address alone. The answer has standard output and standard error together."""
         options = ["--dry-run"] if is_tried_out else []
         return self._reach(
             remote, url, [*_PUSH, *options], "receive-pack", [f"{self._source.ref}:{remote_ref}"]
@@ -131,9 +131,9 @@ class RemoteGit:
         return [*settings.arguments, *ours]
 
     def _git_directory_of(self, path: str) -> str | None:
-        """The one that git takes for this path, which git itself is asked: a `.git` that is none is passed over.
+        """The git directory that git itself would use for this path; None: there is none.
 
-        None: there is none. Raises CheckoutError and Interrupted.
+        Raises CheckoutError and Interrupted.
         """
         for suffix in _SUFFIXES:
             asked = ["rev-parse", "--resolve-git-dir", path + suffix]
@@ -145,7 +145,7 @@ class RemoteGit:
         return None
 
     def _whose_files(self) -> str:
-        """For a shell: the user's own files count in a repository on this machine as they do in ours."""
+        """Shell text that gives git in a repository on this machine the user's own files, as in the checkout."""
         theirs = {name: self._base[name] for name in _WHOSE_FILES if name in self._base}
         return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(
             f"{name}={quote(value)} " for name, value in theirs.items()

@@ -78,7 +78,7 @@ class RalphIterations:
         self._overtime_s = overtime_s
 
     def run(self, order: IterationOrder) -> IterationResult:
-        """Raises OSError where no process can be started; never `Interrupted`."""
+        """Runs one iteration. Raises OSError if no process can be started; never `Interrupted`."""
         started_s = self._clock.now_s()
         try:
             result = self._ran(order)

@@ -54,7 +54,7 @@ class WrittenResult(Struct, frozen=True, kw_only=True):
 
 
 class NoResultError(Exception):
-    """A sentence: why there is no result to be believed."""
+    """Why there is no valid result, in a sentence."""
 
 
 def outcome_of(exit_code: int) -> Outcome | None:

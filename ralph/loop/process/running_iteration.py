@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STOPS_WITHIN_S = 15.0
 """Seconds between asking it to stop and killing it. `ralph run` promises six."""
 OVERTIME_S = 30.0
-"""`ralph run` ends itself at its time limit: what comes so much later is stuck."""
+"""Seconds past its time limit after which an iteration counts as stuck: `ralph run` should have ended itself."""
 _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
 
@@ -33,11 +33,11 @@ class IterationEnding(Struct, frozen=True):
     exit_code: int
     """0-255; 128 + n when signal n killed it."""
     stopped_by: int | None = None
-    """The signal that the loop got, the first one."""
+    """The first signal that the loop received; None: it received none."""
     killed_by: int | None = None
     """The signal that it died of; None: it ended by itself."""
     was_overdue: bool = False
-    """It did not end at its time limit, and was stopped."""
+    """The iteration ran past its time limit and was stopped."""
     is_all_gone: bool = True
     """False when something it started could not be killed: another user's process, or one stuck in the kernel."""
 

@@ -15,7 +15,7 @@ _START_OF_SCAN = 0xDA
 
 
 def image_damage(data: bytes, media_type: str) -> str | None:
-    """Why it cannot be shown; None when nothing is wrong with it. Bytes behind its end do not matter."""
+    """Why an image cannot be shown; None: nothing is wrong. Bytes after its end are ignored."""
     match media_type:
         case "image/png":
             return _png_damage(data)

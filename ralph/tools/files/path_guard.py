@@ -156,8 +156,9 @@ class HiddenPlaces:
         return [path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")]
 
     def hides(self, path: str) -> bool:
-        """Whether a found file is hidden. `path`: of a regular file, relative to the directory, found without
-        following a link.
+        """Whether a search must leave the file out.
+
+        `path`: of a regular file, relative to the directory, found without following links.
         """
         if any(is_within(path, place) for place in self.paths):
             return True

@@ -29,7 +29,7 @@ class PlannedWrite(Struct, frozen=True, dict=True):
     data: bytes
     digest_before: str | None
     output: ToolOutput
-    """The output for the model once it is done."""
+    """The result for the model after the write."""
     seen: SeenFiles
 
     @cached_property
@@ -37,16 +37,16 @@ class PlannedWrite(Struct, frozen=True, dict=True):
         return FileChange(str(self.target.path), self.digest_before, hashlib.sha256(self.data).hexdigest())
 
     def execute(self) -> ToolOutput:
-        """Do it. Raises ToolError, the old file intact."""
+        """Writes. Raises ToolError, with the old file intact."""
         after = self.target.replace(self.data)
         seen = self.seen.was_written(self.target.path, after, self.change.after)
         return replace(self.output, seen=seen)
 
 
 def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
-    """The result of a write that may have been done; None when it was not, and the file is as before.
+    """The result of a write that an earlier process may have done; None: it did not, and the file is as before.
 
-    Removes a new file that still lies there without its name.
+    Removes a new file that was written but not yet renamed.
     """
     remove_leftovers(target.parent)
     digest = digest_of(target)

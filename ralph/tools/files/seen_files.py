@@ -1,5 +1,6 @@
-"""The files that the model has seen: the content that Read showed, or Write and Edit left, so that a change by
-somebody else is noticed before it is overwritten. A new time or mode alone is no change.
+"""The files that the model knows: as Read showed them, or Write and Edit left them.
+
+A change by somebody else is noticed before it is overwritten. A new time or mode alone is no change.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ Signature = tuple[int, int, int, int]
 
 class _SeenFile(Struct, frozen=True):
     signature: Signature | None
-    """The signature of the file as seen; None: an earlier run saw it, and the digest counts."""
+    """The file's signature when the model saw it; None: an earlier run saw it, so that the digest is compared."""
     digest: str | None
     """The digest of the whole content; None where hashing it would cost too much."""
 
     def as_text(self) -> str:
-        """Text for the journal: the digest, or where there is none its stand-in."""
+        """Text for the journal: the digest, or its replacement where there is none."""
         return self.digest or ":".join(map(str, self.signature or ()))
 
     @classmethod
@@ -85,8 +86,9 @@ class SeenFiles:
         return self._keep(str(path), _SeenFile(None if after is None else signature_of(after), digest))
 
     def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
-        """Refuse a file that is not as it was seen. `digest`: of the content now, where it is known. Raises
-        ToolError.
+        """Raises ToolError for a file that has changed since the model saw it.
+
+        `digest`: of its present content; None: not known.
         """
         with self._lock:
             seen = self._files.get(str(path))
@@ -118,7 +120,9 @@ def _is_utf8(path: str) -> bool:
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """The digest; None also when the file changes meanwhile: the hashed content would not be the shown one."""
+    """The digest; None: unknown, also when the file changes while it is read, as the digest would not be that of the
+    shown content.
+    """
     if before.st_size > _MOST_BYTES_HASHED:
         return None
     content = hashlib.sha256()
