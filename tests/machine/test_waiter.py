@@ -350,9 +350,9 @@ def test_an_interval_of_zero_is_silent() -> None:
 def test_items_that_keep_coming_do_not_keep_a_wait_silent() -> None:
     """Pings every few milliseconds: each wait is short, the silence is not."""
     events = RecordingEvents()
+    began_s = CLOCK.now_s()
     waiter = InboxWaiter(CLOCK, events=events, heartbeats=Heartbeats(CLOCK, 0.05))
     mailbox = waiter.mailbox()
-    began_s = CLOCK.now_s()
     while len(events.of(Heartbeat)) < 3:
         mailbox.put("ping")
         assert take(waiter, mailbox) == "ping"

@@ -283,8 +283,8 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
     text = " ".join(ran.stdout.split())
     for taught in (
         "by a fresh `ralph run`",
-        "The options of `ralph run` go to each iteration",
-        "`ralph loop init` writes prompts",
+        "Options of `ralph run` are passed to each iteration",
+        "`ralph loop init` writes files to begin with",
         "ralph loop -f PROMPT_build.md --until 'make test'",
         "3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n",
         "Default: 30m.",
@@ -302,7 +302,7 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
 
 def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
     commands = ralph("--help").stdout.partition("Commands:")[2]
-    assert "  loop      The outer loop" in commands
+    assert "  loop      Do one task in fresh runs until a check passes: the outer loop." in commands
     assert "init" not in commands
 
 
