@@ -190,6 +190,10 @@ def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None)
 
     `number`: its index in the list at that path. Raises ValidationError with the whole path.
     """
+    fields = getattr(shape, "__struct_fields__", None)
+    if fields is not None and isinstance(value, dict):
+        # A server's own keys may be half a surrogate pair, which the decoder cannot compare.
+        value = {name: value[name] for name in fields if name in value}
     try:
         return convert(value, shape)
     except ValidationError as error:

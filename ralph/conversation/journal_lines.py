@@ -114,14 +114,16 @@ def _read(line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Rec
     try:
         fields = _json(line)
         del fields["crc"]
-        number, kind = fields.pop("seq"), str(fields.pop("kind"))
+        number, kind = fields.pop("seq"), fields.pop("kind")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise JournalDamage(seq + 1, "is no record") from None
     if number != seq:
         raise JournalDamage(seq + 1, "is out of order")
+    if not isinstance(kind, str):
+        raise JournalDamage(seq + 1, "is no record")
     try:
         return decoded(kind, fields)
-    except ValidationError as error:
+    except (ValidationError, UnicodeEncodeError) as error:
         raise JournalDamage(seq + 1, f"makes no sense: {error}") from error
 
 

@@ -163,6 +163,25 @@ def test_numbers_and_bytes_of_an_answer_stay_as_they_came() -> None:
     assert line_of(0, record) == line
 
 
+def test_a_key_of_the_servers_that_is_half_a_surrogate_pair_stays_as_it_came() -> None:
+    odd = {
+        **MESSAGE,
+        "\ud800": 1,
+        "content": [*MESSAGE["content"], {"type": "text", "text": "t", "\ud800": 1}],
+    }
+    line = sealed({"seq": 0, "kind": "assistant", **WHOLE["assistant"], "message": odd})
+    [record] = read_lines(line).records
+    assert line_of(0, record) == line
+
+
+@pytest.mark.parametrize(
+    "fields", [{"kind": {}}, {"kind": "user", "content": "hi", "task": None, "\ud800": 1}]
+)
+def test_a_kind_that_is_no_name_and_a_key_of_a_record_that_is_no_text_are_damage(fields) -> None:
+    with pytest.raises(JournalDamage, match="line 1 "):
+        read_lines(sealed({"seq": 0, **fields}))
+
+
 def test_a_journal_as_runs_write_it_is_read_whole() -> None:
     data = completed().data
     assert [json.loads(line)["kind"] for line in data.splitlines()] == [
