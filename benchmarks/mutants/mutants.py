@@ -283,8 +283,8 @@ MUTANTS = (
     Mutant(
         "thinking-none-is-forgotten",
         'thinking = "none" holds on resume',
-        '        if thinking == "none":\n            del wished["thinking"]',
-        '        if thinking == "none":\n            wished.pop("effort", None)',
+        '        if thinking == "none":\n            del requested["thinking"]',
+        '        if thinking == "none":\n            requested.pop("effort", None)',
         (*RESUME, "test_conversation.py", "test_target_settings.py"),
     ),
     Mutant(

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, convert
 
 from ralph.api.error_body import stream_error
 from ralph.values.errors import StreamParse
+from ralph.values.strict_json import with_whole_keys
 
 Index = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1)]
@@ -132,12 +133,12 @@ def stream_event(event: dict[str, Any]) -> StreamEvent | None:
     typed: StreamEvent
     if kind != "content_block_delta":
         typed = checked(event, _EventBesideDeltas)
-        return typed
-    try:
-        return convert(event, BlockDelta)
-    except ValueError:  # of another kind, or one that its block may refuse
-        typed = checked(event, OtherBlockDelta)
-        return typed
+    else:
+        try:
+            typed = _converted(event, BlockDelta)
+        except ValueError:  # of another kind, or one that its block may refuse
+            typed = checked(event, OtherBlockDelta)
+    return typed
 
 
 def check_block(block: dict[str, Any]) -> None:
@@ -150,6 +151,14 @@ def check_block(block: dict[str, Any]) -> None:
 def checked(value: dict[str, Any], kind: Any) -> Any:
     """The object as a value of `kind`, a Struct or a union of them. Raises StreamParse."""
     try:
-        return convert(value, kind)
-    except ValueError as error:  # a ValidationError, or half a character in a key or a kind
+        return _converted(value, kind)
+    except ValueError as error:  # a ValidationError, or half a character in a kind
         raise StreamParse(f"{value.get('type')}: {error}") from None
+
+
+def _converted(value: dict[str, Any], kind: Any) -> Any:
+    """The object as a value of `kind`, whatever its unknown keys. Raises ValueError."""
+    try:
+        return convert(value, kind)
+    except UnicodeEncodeError:
+        return convert(with_whole_keys(value), kind)

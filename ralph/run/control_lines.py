@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
-from ralph.values.strict_json import strict_json
+from ralph.values.strict_json import strict_json, with_whole_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -184,14 +184,21 @@ def parse_control_line(line: bytes) -> ControlLine:
     request = value.get("request") if value.get("type") == "control_request" else None
     fields = request if isinstance(request, dict) else {}
     try:
-        decoded = convert(value, UserLine | RequestLine)
+        decoded = _decoded(value)
     except ValidationError as error:
         return Malformed(_reason(error, value), _request_id(value), fields)
-    except UnicodeEncodeError:  # the decoder compares keys and names as UTF-8
-        return Malformed("a key or a name in the line is half a surrogate pair", _request_id(value), fields)
+    except UnicodeEncodeError:  # the decoder compares names as UTF-8
+        return Malformed("a name in the line is half a surrogate pair", _request_id(value), fields)
     if isinstance(decoded, RequestLine):
         return ControlRequest(decoded.request_id, decoded.request, fields)
     return UserMessage(to_builtins(decoded.message.content))
+
+
+def _decoded(value: dict[str, Any]) -> UserLine | RequestLine:
+    try:
+        return convert(value, UserLine | RequestLine)
+    except UnicodeEncodeError:
+        return convert(with_whole_keys(value), UserLine | RequestLine)
 
 
 def success(request_id: str, response: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,7 +253,7 @@ def _fault(path: str, text: str, line: Mapping[str, Any]) -> str:
         return f"unknown control request {given}; known are {', '.join(map(str, _KNOWN_REQUESTS))}"
     if _EMPTY.match(text):
         return f'"{path}" is empty'
-    allowed = _MUST_BE[re.sub(r"\d+", "", path)]
+    allowed = _MUST_BE.get(re.sub(r"\d+", "", path), "something else")
     return f'"{path}" must be {allowed}' + ("" if path.endswith(".data") else f", not {given}")
 
 

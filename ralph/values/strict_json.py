@@ -56,3 +56,21 @@ def _finite(text: str) -> float:
 
 _QUICK = msgspec.json.Decoder()
 _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+
+
+def with_whole_keys(value: Any) -> Any:
+    """The JSON value without the keys that hold half of a surrogate pair, at any depth.
+
+    msgspec compares keys as UTF-8 and cannot convert an object with such a key; no key that ralph knows is one.
+    """
+    if isinstance(value, dict):
+        return {key: with_whole_keys(one) for key, one in value.items() if _is_whole(key)}
+    return [with_whole_keys(one) for one in value] if isinstance(value, list) else value
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

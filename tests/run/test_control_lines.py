@@ -251,14 +251,20 @@ def test_a_line_may_be_as_deep_as_anything_that_ralph_reads() -> None:
     "line",
     [
         rb'{"type":"\ud800"}',
-        rb'{"\ud800":1,"type":"control_request","request_id":"r1","request":{"subtype":"interrupt"}}',
         rb'{"type":"user","message":{"role":"user","content":[{"type":"\ud800"}]}}',
     ],
 )
-def test_a_key_or_a_name_that_is_half_a_character_is_refused(line) -> None:
+def test_a_name_that_is_half_a_character_is_refused(line) -> None:
     found = parse_control_line(line)
     assert isinstance(found, Malformed)
-    assert found.reason == "a key or a name in the line is half a surrogate pair"
+    assert found.reason == "a name in the line is half a surrogate pair"
+
+
+def test_an_unknown_key_that_is_half_a_character_takes_nothing_from_a_line() -> None:
+    asked = rb'{"\ud800":1,"type":"control_request","request_id":"r1","request":{"subtype":"interrupt"}}'
+    assert isinstance(parse_control_line(asked), ControlRequest)
+    said = rb'{"type":"user","message":{"role":"user","\ud800":{},"content":[{"type":"text","text":"hi","\ud800":1}]}}'
+    assert parse_control_line(said) == UserMessage(({"type": "text", "text": "hi"},))
 
 
 def test_a_text_may_hold_half_a_character() -> None:
