@@ -1,3 +1,3 @@
-"""`ralph loop`: iterations, rules, state, the check; `git/` the checkout, `process/` an iteration as a
-process.
+"""The `ralph loop` command: iterations, rules, state and check. `git/` has the checkout, `process/` runs an iteration
+as a process.
 """

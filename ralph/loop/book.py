@@ -1,4 +1,4 @@
-"""A loop's state with its record: what is changed here is on the disk before anything follows from it."""
+"""A loop's state together with its record. A change is saved to disk before the loop acts on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LoopBook:
         self.state = state
         self.patience = Patience(self, world)
         self.taken_over_at = state.updated_at
-        """The time at which the previous process recorded something last."""
+        """The time of the previous process's last record."""
         self._world = world
         self._before_s = state.elapsed_s
         self._started_s = world.clock.now_s()
@@ -32,22 +32,22 @@ class LoopBook:
         return self.state.current
 
     def save(self, **changes: object) -> None:
-        """Saves the state, and waits out a short shortage. Raises OSError."""
+        """Saves the state. Waits for a short shortage to pass. Raises OSError."""
         stamp = {"updated_at": self.now(), "elapsed_s": self.elapsed_s()}
         self.state = replace(self.state, **stamp, **changes)
         self.patience.keep_trying(lambda: self._world.record.save(self.state), is_recorded=False)
 
     def save_current(self, **changes: object) -> None:
-        """Saves the record of the iteration under way. Raises OSError."""
+        """Saves the record of the current iteration. Raises OSError."""
         self.save(current=replace(self.current, **changes))
 
     def note(self, text: str) -> None:
-        """Reports the text now, and keeps it to be repeated at the end."""
+        """Reports the text now, and keeps it for the end of the loop."""
         self._world.events.emit(Notice(text, is_vital=True))
         self.state = replace(self.state, notes=(*self.state.notes, text))
 
     def count_unrecorded(self, worked_until: datetime) -> None:
-        """Counts the time that an earlier process worked after its last record, until it was killed."""
+        """Counts the time that an earlier process worked between its last record and its kill."""
         unrecorded_s = (worked_until - datetime.fromisoformat(self.taken_over_at)).total_seconds()
         self._before_s += max(unrecorded_s, 0.0)
 

@@ -1,6 +1,6 @@
 """Runs `ralph loop` from its options to its exit code.
 
-`iterate.py` does the iterations; `context.py` and `opening.py` make what it works with.
+`iterate.py` runs the iterations. `context.py` and `opening.py` make the values and ports that they need.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def loop_command(options: LoopOptions) -> int:
-    """Runs a loop to its end; the process's exit code. Raises UsageError, and nothing else."""
+    """Runs a loop to its end; returns the process's exit code. Raises UsageError, and nothing else."""
     return run_loop(options, dict(os.environ))
 
 
@@ -68,7 +68,7 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
 
 
 def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
-    """The value of `work`, or the end that it came to instead. Raises UsageError alone."""
+    """The value of `work`, or the loop's end if `work` failed. Raises UsageError alone."""
     try:
         return work()
     except (CannotBeginError, RecordError) as error:
@@ -89,7 +89,7 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
 
 
 def _work(context: LoopContext, state: LoopState) -> LoopEnded:
-    """Opens the loop and runs it. Everything but its last event has been emitted on return."""
+    """Opens the loop and runs it. When it returns, every event except the last has been emitted."""
     state, silent_input = with_prompt(context, state)
     state = without_credentials(context, state)
     with locked_checkout(context, state.plan) as (checkout, lock):

@@ -1,6 +1,6 @@
 """Everything that one invocation of `ralph loop` works with, made once: settings, secrets, event sinks.
 
-It starts nothing and spends nothing. What cannot be had ends the invocation with one line.
+It starts no process and spends no money. If a part cannot be made, the invocation ends with a one-line error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 class CannotBeginError(Exception):
-    """A loop that cannot begin, in one line, with the outcome of the command."""
+    """A one-line error for a loop that cannot begin, with the outcome of the command."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class LoopContext(Struct, frozen=True):
     """The settings files as they were when the loop began; later changes do not count."""
     redactor: Redactor
     command_environment: Mapping[str, str]
-    """The environment of the check and of git, without credentials, as commands of the agent get it."""
+    """The environment of the check and of git. It has no credentials, like that of the agent's commands."""
     store: LoopStore
     events: Events
     waiter: InboxWaiter
@@ -74,11 +74,11 @@ class LoopContext(Struct, frozen=True):
         self.events.emit(Notice(text))
 
     def waiter_until(self, run_ends_s: float | None) -> InboxWaiter:
-        """A waiter for the time before the loop's own time limits; None: there is no time limit."""
+        """A waiter for the time before the loop's own time limits apply; None: there is no time limit."""
         return _make_waiter(self.waiter.inbox, self.clock, self.events, self.settings, run_ends_s)
 
     def warn(self, text: str) -> None:
-        """Reports a warning, which `--quiet` does not hide."""
+        """Reports a warning. `--quiet` does not hide it."""
         self.events.emit(Notice(text, is_vital=True))
 
 
@@ -102,9 +102,9 @@ def event_stream(
 def open_context(
     options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
 ) -> tuple[LoopContext, LoopState]:
-    """The context, and the state to begin or resume with, still without a prompt from the command line.
+    """The context, and the state to begin or resume with, which has no prompt from the command line yet.
 
-    `early` gets what happens before all credentials are known. Raises CannotBeginError, RecordError.
+    `early` receives the events from before all credentials are known. Raises CannotBeginError, RecordError.
     """
     protect_this_process()
     directory = Path(options.plan.directory)
@@ -146,7 +146,7 @@ def _make_waiter(
 def opening_state(
     options: LoopOptions, environment: Mapping[str, str], store: LoopStore, clock: Clock
 ) -> LoopState:
-    """A new state, or with `--continue` that of the newest record. Raises CannotBeginError, RecordError."""
+    """A new state; with `--continue`, the state in the newest record. Raises CannotBeginError, RecordError."""
     now = clock.utc_now().isoformat()
     if not options.continues:
         plan = _with_own_paths(options.plan, environment)
@@ -184,7 +184,7 @@ def _opened_store(environment: Mapping[str, str], directory: Path) -> LoopStore:
 def _settings_files(
     plan: LoopPlan, environment: Mapping[str, str], events: Events
 ) -> tuple[SettingsFile, ...]:
-    """The settings files, read once: what an iteration changes in them does not count."""
+    """The settings files, read once: changes that an iteration makes to them have no effect."""
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
     try:
@@ -205,7 +205,9 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """The loop's own settings. The first iteration checks whether there is a key: its flags may name one."""
+    """The loop's own settings. It does not look for a key: the flags of an iteration may name one, so the first
+    iteration checks.
+    """
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env}
     try:
@@ -219,7 +221,7 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
 
 
 def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
-    """The plan with all paths that ralph, or the shell that started it, writes to: changes there are not the agent's
+    """The plan with all paths that ralph, or the shell that started it, writes to. Changes there are not the agent's
     work.
     """
     directory = Path(plan.directory)

@@ -1,6 +1,6 @@
-"""Events of a loop, as values. `loop/words.py` makes sentences of them; nothing here prints.
+"""Events of a loop, as values. `loop/words.py` turns them into sentences; nothing here prints.
 
-A sentence that has no event of its own is a `Notice`, a vital one where `--quiet` shall not hide it.
+A sentence that has no event of its own is a `Notice`. It is a vital one if `--quiet` must not hide it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CheckedFirst(LoopEvent, frozen=True):
-    """The check was run before the first iteration."""
+    """The check ran before the first iteration."""
 
     result: CheckResult
 
@@ -30,23 +30,23 @@ class IterationBegan(LoopEvent, frozen=True):
     """The loop's limit; None: there is none."""
     session_id: str
     left_usd: float | None
-    """The rest of the loop's budget; None: another limit comes first, or there is none."""
+    """The rest of the loop's budget; None: there is no budget, or another limit is reached first."""
     left_s: float | None
-    """The rest of the loop's time in seconds; None: another limit comes first, or there is none."""
+    """The rest of the loop's time in seconds; None: there is no time limit, or another limit is reached first."""
 
 
 class IterationResumed(LoopEvent, frozen=True):
-    """The iteration that an earlier process of this loop began is resumed."""
+    """An iteration that an earlier process of this loop began is resumed."""
 
     number: int
     max_iterations: int | None
     session_id: str
     is_anew: bool
-    """The iteration begins again, because nothing of it was kept."""
+    """The iteration starts from the beginning, because its session is missing or the API rejected it."""
 
 
 class LoopWaits(LoopEvent, frozen=True):
-    """A wait begins; after it the current iteration, or a step of the loop, is tried again."""
+    """A wait begins. After it the current iteration, or a step of the loop, is tried again."""
 
     setback: Setback
     setbacks: int
@@ -56,14 +56,14 @@ class LoopWaits(LoopEvent, frozen=True):
     is_from_server: bool
     """The server asked for this wait."""
     has_own_schedule: bool
-    """The waits are not those of `--retry patient`."""
+    """The loop's settings have a schedule other than that of `--retry patient`."""
     iteration: int | None
     """The current iteration; None: there is none."""
     session_id: str | None
 
 
 class BranchChanged(LoopEvent, frozen=True):
-    """An iteration changed the git branch. None: on no branch."""
+    """An iteration changed the git branch. None: HEAD is detached."""
 
     iteration: int
     before: str | None
@@ -71,7 +71,7 @@ class BranchChanged(LoopEvent, frozen=True):
 
 
 class GitChanged(LoopEvent, frozen=True):
-    """An iteration changed settings and hooks that git follows in the checkout."""
+    """An iteration changed git settings or hooks of the checkout."""
 
     iteration: int
     names: tuple[str, ...]
@@ -82,14 +82,14 @@ class Pushed(LoopEvent, frozen=True):
 
 
 class IterationEnded(LoopEvent, frozen=True):
-    """An iteration that counts is over, and recorded."""
+    """An iteration that counts has ended and is recorded."""
 
     record: IterationRecord
     max_iterations: int | None
 
 
 class IterationCutOff(LoopEvent, frozen=True):
-    """The current iteration is over and the loop with it: it does not count."""
+    """The loop ended during the current iteration, which does not count."""
 
     number: int
     max_iterations: int | None
@@ -106,4 +106,4 @@ class LoopEnded(LoopEvent, frozen=True):
 
     end: LoopEnd
     state: LoopState | None = None
-    """The state that was recorded last; None: nothing was begun."""
+    """The last recorded state; None: the loop did not begin."""

@@ -1,8 +1,7 @@
-"""`ralph loop`: the same task, a fresh context and a fresh process, again and again, until a fact says that
-it is over.
+"""`ralph loop`: the same task again and again, each time in a fresh context and a fresh process, until the loop ends.
 
-It decides nothing itself (`loop/rules.py` does) and believes no text: exit codes, git and the check count.
-Each step is recorded before it is begun, so that a killed loop can be resumed where it stopped.
+It makes no decision itself (`loop/rules.py` does). It trusts no text: exit codes, git and the check decide. Each step
+is recorded before it begins, so that a killed loop can be resumed where it stopped.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class OuterLoop:
         self._world.events.emit(Notice(text, is_vital=True))
 
     def run(self) -> LoopEnd:
-        """Runs the loop to its end, which is recorded. Raises nothing for the failures it meets."""
+        """Runs the loop to its end, and records the end. Raises no exception for the failures that it meets."""
         try:
             end = self._work()
         except Interrupted as stop:
@@ -83,16 +82,16 @@ class OuterLoop:
         return end
 
     def _work(self) -> LoopEnd:
-        self._book.save()  # the first check may take long: it can be looked at, and killed, like all that follows
+        self._book.save()  # the first check may take long: `--status` and a kill must find a record
         end = self._look_first() or self._refused_input()
         while end is None:
             end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
         return end
 
     def _refused_input(self) -> LoopEnd | None:
-        """The end of a loop because standard input got data too late; None: it got none.
+        """The loop's end if data came on standard input too late; None: no data came.
 
-        Checked last, as the check may take long.
+        This is checked last, because the check may take long.
         """
         reason = self._world.late_input()
         return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
@@ -201,10 +200,10 @@ class OuterLoop:
     # --- the check
 
     def _look_first(self) -> LoopEnd | None:
-        """Decides whether there is anything to do, before anything is spent; also when a loop is resumed."""
+        """Decides whether there is any work to do before money is spent. A resumed loop does this too."""
         plan, state = self.state.plan, self.state
         if state.current is not None and unseen_end(self._book, self._world) is not None:
-            return None  # it is counted first, and checked then
+            return None  # its iteration is counted first, then checked
         if plan.until is None:
             was_begun = bool(state.iterations) or state.current is not None
             is_over = was_begun and self._world.stop_file.is_there()
@@ -241,7 +240,7 @@ class OuterLoop:
             self._warn(f"the end is not recorded: {_reason(error)}")
 
     def _save_cut_off(self, end: LoopEnd) -> None:
-        """Commits and pushes the work of an interrupted iteration: nobody may come back to this machine."""
+        """Commits and pushes the work of an interrupted iteration: nobody may return to this machine."""
         current, plan = self.state.current, self.state.plan
         if current is None or not (plan.commits or plan.pushes):
             return
@@ -250,7 +249,7 @@ class OuterLoop:
         self._commit(end.outcome)
         changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
         self._book.save_current(commits=changes.commits)
-        if end.outcome is not Outcome.INTERRUPTED:  # who stops a loop does not wait for a remote
+        if end.outcome is not Outcome.INTERRUPTED:  # a person who stops a loop does not wait for a remote
             self._push()
 
 

@@ -1,6 +1,6 @@
-"""One iteration of the outer loop, to its result: begun or resumed, and through every setback on the way.
+"""One iteration of the outer loop: begins or resumes it, waits after each setback, and returns its result.
 
-It refuses to judge the result: what follows from it is `iterate.py`'s.
+It refuses to judge the result: `iterate.py` decides what follows.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ class Iteration:
         self.before = Snapshot("")
         """The checkout as it was when the iteration began."""
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
-        """The limits of its last process."""
+        """The limits of the iteration's last process."""
 
     def begin(self) -> None:
-        """Begins an iteration, which is recorded before its process starts. Raises CheckoutError, OSError and
-        `Interrupted`.
+        """Begins an iteration, and records it before its process starts.
+
+        Raises CheckoutError, OSError and `Interrupted`.
         """
         self.before = self._world.checkout.snapshot()
         self._prompt = self._composed_prompt()
@@ -62,7 +63,7 @@ class Iteration:
         if seen is not None and seen.written_at is not None:
             self._book.count_unrecorded(seen.written_at)
         if seen is not None and seen.ended is not None and seen.ended.outcome is Outcome.API_REJECTED:
-            seen = None  # what was refused once would be refused again
+            seen = None  # a repeated refusal would not help
         most = self._book.state.plan.limits.max_iterations
         resumed = IterationResumed(current.number, most, current.session_id, is_anew=seen is None)
         self._world.events.emit(resumed)
@@ -77,8 +78,8 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _rest_of_wait_s(self) -> float:
-        """Seconds that remain of an interrupted wait: never more than remained then, whatever the wall clock
-        has done since.
+        """The rest of an interrupted wait in seconds. It is never longer than when it was interrupted, whatever the
+        wall clock shows.
         """
         state = self._book.state
         if state.current is None or state.current.waits_until is None:
@@ -89,9 +90,7 @@ class Iteration:
         return min(was_s, rest_s, self._book.patience.left_s())
 
     def run(self) -> IterationResult | LoopEnd:
-        """Runs the iteration until it ends by something else than a setback. Raises OSError and
-        `Interrupted`.
-        """
+        """Runs the iteration until it ends for a reason other than a setback. Raises OSError and `Interrupted`."""
         while True:
             self.granted = share(self._book.state, self._world.own_limits, self._book.elapsed_s())
             result = self._with_earlier(self._unseen_end() or self._world.iterations.run(self._order()))
@@ -108,8 +107,9 @@ class Iteration:
             self._resume_after(wait)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
-        """The consequence of one more setback, and how many of its kind came in a row. A kill does not
-        shorten an outage: a mix of both must end too.
+        """The decision after one more setback, and the number of setbacks of its kind in a row.
+
+        A kill does not reset the count of outages: a series that mixes both must end too.
         """
         current, schedule, left_s = self._book.current, self._world.schedule, self._book.patience.left_s()
         if setback is Setback.KILL:
@@ -123,7 +123,7 @@ class Iteration:
         return outage_wait(number, current.slept_s, requested_s, schedule, left_s, away=away), number
 
     def _resume_after(self, wait: Wait) -> None:
-        """Resumes the session after a wait; without a session yet, begins again."""
+        """Resumes the session after a wait. Begins again if there is no session yet."""
         current = self._book.current
         is_begun = self._world.iterations.seen(current.session_id) is not None
         fresh = replace(current, slept_s=current.slept_s + wait.seconds)
@@ -135,7 +135,7 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _with_earlier(self, result: IterationResult) -> IterationResult:
-        """The result with the turns and cost of the whole iteration, not only of its last session."""
+        """The result with the turns and cost of all sessions of the iteration, not only the last one."""
         current = self._book.current
         cost = None
         if result.cost_usd is not None and current.earlier_cost_usd is not None:
@@ -170,8 +170,9 @@ class Iteration:
 
 
 def _with_another_session(current: CurrentIteration) -> CurrentIteration:
-    """The iteration with a new session: a journal without a message may hold the old id. What the old session cost
-    still counts.
+    """The iteration with a new session id: a journal without a message may occupy the old id.
+
+    The cost of the old session still counts.
     """
     return replace(
         current,
@@ -182,7 +183,7 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
 
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
-    """The end of a session that finished unnoticed, because the loop was killed before it could read the result."""
+    """The end of a session that finished while nobody watched: the loop was killed before it could read the result."""
     seen = world.iterations.seen(book.current.session_id)
     ended = seen.ended if seen is not None else None
     return ended if ended is not None and is_counted(ended.outcome) else None

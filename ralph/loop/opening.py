@@ -1,6 +1,6 @@
-"""Opens a loop: its prompt, its checkout behind a lock, its record, and the ports it works with from then on.
+"""Opens a loop: its prompt, its locked checkout, its record, and the ports that it works with afterwards.
 
-Everything that must be right is checked here, before anything is spent.
+All requirements are checked here, before any money is spent.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
 
 def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, SilentPipe | None]:
-    """The state with the prompt that the command line names; and standard input, if it stayed silent.
+    """The state with the prompt that the command line names, and standard input if no data came.
 
-    A pipe may take for ever, so the loop's time limit counts from here on. Raises CannotBeginError and `Interrupted`.
+    A pipe may take for ever, so the loop's time limit starts before the prompt is read. Raises CannotBeginError and
+    `Interrupted`.
     """
     named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
@@ -67,7 +68,7 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
 
 
 def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
-    """The state with a prompt free of credentials: it is recorded, and goes to every iteration."""
+    """The state with a prompt free of credentials. The prompt is recorded and sent to every iteration."""
     if state.plan.prompt is None:
         return state
     prompt = context.redactor.redact(state.plan.prompt)
@@ -109,9 +110,10 @@ def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
 
 
 def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[LoopState, FileRecord]:
-    """The newest record and its state, read again under the lock, because another loop may have changed them.
+    """The newest record and its state.
 
-    `plan`: the plan that was read before. Raises CannotBeginError, RecordError, CheckoutError.
+    Both are read again under the lock, because another loop may have changed them. `plan`: the plan of the first
+    reading. Raises CannotBeginError, RecordError, CheckoutError.
     """
     state = opening_state(context.options, context.environment, context.store, context.clock)
     state = without_credentials(context, state)
@@ -125,8 +127,9 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_what_is_not_as_it_was(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Refuses to continue a loop whose record or git settings have changed: a record is run with the user's key, and
-    pushes follow the settings of the loop's beginning.
+    """Refuses to continue a loop whose record or git settings have changed.
+
+    A record runs with the user's key, and pushes follow the settings from the loop's beginning.
     """
     if checkout.tracks(record.path):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
@@ -142,11 +145,12 @@ def _refuse_what_is_not_as_it_was(
 
 
 def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> FileRecord:
-    """Begins a record. Leftovers of the last loop must not end this one; if that is unfinished, people are told.
+    """Begins a record.
 
-    Raises CannotBeginError, CheckoutError.
+    Files that the last loop left must not end this one. If the last loop is unfinished, people get a notice. Raises
+    CannotBeginError, CheckoutError.
     """
-    # Told once: the notices are true of all that follows.
+    # Reported once: the notices apply to the whole loop.
     for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes):
         context.tell(notice)
     try:

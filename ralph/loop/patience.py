@@ -1,6 +1,6 @@
-"""Waits for what is missing for a while: the API, memory, a process that this machine cannot start now.
+"""Waits for a while for a missing resource: the API, memory, a process that this machine cannot start now.
 
-It calls again what failed, and judges no result.
+It repeats the failed call, and judges no result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LACKING = "what this machine lacks (a process, a thread, memory, a file descript
 
 
 class OutageLastsError(Exception):
-    """A sentence: the thing that was still missing after the longest wait."""
+    """A resource was still missing after the longest wait. The text is a sentence that names the resource."""
 
 
 class Patience:
@@ -47,16 +47,18 @@ class Patience:
         self._is_over = False
 
     def end(self) -> None:
-        """Waits no more: from now on a shortage is raised like any other OSError."""
+        """Ends all waiting: from now on a shortage is raised like any other OSError."""
         self._is_over = True
 
     def left_s(self) -> float:
-        """Seconds that remain of the loop's time."""
+        """The rest of the loop's time in seconds."""
         limit_s = self._book.state.plan.limits.max_time_s
         return math.inf if limit_s is None else limit_s - self._book.elapsed_s()
 
     def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:
-        """Waits. `number`: the count of setbacks of that kind in a row. Raises OSError and `Interrupted`."""
+        """Waits, and reports the wait. `number`: the count of setbacks of that kind in a row. Raises OSError and
+        `Interrupted`.
+        """
         until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
         self._world.events.emit(self._announced(wait, until, setback, number))
         current = self._book.state.current if is_recorded else None
@@ -80,14 +82,16 @@ class Patience:
         )
 
     def sleep(self, seconds: float, setback: Setback = Setback.OUTAGE) -> None:
-        """Sleeps so long. Raises `Interrupted`."""
+        """Sleeps for `seconds`. Raises `Interrupted`."""
         if seconds > 0:
             awaited = "the API" if setback is Setback.OUTAGE else "this machine"
             self._world.waiter.sleep(seconds, waiting_for=awaited)
 
     def keep_trying(self, act: Callable[[], T], *, is_recorded: bool = True) -> T:
-        """Calls `act` until this machine has what it needs. Raises whatever `act` raises except a shortage;
-        OutageLastsError where the shortage lasts. `is_recorded`: the waits are recorded.
+        """Calls `act` until this machine has the resources for it.
+
+        `is_recorded`: the waits are recorded. Raises any error of `act` except a shortage, and OutageLastsError if
+        the shortage lasts.
         """
         number, slept_s = 0, 0.0
         while True:
@@ -105,7 +109,7 @@ class Patience:
 
 
 class PatientIterations:
-    """`Iterations` that wait until a session can be looked for: a wrong guess would begin its work again."""
+    """`Iterations` that wait until a session can be read: a wrong guess would begin its work again."""
 
     def __init__(self, iterations: Iterations, patience: Patience) -> None:
         self._iterations = iterations
@@ -119,7 +123,7 @@ class PatientIterations:
 
 
 class PatientCheckout:
-    """A `Checkout` that makes each call again where a process could not be started."""
+    """A `Checkout` that repeats each call for which no process could be started."""
 
     def __init__(self, checkout: Checkout, patience: Patience) -> None:
         self._checkout = checkout
@@ -142,7 +146,7 @@ class PatientCheckout:
 
 
 class PatientCheck:
-    """A `Check` that is run again where it could not be started: that is no verdict."""
+    """A `Check` that runs again if it could not be started: a failed start is no verdict."""
 
     def __init__(self, check: Check, patience: Patience) -> None:
         self._check = check

@@ -1,4 +1,7 @@
-"""The ports of a loop: what it needs of the world. Tests have fakes of all of them in `tests/fakes/loop.py`."""
+"""The ports of a loop: its interfaces to the outside world.
+
+Tests have fakes of all of them in `tests/fakes/loop.py`.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,14 @@ if TYPE_CHECKING:
 
 
 class CheckoutError(Exception):
-    """Git or the file system refused something: which and why, in one line."""
+    """An operation that git or the file system refused. One line names the operation and the reason."""
 
 
 class Checkout(Protocol):
-    """The directory that the iterations change. Every method raises `Interrupted` once what it started is gone, and a
-    ShortageError, or what has one as its cause, where it could not be started.
+    """The directory that the iterations change.
+
+    Every method raises `Interrupted` after the processes that it started are gone. If a process could not be started,
+    it raises a ShortageError or an error that has one as its cause.
     """
 
     def snapshot(self) -> Snapshot:
@@ -41,7 +46,7 @@ class Checkout(Protocol):
         ...
 
     def commit(self, message: str) -> bool:
-        """Commit all that is uncommitted, untracked files included. False: nothing was. Raises CheckoutError."""
+        """Commits all uncommitted work, untracked files included. False: there was none. Raises CheckoutError."""
         ...
 
     def push(self) -> int:
@@ -49,28 +54,29 @@ class Checkout(Protocol):
         ...
 
     def unpushed(self) -> int | None:
-        """How many commits the remote lacks, as far as this checkout knows; None: it cannot tell."""
+        """The number of commits that the remote lacks, as far as this checkout knows; None: unknown."""
         ...
 
 
 class Iterations(Protocol):
     def run(self, order: IterationOrder) -> IterationResult:
-        """Start one `ralph run` process and follow it to its end; nothing of it is left.
+        """Starts one `ralph run` process and follows it to its end. None of its processes is left.
 
-        A signal meanwhile is passed on to it, and told by `stopped_by`; never raises `Interrupted`. Raises OSError
-        where no process can be started, but for a shortage, which is a setback.
+        A signal during the run is passed on to the process, and `stopped_by` names it; `Interrupted` is never raised.
+        Raises OSError if no process can be started, except for a shortage, which is a setback.
         """
         ...
 
     def seen(self, session_id: str) -> SessionSeen | None:
-        """The session of an iteration that this process did not follow; None: it was never begun."""
+        """The session of an iteration that this process did not follow; None: the session never began."""
         ...
 
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Run the `--until` command for at most so long. Raises `Interrupted` once it is gone, and a
-        ShortageError where it could not be started.
+        """Runs the `--until` command for at most `limit_s`.
+
+        Raises `Interrupted` after the command is gone, and a ShortageError if it could not be started.
         """
         ...
 
@@ -102,9 +108,11 @@ class LoopWorld(Struct, frozen=True):
     waiter: Waiter
     clock: Clock
     read_prompt: Callable[[], str]
-    """The user's prompt as it stands now. Raises OSError."""
+    """Reads the user's present prompt. Raises OSError."""
     own_limits: LimitSettings
     """The limits that the settings give each iteration."""
     schedule: LoopSettings
     late_input: Callable[[], str | None]
-    """Why nothing may be begun: data came on standard input after it had been left alone. None: none came."""
+    """Returns the reason to begin nothing more: data came on standard input after ralph had left it alone. None: no
+    data came.
+    """

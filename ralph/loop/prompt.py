@@ -21,13 +21,13 @@ _ANOTHER_APPROACH = (
 )
 
 LONGEST_LAST_WORDS = 1500
-"""Characters of what the last iteration said."""
+"""Characters of the last iteration's answer or report."""
 _MOST_NAMED = 3
-"""Names of changed files; more are a number."""
+"""The most changed files that are named; the others are only counted."""
 
 
 def iteration_prompt(state: LoopState, prompt: str) -> str:
-    """The user's prompt below what the next iteration has to know."""
+    """The user's prompt, below the facts that the next iteration needs."""
     parts = [
         _where_it_stands(state),
         *_how_it_ends(state),

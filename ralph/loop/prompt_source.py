@@ -1,7 +1,7 @@
-"""Where a loop's prompt comes from: one argument, one file, or standard input, once.
+"""Finds a loop's prompt: one argument, one file, or standard input, once.
 
-A file is looked at here and read anew for each iteration; what can be read only once is taken as text. Refuses two
-sources at a time, so that nothing that was piped in is dropped unseen.
+A file is checked here, and read again for each iteration. A source that can be read only once is kept as text.
+Refuses two sources at a time, so that no piped data is dropped unseen.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NO_STDIN = -1
 
 class PromptSource(Struct, frozen=True):
     text: str | None
-    """The prompt itself; None: it stands in `file`."""
+    """The prompt itself; None: `file` holds it."""
     file: str | None
     notices: tuple[str, ...] = ()
-    """For people."""
+    """Notices for people."""
     silent: SilentPipe | None = None
-    """Standard input, where it was waited for in vain."""
+    """Standard input, if no data came in time."""
 
 
 def find_prompt(
@@ -45,8 +45,9 @@ def find_prompt(
     wait: InputWait,
     stdin_fd: int = 0,
 ) -> PromptSource:
-    """Finds the prompt. Raises PromptError; `Interrupted` when a signal came or the time is up. `directories`: as for
-    `open_named_file`.
+    """Finds the prompt. `directories`: as for `open_named_file`.
+
+    Raises PromptError, and `Interrupted` when a signal came or the time is up.
     """
     find = partial(read_prompt, directories=directories, wait=wait)
     if "-" in (argument, file) or (argument is None and file is None):
@@ -61,7 +62,7 @@ def find_prompt(
 
 
 class PromptReader:
-    """The prompt as each iteration gets it."""
+    """Reads the prompt for each iteration."""
 
     def __init__(
         self, plan: LoopPlan, *, warn: Callable[[str], None], redact: Callable[[str], str] = str
@@ -73,10 +74,10 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """The prompt as it stands now; as it stood before, if an agent removed the file, emptied it, filled it with
-        no text or made it a link out of the repository.
+        """The present prompt. If an agent removed the file, emptied it, wrote no text to it or made it a link out of
+        the repository, the last good prompt.
 
-        Raises OSError where that is not known.
+        Raises OSError if no earlier prompt is known.
         """
         return self._redact(self._read())
 

@@ -1,6 +1,6 @@
 """`loop.json` in a loop's folder: its state, for `--continue`, and for `--status` from another terminal.
 
-It refuses to guess: a record that cannot be read whole is an error that says what is wrong with it.
+It refuses to guess: a record that cannot be read whole is an error that names the fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PRIVATE = 0o600
 
 
 class RecordError(Exception):
-    """A record that cannot be read, in one line; `outcome`: that of a command that needs the record."""
+    """A record that cannot be read, in one line. `outcome`: the outcome of a command that needs the record."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class FileRecord:
         self._has_saved = True
 
     def load(self) -> LoopState:
-        """The saved state. Raises RecordError: a newer ralph wrote it (config), or it is damaged (io_error)."""
+        """The saved state. Raises RecordError if a newer ralph wrote it (config), or if it is damaged (io_error)."""
         try:
             return read_state(self._text())
         except OSError as error:
@@ -86,8 +86,9 @@ class FileRecord:
 
 
 def write_private(folder: Path, name: str, data: bytes) -> Path:
-    """Writes a file whole or not at all, for the user alone; a folder that somebody removed is made again.
-    Raises OSError.
+    """Writes a file whole or not at all, for the user alone.
+
+    Makes the folder again if somebody removed it. Raises OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
@@ -103,7 +104,10 @@ def write_private(folder: Path, name: str, data: bytes) -> Path:
 
 
 def new_file(folder: Path, name: str) -> int:
-    """An open descriptor of an empty file for the user alone, whatever had that name. Raises OSError."""
+    """An open descriptor of a new, empty file for the user alone.
+
+    It replaces whatever had that name. Raises OSError.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     with suppress(FileNotFoundError):

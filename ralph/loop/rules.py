@@ -1,6 +1,6 @@
-"""The rules of the outer loop: when it ends, what an iteration may use, how long it waits in an outage. Pure.
+"""The rules of the outer loop: when it ends, the limits of an iteration, the waits in an outage. Pure.
 
-They look at exit codes and snapshots; no text decides anything.
+The rules use exit codes and snapshots; no text decides anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ralph.values.limits import LimitSettings
 
 MOST_IDLE = 3
-"""Iterations in a row without progress; the one after them is told to change its approach, and is the last."""
+"""Iterations in a row without progress. One more follows: it is told to change its approach, and is the last."""
 
 SHORTEST_WAIT_S = 1.0
 """The shortest wait, even if a server names a shorter one."""
@@ -32,7 +32,7 @@ MOST_KILLS = 2
 """The most kills in a row after which an iteration is still resumed."""
 
 CHECK_GRACE_S = 10.0
-"""Seconds that a check gets beyond its last duration when the loop's time is over: work that is done must count."""
+"""Seconds that a check gets beyond its last duration when the loop's time is over: finished work must count."""
 
 ENDS_THE_LOOP = frozenset(
     {
@@ -45,7 +45,7 @@ ENDS_THE_LOOP = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""Outcomes that the next iteration would meet again, or that a person asked for."""
+"""Outcomes that the next iteration would have again, or that a person requested."""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
@@ -56,24 +56,25 @@ class Share(Struct, frozen=True):
     budget_usd: float | None
     time_s: float | None
     is_rest_of_budget: bool
-    """The budget is all that the loop has left: once it is spent, the loop ends."""
+    """Whether the budget is all that the loop has left. If so, the loop ends once the budget is spent."""
     is_rest_of_time: bool
 
 
 def is_counted(outcome: Outcome) -> bool:
-    """Whether a run with this end was an iteration. After an outage it was not: its session is resumed."""
+    """Whether a run with this outcome counts as an iteration. After an outage it does not: its session is resumed."""
     return outcome not in ENDS_THE_LOOP and outcome is not Outcome.API_UNAVAILABLE
 
 
 def reserve_s(state: LoopState) -> float:
-    """Seconds of the loop's time to keep for the check after an iteration: as long as the last check took, at
-    most half of the remaining time.
+    """Seconds of the loop's time to keep for the check after an iteration.
+
+    It is the duration of the last check, but at most half of the remaining time.
     """
     return 0.0 if state.last_check is None else state.last_check.duration_s
 
 
 def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
-    """The end by the loop's limits, before an iteration. None: there is room for one."""
+    """The loop's end if a limit is reached before an iteration; None: there is room for one more."""
     limits, spent = state.plan.limits, state.spent_usd
     done = len(state.iterations)
     if limits.max_iterations is not None and done >= limits.max_iterations:
@@ -110,7 +111,7 @@ def _least(one: float | None, other: float | None) -> float | None:
 
 
 def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
-    """The end of the loop that this result brings; None: the next iteration begins."""
+    """The loop's end after this result; None: the next iteration begins."""
     if result.stopped_by is not None:
         return LoopEnd(
             Outcome.INTERRUPTED,
@@ -134,10 +135,11 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after an outage. `number`: of the outage, 1-based in a row; `slept_s`: seconds waited for those before
-    it.
+    """The wait after an outage. `number`: the outage's number, counted in a row from 1; `slept_s`: seconds waited for
+    the outages before it.
 
-    A wait that the server requests is used; after one that did not help, it is at least the schedule's.
+    A wait that the server requests is used. After the first outage in a row it is used only if it is longer than the
+    schedule's wait.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
@@ -160,8 +162,9 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """The wait after a kill. `number`: how many came in a row, from 1. Whatever took the memory may be gone in a
-    moment.
+    """The wait after a kill. `number`: the count of kills in a row, from 1.
+
+    The program that used up the memory may end soon.
     """
     if number > MOST_KILLS:
         return GiveUp(f"{reason}, {number} times in a row")
@@ -176,7 +179,10 @@ def _scheduled_s(number: int, schedule: LoopSettings) -> float:
 
 
 def check_limit_s(state: LoopState, elapsed_s: float) -> float:
-    """Seconds that the check may take now. Where the time is over, it gets what it took last, and a little more."""
+    """Seconds that the check may take now.
+
+    If the loop's time is over, they are the check's last duration and a little more.
+    """
     plan = state.plan
     if plan.limits.max_time_s is None:
         return plan.check_timeout_s
@@ -186,10 +192,10 @@ def check_limit_s(state: LoopState, elapsed_s: float) -> float:
 
 
 def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
-    """The end that the check brings before anything is begun or continued. None: there is something to do."""
+    """The loop's end if its first check passes or cannot be run; None: there is work to do."""
     was_begun = bool(state.iterations) or state.current is not None
     if result.why_not_run is not None and not was_begun:
-        # A check that nobody can run would have every iteration paid for. Later it is the work that may have broken it.
+        # With a check that cannot run, the loop would pay for every iteration. Later, the work may be the cause.
         last_line = next(reversed(result.tail.split("\n")), "").strip()
         said = f": {last_line}" if last_line else ""
         reason = f"the check cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"
@@ -206,12 +212,12 @@ def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
-    """Iterations in a row without progress, this one included. A run that went in circles made none."""
+    """Iterations in a row without progress, this one included. A run that repeated itself made no progress."""
     return 0 if made_progress and outcome is not Outcome.NO_PROGRESS else state.idle + 1
 
 
 def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_file: bool) -> LoopEnd | None:
-    """The end after the iteration that was recorded last. `limit`: the one that ended it, as in its result."""
+    """The loop's end after the last recorded iteration. `limit`: the limit in that iteration's result."""
     last = state.last
     assert last is not None  # noqa: S101 - it is asked after an iteration
     if state.plan.until is not None:
@@ -230,7 +236,7 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
 
 
 def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
-    """The state with the limits that came with `--continue` in place of the old ones."""
+    """The state with the limits that came with `--continue`, instead of the old ones."""
     old = state.plan.limits
     limits = replace(
         old,

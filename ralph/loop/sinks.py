@@ -1,4 +1,7 @@
-"""Where a loop's events go: lines on standard error, and a CI system's summary. Iterations write their own lines."""
+"""The sinks of a loop's events: lines on standard error, and a CI system's summary.
+
+Iterations write their own lines.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
 
 _HIDDEN_BY_QUIET = (CheckedFirst, IterationBegan, IterationResumed, Pushed, Heartbeat)
-"""Events that `--quiet` hides; ends and problems are shown."""
+"""Events that `--quiet` hides. Ends and problems are shown."""
 
 
 class LoopNarration:
@@ -67,14 +70,14 @@ def _color_of(event: Event) -> Color | None:
 class StepSummary:
     """Appends a loop's end, as a table, to the file that a CI system shows. An `Events` sink.
 
-    Refuses anything but a regular file, as it would wait for it; and a link of the repository that leads out of it: what
-    a model said must not land in a file of the user's.
+    Refuses anything but a regular file, because opening it could block. Refuses a link of the repository that leads
+    out of it, because a model's text must not get into a file of the user's.
     """
 
     def __init__(
         self, path: str, directories: Sequence[str], *, redact: Callable[[str], str], narration: Events
     ) -> None:
-        """`directories`: as for `append_text`. `narration` is told where the file cannot be written."""
+        """`directories`: as for `append_text`. `narration` reports a file that cannot be written."""
         self._path = path
         self._directories = directories
         self._redact = redact
@@ -92,7 +95,7 @@ class StepSummary:
 
 
 def append_text(path: str, text: str, directories: Sequence[str]) -> None:
-    """Raises OSError. `directories`: where the loop was called and where it works."""
+    """Appends text to a file. `directories`: where the loop was started and where it works. Raises OSError."""
     tops = repositories(directories)
     link = planted_link(os.path.abspath(path), tops)  # noqa: PTH100 - links are to be seen
     if link is not None and not is_beneath(os.path.realpath(path), tops):

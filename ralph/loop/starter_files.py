@@ -1,6 +1,6 @@
-"""The files that a loop begins with, written where nothing is there yet.
+"""Writes the files that a loop begins with, if they do not exist.
 
-Never changes, replaces or follows what is there, a dangling link included.
+Never changes, replaces or follows an existing file, a dangling link included.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Starter(Struct, frozen=True):
     name: str
     kept_because: str | None = None
-    """Why it was not written; None: it was."""
+    """Why the file was not written; None: it was written."""
 
 
 def write_starters(directory: Path) -> Iterator[Starter]:
-    """Writes the files in turn. Raises OSError, which names the file; those written before it stay."""
+    """Writes the files in turn. Raises OSError, which names the file. Files that were written before the error stay."""
     for name in NAMES:
         try:
             kept_because = _write_new(directory, name, (_TEXTS / name).read_bytes())
@@ -38,10 +38,10 @@ def write_starters(directory: Path) -> Iterator[Starter]:
 
 
 def _write_new(directory: Path, name: str, text: bytes) -> str | None:
-    """Writes a new file. Returns why it was not written; None: it was."""
+    """Writes a new file. Returns why it was not written; None: it was written."""
     path = directory / name
     if path.parent != directory:
-        if path.parent.is_symlink():  # what it leads to is no part of this directory
+        if path.parent.is_symlink():  # its target is outside this directory
             return f"{path.parent.name} is a link"
         with suppress(FileExistsError):
             path.parent.mkdir()

@@ -1,6 +1,6 @@
-"""The state of a loop as its record holds it: enough to resume after a kill, and to be looked at meanwhile. Pure.
+"""The state of a loop, as its record holds it: enough to resume after a kill, and to show the loop's progress.
 
-`loop/record.py` writes and reads it. Every change makes a new state.
+Pure. `loop/record.py` writes and reads it. Every change makes a new state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MOST_FILES_KEPT = 20
-"""Names of changed files in a record; their number is kept as well."""
+"""The most names of changed files in a record. Their total number is kept as well."""
 MOST_DIGESTS_KEPT = 1000
 """The most file digests that one snapshot keeps."""
 
@@ -27,9 +27,9 @@ MOST_DIGESTS_KEPT = 1000
 class Phase(enum.Enum):
     WORKING = "working"
     WAITING = "waiting"
-    """It waits for the API."""
+    """The loop waits for the API."""
     SAVING = "saving"
-    """It commits and pushes."""
+    """The loop commits and pushes."""
     CHECKING = "checking"
 
 
@@ -37,24 +37,24 @@ class IterationRecord(Struct, frozen=True):
     """One iteration that counts."""
 
     number: int
-    """Counted from 1."""
+    """The iteration's number, counted from 1."""
     session_id: str
     outcome: Outcome
     exit_code: int
     turns: int
     cost_usd: float | None
     duration_s: float
-    """Waits for the API and the check included."""
+    """The duration, waits for the API and the check included."""
     commits: int
-    """Commits, that of `--commit` included."""
+    """The number of commits, that of `--commit` included."""
     files: tuple[str, ...]
-    """At most `MOST_FILES_KEPT`."""
+    """Names of changed files, at most `MOST_FILES_KEPT`."""
     file_count: int
     made_progress: bool
     check: str | None
     """The check's result in a word or two; None: there is none, or it was not run."""
     has_loop_commit: bool = False
-    """`--commit` committed what it had left."""
+    """Whether `--commit` committed work that the iteration had left uncommitted."""
     reason: str = ""
     last_words: str = ""
 
@@ -68,45 +68,45 @@ class CurrentIteration(Struct, frozen=True):
     number: int
     session_id: str
     started_at: str
-    """ISO 8601, UTC."""
+    """The time of the beginning: ISO 8601, UTC."""
     elapsed_s: float
     """The loop's elapsed time when the iteration began."""
     head: str
     digest: str
     """The digest of the checkout when the iteration began."""
     files: tuple[FileDigest, ...] | None = None
-    """The files when the iteration began; None: they were too many."""
+    """The files when the iteration began; None: there were too many."""
     branch: str | None = None
-    """The branch when the iteration began; None: on no branch, or no git."""
+    """The branch when the iteration began; None: HEAD was detached, or there is no git."""
     phase: Phase = Phase.WORKING
     outages: int = 0
     """Ends by exit 75 in a row."""
     slept_s: float = 0.0
     """Seconds of waiting for these setbacks."""
     kills: int = 0
-    """How many times in a row something else killed the iteration."""
+    """How many times in a row the iteration was killed, but not by the loop."""
     waits_until: str | None = None
-    """ISO 8601, UTC; None: nothing is waited for."""
+    """The end of the current wait, ISO 8601, UTC; None: there is no wait."""
     turns: int = 0
     cost_usd: float | None = 0.0
     """The cost so far."""
     earlier_turns: int = 0
     earlier_cost_usd: float | None = 0.0
-    """The cost of a session that was given up for this one."""
+    """The cost of earlier sessions of this iteration that were given up."""
     commits: int = 0
-    """Commits, counted when the iteration was cut off."""
+    """The number of commits when the iteration was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
-    """Digests of git's settings and hooks when the iteration began, by name; None: there is no git, or they
-    were too many.
+    """Digests of git's settings and hooks when the iteration began, by name; None: there is no git, or there were too
+    many.
     """
 
 
 class LoopState(Struct, frozen=True):
     plan: LoopPlan
     started_at: str
-    """ISO 8601, UTC."""
+    """The time of the beginning: ISO 8601, UTC."""
     pid: int
-    """The process that works, or worked, on the loop."""
+    """The process that works on the loop, or worked on it last."""
     updated_at: str = ""
     elapsed_s: float = 0.0
     """Seconds that all processes worked on the loop, until `updated_at`."""
@@ -122,13 +122,13 @@ class LoopState(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """Notes to repeat at the end, such as a commit that could not be made."""
     push_problem: str | None = None
-    """Why the last push failed; None: it did not."""
+    """Why the last push failed; None: it did not fail."""
     unpushed: int = 0
-    """Commits that the remote lacked in the end."""
+    """Commits that the remote lacked at the end."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Lines that are repeated at the end, and in the status."""
+        """Lines that are repeated at the loop's end and in its status."""
         about_push = [self.push_problem] if self.push_problem is not None else []
         about_push += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
         return (*self.notes, *about_push)
@@ -147,13 +147,13 @@ class LoopState(Struct, frozen=True):
 
 
 class NewerStateError(ValueError):
-    """A newer ralph wrote the state: it is not damaged, but this ralph cannot use it."""
+    """A state that a newer ralph wrote: it is not damaged, but this ralph cannot use it."""
 
 
 def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
-    """A new iteration, with the state of the checkout as it begins."""
+    """A new iteration, with the state of the checkout at its beginning."""
     return CurrentIteration(
         number,
         session_id,
@@ -184,7 +184,7 @@ def _by_path(kept: tuple[FileDigest, ...] | None) -> dict[str, str] | None:
 
 
 def state_text(state: LoopState) -> str:
-    """One JSON object, indented, as people look at it."""
+    """The state as one indented JSON object, for people to read."""
     return json.dumps(state_fields(state), indent=2) + "\n"
 
 
@@ -195,8 +195,9 @@ def state_fields(state: LoopState) -> dict[str, Any]:
 
 
 def read_state(text: str) -> LoopState:
-    """The state in a record's text. Raises NewerStateError and ValueError, a sentence without a subject: "is damaged:
-    ...".
+    """The state in a record's text.
+
+    Raises NewerStateError, and ValueError, whose text is a sentence without a subject: "is damaged: ...".
     """
     try:
         fields = json.loads(text)

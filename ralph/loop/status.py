@@ -35,7 +35,7 @@ def loop_status(directory: Path, *, is_json: bool = False) -> int:
             raise UsageError(str(error)) from None
         complain(str(error))
         return error.outcome.exit_code()
-    # Of a checkout that holds several directories one loop at a time works in one of them.
+    # A checkout may hold several directories. One loop at a time works in one of them.
     is_running = holder_of(directory, store.place) == state.pid
     redactor = Redactor(known_secrets(os.environ))
     if is_json:
@@ -44,7 +44,7 @@ def loop_status(directory: Path, *, is_json: bool = False) -> int:
     else:
         now = SystemClock().utc_now()
         said = status_lines(state, record.folder, is_running=is_running, now=now)
-        # What a model, a file's name or a record says is one line here, whatever is in it.
+        # Text of a model, a file's name or a record becomes one line, whatever it contains.
         lines = [redactor.redact_all(in_one_line(line)) for line in said]
     with suppress(ReaderLeftError):
         print_lines(lines)

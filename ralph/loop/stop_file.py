@@ -1,7 +1,8 @@
-"""`.ralph/stop`: the model creates it to say that nothing is left to do. Nothing else of a loop lies in the checkout.
+"""The stop file `.ralph/stop`: the model creates it to say that no work is left. Its content does not matter.
 
-Its content does not matter. Agents remove `.ralph/` (`git clean -fdx`) and could replace it: it is made again where
-it is gone, and refused where it is no directory, links included, so that nothing is written or removed elsewhere.
+A loop keeps no other file in the checkout. Agents remove `.ralph/` (`git clean -fdx`) and could replace it. A missing
+directory is made again. Anything else in its place, a link included, is refused, so that nothing is written or
+removed elsewhere.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ class StopFileBelow:
         self.path = directory / STOP_FILE
 
     def is_there(self) -> bool:
-        """True for a file of any kind: a link that leads nowhere was also put there by somebody."""
+        """True for a file of any kind. A dangling link counts too, because somebody made it."""
         return os.path.lexists(self.path)
 
     def make_room(self) -> None:
-        """Makes the directory in which the file can be created; git ignores it by itself. Raises OSError."""
+        """Makes the directory for the file, in such a way that git ignores it. Raises OSError."""
         with suppress(FileExistsError):
             self._place.mkdir(mode=0o700)
         with _held(self._place) as held, _named(self._place / _IGNORE_FILE):
             _let_git_ignore(held)
 
     def remove(self) -> None:
-        """Removes the file of an earlier loop: it must not end this one. Follows no link. Raises OSError."""
+        """Removes the file of an earlier loop, which must not end this one. Follows no link. Raises OSError."""
         with suppress(FileNotFoundError), _held(self._place) as held:
             os.unlink(self.path.name, dir_fd=held)
 
@@ -65,7 +66,7 @@ def _held(place: Path) -> Iterator[int]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Names the path in an error: a call relative to a held directory fails without it."""
+    """Adds the path to an error: a call relative to a held directory fails without it."""
     try:
         yield
     except OSError as error:
@@ -73,8 +74,9 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _let_git_ignore(held: int) -> None:
-    """Makes git ignore the directory. A file that people changed is theirs; an empty one was left by a full disk or a
-    kill.
+    """Makes git ignore the directory.
+
+    A file that people changed is left alone. An empty one is written again: a full disk or a kill left it.
     """
     with suppress(FileNotFoundError):
         found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)

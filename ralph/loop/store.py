@@ -1,7 +1,8 @@
-"""Keeps a loop's record, its prompt and the check's log: a folder for each loop, below one for each directory.
+"""Keeps a loop's record, its prompt and the check's log: one folder for each directory, with one folder in it for each
+loop.
 
-They lie in the user's state directory, beside the sessions and never in the checkout: `--continue` follows nothing
-that a repository brings along or an agent writes. A new loop leaves the folders of earlier ones as they are.
+The folders are in the user's state directory, beside the sessions and never in the checkout: `--continue` uses no
+file that a repository brings along or an agent writes. A new loop does not change the folders of earlier loops.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 LOOPS = "loops"
 MOST_KEPT = 20
-"""The most loops whose folders are kept for one directory, the newest ones; a check's log may have 50 MB."""
+"""The most loop folders that are kept for one directory, the newest ones. A check's log may have 50 MB."""
 
 
 class LoopStore:
@@ -30,9 +31,9 @@ class LoopStore:
 
     def __init__(self, sessions: SessionStore, directory: Path) -> None:
         self.roots = sessions.beside(LOOPS)
-        """The folders with the loops of all directories. New ones are made in the first."""
+        """The folders with the loops of all directories. New loops go into the first."""
         self.notice = None
-        """For people: why this is not the usual place."""
+        """A notice for people if this is not the usual place; it says why."""
         if sessions.notice is not None:
             self.notice = sessions.notice.replace("sessions are", "the loop's record and its sessions are", 1)
         self._directory = directory.resolve()
@@ -40,14 +41,14 @@ class LoopStore:
 
     @classmethod
     def for_user(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
-        """Raises JournalError where there is no place that can be written to."""
+        """The store of a user, made if necessary. Raises JournalError if no place is writable."""
         store = cls(SessionStore.for_user(environment), directory)
         make_private(store.place)
         return store
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
-        """The store as it is; nothing is made."""
+        """The store for reading; makes no directory."""
         return cls(SessionStore.to_read(environment), directory)
 
     @property
@@ -56,7 +57,7 @@ class LoopStore:
         return self._places[0]
 
     def begin(self) -> FileRecord:
-        """A record in a folder of its own. The caller holds the checkout's lock. Raises OSError."""
+        """Makes a record in a folder of its own. The caller holds the checkout's lock. Raises OSError."""
         make_private(self.place)
         numbers = list(_numbers(self.place))
         folder = self.place / f"{max(numbers, default=0) + 1:04d}"
@@ -66,7 +67,7 @@ class LoopStore:
         return FileRecord(folder)
 
     def newest(self) -> FileRecord:
-        """The loop that was begun last. Raises RecordError where there is none."""
+        """The record of the newest loop. Raises RecordError if there is none."""
         found = [record for place in self._places for record in _newest_in(place)]
         if found:
             return max(found, key=lambda record: written_at(record.path))
@@ -80,8 +81,9 @@ class LoopStore:
 
 
 def _newest_in(place: Path) -> Iterator[FileRecord]:
-    """The record with the highest number; the clock does not matter. A loop that was killed before its first record
-    has none.
+    """The record with the highest number; times do not matter.
+
+    A loop that was killed before its first record has none.
     """
     for number in sorted(_numbers(place), reverse=True):
         record = FileRecord(place / f"{number:04d}")

@@ -1,4 +1,5 @@
-"""Runs the `--until` command: a shell command in a session of its own, with a time limit. Nothing it started is left.
+"""Runs the `--until` command: a shell command in a session of its own, with a time limit. None of its processes is
+left.
 
 The exit code alone is the verdict: the output is never interpreted.
 """
@@ -33,17 +34,17 @@ _STILL_RUNS = "\n[something it started could not be stopped and still runs]"
 LOG_FILE = "check.log"
 MOST_LOG_BYTES = 50_000_000
 TAIL_BYTES = 4096
-"""The next prompt has room for so much of it."""
-# Colours and progress bars go before the end is cut to its size.
+"""The most bytes of the check's output that the next prompt has room for."""
+# Colours and progress bars are removed before the end is cut to its size.
 _RAW_TAIL_BYTES = 16 * TAIL_BYTES
 _GOES_ON = "\n[ralph: the output goes on; only its first {size:,} bytes are kept]\n"
 
 
 class CheckLog:
-    """Keeps the check's output without known credentials: in a file up to a bound, and its end in memory.
+    """Keeps the check's output without known credentials: in a file up to a size limit, and its end in memory.
 
-    It never stops the check: whatever happens to the file, the check runs on and gives its verdict. Fed by one thread,
-    read by another after `close()`.
+    It never stops the check: if the file fails, the check still runs and gives its verdict. One thread writes to it;
+    another reads from it after `close()`.
     """
 
     def __init__(
@@ -75,13 +76,14 @@ class CheckLog:
         self._close_file()
 
     def tail(self, note: str = "") -> str:
-        """At most `TAIL_BYTES` of the end, `note` included, from the beginning of a line unless lines are too
-        long.
+        """At most `TAIL_BYTES` of the end, `note` included.
+
+        It starts at the beginning of a line, unless lines are too long.
         """
         data = bytes(self._end)
         if self._has_lost_its_beginning:
             data = data[data.find(b"\n", 0, len(data) // 2) + 1 :]
-        # Once more: what an escape sequence stood in the middle of has come together only now.
+        # Again: without the escape sequences, a credential that one interrupted is now in one piece.
         text = self._redact(readable_text(data)[0]).strip("\n") + note
         raw = text.encode()
         if len(raw) <= TAIL_BYTES:
@@ -89,12 +91,12 @@ class CheckLog:
         cut = raw[-TAIL_BYTES:]
         is_whole_line = raw[-TAIL_BYTES - 1 : -TAIL_BYTES] == b"\n"
         line = 0 if is_whole_line else cut.find(b"\n", 0, TAIL_BYTES // 2) + 1
-        return cut[line:].decode("utf-8", "ignore")  # without what is left of a cut character
+        return cut[line:].decode("utf-8", "ignore")  # without the rest of a cut character
 
     def _keep(self, data: bytes) -> None:
         self._write(data)
         self._end += data
-        if len(self._end) > 2 * _RAW_TAIL_BYTES:  # seldom: each time half of it is moved
+        if len(self._end) > 2 * _RAW_TAIL_BYTES:  # seldom, because each cut moves half of it
             del self._end[:-_RAW_TAIL_BYTES]
             self._has_lost_its_beginning = True
 
@@ -107,7 +109,7 @@ class CheckLog:
         try:
             while left:
                 left = left[os.write(self._descriptor, left) :]
-        except OSError:  # a full disk has no say in whether the work is done
+        except OSError:  # a full disk does not change the verdict
             self._close_file()
         if len(fitting) < len(data):
             self._close_file()
@@ -150,7 +152,7 @@ class UntilCheck:
         self._grace_s = grace_s
 
     def run(self, limit_s: float) -> CheckResult:
-        """Raises `Interrupted` once the command is gone, and ShortageError, which is no verdict."""
+        """Runs the check. Raises `Interrupted` after the command is gone, and ShortageError, which is no verdict."""
         started_s = self._clock.now_s()
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         try:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
-"""A shell's exit codes (POSIX, "Exit Status for Commands")."""
+"""The meaning of a shell's exit codes (POSIX, "Exit Status for Commands")."""
 OWN_DIRECTORY = ".ralph"
-"""Below the loop's directory: the stop file's place. It never counts as work."""
+"""The stop file's directory, below the loop's directory. Changes in it are never progress."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
-"""The model creates it when nothing is left to do."""
+"""The file that the model creates when no work is left."""
 
 
 class LoopLimits(Struct, frozen=True):
@@ -32,16 +32,16 @@ class LoopLimits(Struct, frozen=True):
 
 
 class LoopPlan(Struct, frozen=True):
-    """The loop as the command line asked for it. It is recorded, so that `--continue` needs no options."""
+    """The loop, as the command line described it. It is recorded, so that `--continue` needs no options."""
 
     directory: str
     """The directory of the work. Absolute."""
     launch_directory: str
     """The directory in which relative paths among `run_arguments` start. Absolute."""
     prompt: str | None = None
-    """The task itself; None: it stands in `prompt_file`."""
+    """The task itself; None: `prompt_file` holds it."""
     prompt_file: str | None = None
-    """Absolute. Read anew for each iteration."""
+    """The prompt's file, an absolute path. It is read again for each iteration."""
     run_arguments: tuple[str, ...] = ()
     """Options of `ralph run`, passed on as they were typed."""
     session_directory: str | None = None
@@ -49,8 +49,9 @@ class LoopPlan(Struct, frozen=True):
     config_file: str | None = None
     """The settings file that `run_arguments` name, absolute."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """Settings files that an iteration could write to, and what they said before the first one: that counts to the end
-    of the loop. None: not recorded yet."""
+    """Settings files that an iteration could write to, with their content before the first iteration, which applies to
+    the end of the loop. None: not recorded yet.
+    """
     metrics_file: str | None = None
     """The metrics file that `run_arguments` name, absolute."""
     added_directories: tuple[str, ...] = ()
@@ -58,9 +59,9 @@ class LoopPlan(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
     """Variables that `run_arguments` let tools see: the check and git see them too."""
     is_quiet: bool = False
-    """`run_arguments` hold `--quiet`."""
+    """Whether `run_arguments` contain `--quiet`."""
     until: str | None = None
-    """The shell command that exits 0 once the work is done; None: none was named."""
+    """The shell command that exits 0 once the work is done; None: there is no check."""
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
     at_least_once: bool = False
     commits: bool = False
@@ -69,13 +70,14 @@ class LoopPlan(Struct, frozen=True):
     """The plan file's path from `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_paths: tuple[str, ...] = ()
-    """Paths, besides `OWN_DIRECTORY`, that processes of this loop or whoever started them have written.
+    """Paths, besides `OWN_DIRECTORY`, that processes of this loop or the shells that started them have written.
+
     Absolute.
     """
 
 
 class Snapshot(Struct, frozen=True):
-    """The state of a checkout at one moment. Equal digests mean that there was no progress in between."""
+    """The state of a checkout at one moment. Equal digests mean that there was no progress between them."""
 
     digest: str
     """The digest of everything that counts as progress: git HEAD, index, working tree and the plan file;
@@ -84,11 +86,13 @@ class Snapshot(Struct, frozen=True):
     head: str = ""
     """The commit's id; empty: there is none yet, or no git."""
     files: Mapping[str, str] | None = field(default_factory=dict)
-    """Digest by path: in git of what differs from HEAD and index or is untracked, else of every file. None: not kept."""
+    """Digests by path. In git, of files that are untracked or differ from HEAD or the index; outside git, of every
+    file. None: not kept.
+    """
     branch: str | None = None
     """The current git branch; None: HEAD is detached, or there is no git."""
     guarded: Mapping[str, str] | None = None
-    """Digest by name of what git follows or runs here: the repository's own settings, hooks. None: not kept."""
+    """Digests by name of the repository's own settings and hooks, which git follows or runs. None: not kept."""
 
 
 class Changes(Struct, frozen=True):
@@ -96,11 +100,9 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Files whose content changed or that came or went, committed or not, sorted; only committed ones if no
-    more is known.
-    """
+    """Files that were changed, added or removed, committed or not, sorted. If no more is known, only committed ones."""
     guarded: tuple[str, ...] = ()
-    """Names of settings and hooks that came, went or changed, sorted."""
+    """Names of settings and hooks that were added, removed or changed, sorted."""
 
 
 class CheckResult(Struct, frozen=True):
@@ -120,7 +122,7 @@ class CheckResult(Struct, frozen=True):
 
     @property
     def why_not_run(self) -> str | None:
-        """The shell's reason, by its exit code, for not running the command; None: it ran."""
+        """The shell's reason, by its exit code, for not running the command; None: the command ran."""
         return None if self.exit_code is None else _CANNOT_RUN.get(self.exit_code)
 
     @property
@@ -134,14 +136,16 @@ class CheckResult(Struct, frozen=True):
 
 
 class Setback(enum.Enum):
-    """Why an iteration, or a step of the loop, has to wait and is tried again. A setback is no iteration."""
+    """The reason that an iteration, or a step of the loop, waits and is tried again. A setback is not counted as an
+    iteration.
+    """
 
     OUTAGE = enum.auto()
     """The iteration ended with exit 75."""
     SHORTAGE = enum.auto()
     """The machine had no process, thread, memory or open file left for it."""
     KILL = enum.auto()
-    """Something else killed it: the system for its memory, or a person."""
+    """The iteration was killed, but not by the loop: by the system for its memory, or by a person."""
 
 
 class IterationOrder(Struct, frozen=True):
@@ -149,11 +153,11 @@ class IterationOrder(Struct, frozen=True):
 
     session_id: str
     prompt: str | None
-    """The whole prompt; None: the session of that id is resumed."""
+    """The whole prompt; None: the session with `session_id` is resumed."""
     budget_usd: float | None = None
-    """The dollars that it may spend; None: the loop sets no limit."""
+    """The most dollars that it may spend; None: the loop sets no limit."""
     time_s: float | None = None
-    """Seconds it may take; None: the loop sets no limit."""
+    """The most seconds that it may take; None: the loop sets no limit."""
     waiting_for: str = "the iteration"
 
 
@@ -168,23 +172,21 @@ class IterationResult(Struct, frozen=True):
     cost_usd: float | None = 0.0
     """Cost of the whole session; None: not known."""
     last_words: str = ""
-    """Its last answer or report; empty: it said nothing."""
+    """Its last answer or report; empty: there is none."""
     reason: str = ""
-    """Why it ended, in a sentence; empty: nothing to say."""
+    """Why it ended, in a sentence; empty: no reason is known."""
     limit: str | None = None
     """The limit behind LIMIT_REACHED: `max_turns` or `max_budget_usd`."""
     retry_after_s: float | None = None
     duration_s: float = 0.0
     stopped_by: int | None = None
-    """The signal that the loop got, and passed on, while it ran."""
+    """The signal that the loop received, and passed on, during the run."""
     setback: Setback | None = None
-    """Why it could not come to an end of its own, where the exit code does not tell."""
+    """The setback that ended it, if the exit code does not show it."""
 
     @property
     def has_to_wait_for(self) -> Setback | None:
-        """The setback that the loop has to wait for; None: the run ended by itself, or was stopped by whoever
-        runs the loop.
-        """
+        """The setback that the loop must wait for; None: the run ended by itself, or a person stopped it."""
         if self.stopped_by is not None:
             return None
         return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
@@ -197,7 +199,7 @@ class SessionSeen(Struct, frozen=True):
     cost_usd: float | None
     """The cost, as far as the journal has it; None: unknown."""
     ended: IterationResult | None = None
-    """The outcome of its last run; None: that run was killed, or is still running."""
+    """The result of its last run; None: that run was killed, or is still running."""
     written_at: datetime | None = None
     """The time of the last write, aware; None: unknown."""
 

@@ -1,4 +1,4 @@
-"""Puts a loop into words: a line for each event, the lines of `--status`, a table for CI. Pure, but for the local
+"""Turns a loop into text: a line for each event, the lines of `--status`, a table for CI. Pure, except for the local
 time zone.
 """
 
@@ -44,7 +44,7 @@ _SETBACKS = {
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
 }
 _ITERATION = "iteration"
-"""The first word of what is waited for while an iteration runs."""
+"""The name of the awaited thing while an iteration runs."""
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _MOST_NAME_CHARS = 80
 _DOING = {
@@ -79,12 +79,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def line_of(event: Event) -> str | None:
-    """The line that tells people of an event. None: they are not told."""
+    """The line for people about an event; None: the event has no line."""
     match event:
         case Notice(text=text):
             return text
         case Heartbeat(waiting_for=waiting_for, since_s=since_s):
-            # An iteration shows its own signs of life.
+            # An iteration reports its own progress.
             is_iteration = waiting_for.startswith(_ITERATION)
             return None if is_iteration else f"{since_s:.0f}s for {waiting_for}"
         case CheckedFirst(result=result):
@@ -132,7 +132,7 @@ def _waiting_line(event: LoopWaits) -> str:
     why = "as the server asks" if event.is_from_server else f"{counts} {event.setbacks} in a row{own}"
     then = "it is tried again"
     if event.iteration is not None and event.session_id is not None:
-        # What was killed or not started may have no session yet.
+        # An iteration that was killed or not started may have no session yet.
         is_outage = event.setback is Setback.OUTAGE
         who = f"session {event.session_id[:8]}" if is_outage else f"iteration {event.iteration}"
         then = f"{who} goes on"
@@ -141,7 +141,7 @@ def _waiting_line(event: LoopWaits) -> str:
 
 
 def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
-    """Number, outcome, turns, cost, commits, what changed, check, time."""
+    """One line about an iteration: number, outcome, turns, cost, commits, changes, check, time."""
     check = [f"check {record.check}"] if record.check is not None else []
     parts = [
         counted(record.turns, "turn"),
@@ -173,7 +173,7 @@ def changed(record: IterationRecord) -> str:
 
 
 def ending_line(state: LoopState | None, end: LoopEnd) -> str:
-    """The last line of a loop. `state`: None if nothing was begun."""
+    """The last line of a loop. `state`: None if the loop did not begin."""
     came_to = "" if state is None else f"; {totals(state)}"
     return f"{end.outcome.value}{_code(end.exit_code)}: {end.reason}{came_to}"
 
@@ -190,7 +190,7 @@ def totals(state: LoopState) -> str:
 
 
 def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datetime) -> Iterator[str]:
-    """The lines of `ralph loop --status`. `folder`: the loop's own. `is_running`: its process holds the lock."""
+    """The lines of `ralph loop --status`. `folder`: the loop's own. `is_running`: the loop's process holds the lock."""
     plan = state.plan
     yield f"loop in {plan.directory}, begun {local(state.started_at)}"
     if state.ended is not None:
@@ -237,14 +237,14 @@ _HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED
 
 
 def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
-    """How to continue a loop with this end; None: it is done, or would meet the same end again."""
+    """How to continue a loop with this end; None: the work is done, or the loop would end the same way again."""
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
         return None
     return f"go on with: {continue_command(state)}{_HIGHER.get(end.outcome, '')}"
 
 
 def continue_command(state: LoopState) -> str:
-    """The command that continues the loop, as it can be typed where the loop was started."""
+    """The command that continues the loop, for the directory in which the loop was started."""
     plan = state.plan
     where = "" if plan.directory == plan.launch_directory else f" --cd {shell_word(plan.directory)}"
     return f"ralph loop --continue{where}"
@@ -259,7 +259,7 @@ _MOST_ROWS = 1000
 
 
 def step_summary(state: LoopState | None, end: LoopEnd) -> str:
-    """The table for `$GITHUB_STEP_SUMMARY`, in Markdown. `state`: None where nothing was begun."""
+    """The table for `$GITHUB_STEP_SUMMARY`, in Markdown. `state`: None if the loop did not begin."""
     lines = [f"### ralph loop: {end.outcome.value}", ""]
     if state is None:
         return "\n".join([*lines, _cell(end.reason), ""])
@@ -318,6 +318,6 @@ def _code(exit_code: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """The text of a model or a program, made safe for a cell: it cannot end the cell, the row or the table."""
+    """A table cell with the text of a model or a program. The text cannot end the cell, the row or the table."""
     shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

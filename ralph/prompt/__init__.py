@@ -1,1 +1,1 @@
-"""The sources of the words that open a task: prompt, piped data, instruction files."""
+"""The sources of a task's opening message: prompt, piped data, instruction files."""

@@ -1,8 +1,7 @@
-"""Opens files whose text goes to the model, and judges what was opened: the user's named files, and a project's
-own.
+"""Opens files whose text goes to the model, and checks the opened file: the user's named files, and a project's own.
 
-The user may name a regular file or a pipe anywhere. Refuses files that the kernel makes up (/proc/self/environ
-holds the key), and a link of the repository that leads out of it: the repository's author is not the user.
+The user may name a regular file or a pipe anywhere. Refuses files that the kernel generates (/proc/self/environ holds
+the key). Refuses a link of the repository that leads out of it, because the repository's author is not the user.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK_BYTES = 65_536
-# By then a process substitution has written something, or is stuck.
+# After this time a process substitution has written something, or is stuck.
 _SILENT_S = 30.0
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
-    """Opens the file for reading, non-blocking. `path`: absolute. Raises OSError whose text names the problem.
+    """Opens the file for reading, non-blocking. Raises OSError, whose text names the problem.
 
-    `directories`: where ralph was called and where it works. Files in a repository there may have come with it.
+    `path`: absolute. `directories`: where ralph was started and where it works. Files of a repository there may come
+    from its author.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -64,14 +64,14 @@ def read_named_file(
 
 
 def refuse_kernel_file(descriptor: int, path: str) -> None:
-    """Refuse a regular file of the kernel's. Raises OSError. Pipes and terminals are none."""
+    """Refuses a regular file that the kernel generates. Pipes and terminals are allowed. Raises OSError."""
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and is_made_by_kernel(opened_path(descriptor, path) or path, status):
         raise OSError(errno.EPERM, "the kernel makes it up (/proc, /sys): it could hold credentials", path)
 
 
 def why_not_of_repository(descriptor: int, path: str, top: str) -> str | None:
-    """Why a file that was opened through a link of the repository is not part of it; None: it is.
+    """The reason that a file, opened through a link of the repository, is not part of it; None: it is part of it.
 
     A hard link to a file outside cannot be told from a file of the repository.
     """
@@ -102,8 +102,10 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
 
 
 def _why_secret(real: str, top: str) -> str | None:
-    """Why a file in the repository is secret; None: it is not. A repository that is somebody's home holds their
-    keys; `.git` holds the token in a remote's address.
+    """The reason that a file in the repository is secret; None: it is not secret.
+
+    A repository that is a person's home directory holds that person's keys. `.git` holds the token in a remote's
+    address.
     """
     from ralph.sandbox.protected_paths import PROTECTED_NAMES  # noqa: PLC0415 - links are rare
     from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - the same

@@ -1,6 +1,6 @@
-"""Reads a pipe or file to its end. The first byte may take so long; after it there is no limit.
+"""Reads a pipe or file to its end. The wait for the first byte has a limit; after that byte there is none.
 
-It takes nothing out of a pipe that it leaves alone: another reader finds every byte.
+It takes no byte from a pipe that it leaves alone, so another reader finds all of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from ralph.values.ports import Mailbox
 
 SAYS_SO_AFTER_S = 3.0
-"""Seconds after which people are told of the wait, as they may not know that there is a pipe."""
+"""Seconds after which people get a notice about the wait, as they may not know that there is a pipe."""
 _CHUNK_BYTES = 65_536
 
 
 class Received(NamedTuple):
     data: bytes
     error: OSError | None = None
-    """Why the reading broke off; None: it ended as it should."""
+    """The error that ended the reading early; None: the input was read to its end."""
 
 
 class SilentPipe(NamedTuple):
-    """Standard input from which no byte came in time. None is taken from it."""
+    """Standard input that sent no byte in time. No byte is taken from it."""
 
     fd: int
     waited_s: float
@@ -45,7 +45,7 @@ class SilentPipe(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """The error where data has come after all: it would be missing from the prompt."""
+        """The error if data has come after all: the prompt lacks it."""
         return (
             f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
             "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
@@ -53,14 +53,14 @@ class SilentPipe(NamedTuple):
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
-        """Notices for the result about the piped input."""
+        """Notices about the piped input for the result."""
         count = self.unread_bytes()
         come = "1 byte has" if count == 1 else f"{count:,} bytes have"
         later = (f"{come} come on standard input since then and stay unread",) if count else ()
         return (self.notice, *later)
 
     def unread_bytes(self) -> int:
-        """The number of bytes that have come by now; 0 if the system does not say."""
+        """The number of bytes that have come so far; 0 if the system does not tell."""
         import fcntl  # noqa: PLC0415 - most runs leave no pipe alone
         import struct  # noqa: PLC0415 - the same
         import termios  # noqa: PLC0415 - the same
@@ -77,7 +77,7 @@ class InputReader:
     """Reads one descriptor, once."""
 
     def __init__(self, wait: InputWait, fd: int, name: str, *, most_bytes: int, advice: str = "") -> None:
-        """`name`: the input's name for people. `most_bytes`: reading ends beyond them. `advice` ends the line
+        """`name`: the input's name for people. `most_bytes`: reading stops beyond this number. `advice` ends the line
         about a long wait.
         """
         self._wait = wait
@@ -88,9 +88,9 @@ class InputReader:
         self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
 
     def read(self) -> Received | None:
-        """All the input, or a little more than `most_bytes` of it; None: no first byte came in time.
+        """The whole input, or a little more than `most_bytes` of it; None: no first byte came in time.
 
-        Raises `Interrupted`, and ShortageError where no thread could be had.
+        Raises `Interrupted`, and ShortageError if no thread can be started.
         """
         if not _is_readable(self._fd) and not self._has_something():
             return None
@@ -110,7 +110,7 @@ class InputReader:
                 return Received(bytes(data))
 
     def _has_something(self) -> bool:
-        """Whether there is something to read, or the end of the input. Nothing is read yet."""
+        """Whether there is data to read, or the end of the input. Reads nothing."""
         seconds = self._wait.first_byte_s
         until_s = self._wait.clock.now_s() + seconds if seconds > 0 else None
         limit = f"{seconds:g}s at most" if seconds > 0 else "without a limit"
@@ -144,18 +144,18 @@ def _poll(fd: int, timeout_ms: int | None) -> bool:
 
 
 def _is_readable(fd: int) -> bool:
-    """Whether a read would not wait: there are bytes, the end or an error."""
+    """Whether a read would return at once: with bytes, the end or an error."""
     return _poll(fd, 0)
 
 
 def _watch(fd: int, mailbox: Mailbox) -> None:
-    """Wait until the descriptor is readable, in a thread of its own, which may stay until the process ends."""
+    """Waits until the descriptor is readable, in a thread of its own, which may last until the process ends."""
     _poll(fd, None)
     mailbox.put(True)
 
 
 def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
-    """Read chunks in a thread of its own, as long as more are wanted."""
+    """Reads chunks in a thread of its own until `most_bytes` is exceeded or the input ends."""
     read_bytes = 0
     while read_bytes <= most_bytes:
         try:

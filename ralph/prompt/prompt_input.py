@@ -1,7 +1,7 @@
 """Finds the text of the task: the argument, a file, standard input, or an argument with piped data below it.
 
-A terminal is never read. A silent pipe is left alone, with a notice. Refuses an empty prompt, and one that is not
-UTF-8 text.
+A terminal is never read. A silent pipe is left alone, with a notice. Refuses an empty prompt, and a prompt that is
+not UTF-8 text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class InputWait(NamedTuple):
     first_byte_s: float
     """`clocks.input_s`; 0: no limit."""
     tell: Callable[[str], None]
-    """Called once with the thing that is awaited, when that takes long."""
+    """Reports a long wait for the first byte, once. The argument names the awaited input."""
 
 
 class PromptFound(NamedTuple):
@@ -47,7 +47,7 @@ class PromptFound(NamedTuple):
     notices: tuple[str, ...] = ()
     """Notices for people about the prompt's sources."""
     silent: SilentPipe | None = None
-    """Standard input, where no first byte came in time."""
+    """Standard input, if no first byte came in time."""
 
 
 class _Piped(NamedTuple):
@@ -65,10 +65,10 @@ def read_prompt(
     stdin_fd: int = 0,
     is_required: bool = True,
 ) -> PromptFound:
-    """The task's text. Raises PromptError, ShortageError; `Interrupted` when a signal came or the time is up.
+    """The task's text. Raises PromptError, ShortageError, and `Interrupted` when a signal came or the time is up.
 
-    `directories`: where ralph was called and where it works, to tell a repository's links from the user's.
-    Without `is_required` the text may be None, where nothing was given and nothing is piped in.
+    `directories`: where ralph was started and where it works, to tell a repository's links from the user's. Without
+    `is_required`, the text is None if there is neither a prompt nor piped data.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
@@ -91,8 +91,8 @@ def read_prompt(
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
-    """The text of a file, read like standard input: a FIFO or a device must neither hang the run nor fill its
-    memory.
+    """The text of a file. It is read like standard input, so that a FIFO or a device neither blocks the run nor fills
+    its memory.
     """
     from ralph.prompt.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
 
@@ -129,7 +129,7 @@ def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> st
 
 
 def _piped_data(wait: InputWait, fd: int) -> _Piped:
-    """Data that was piped in beside the prompt, and the notices about it."""
+    """The data that is piped in besides the prompt, and the notices about it."""
     if not _may_add(fd):
         return _Piped()
     _refuse_kernel_file(fd)
@@ -170,7 +170,10 @@ def _decoded(data: bytes | str, name: str) -> str:
 
 
 def _raise_shortage(error: OSError) -> None:
-    """Raise a shortage. Nothing is wrong with the input, and piped data must not be left out for want of a thread."""
+    """Raises a shortage as itself.
+
+    The input is valid, and piped data must not be dropped because a thread is missing.
+    """
     short = shortage_of(error)
     if short is not None:
         raise short from error
@@ -185,8 +188,9 @@ def _is_open(fd: int) -> bool:
 
 
 def _refuse_kernel_file(fd: int) -> None:
-    """Refuse a file of the kernel's on standard input: for `ralph < PROMPT.md` a shell follows any link, also one
-    to /proc/self/environ.
+    """Refuses a file on standard input that the kernel generates.
+
+    In `ralph < PROMPT.md` the shell follows any link, also one to /proc/self/environ.
     """
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return
@@ -208,5 +212,5 @@ def _may_add(fd: int) -> bool:
 
 
 def _is_half_read(fd: int) -> bool:
-    """Whether a part of it was read already, as by a shell's `while read` loop: the rest is not for ralph."""
+    """Whether another program has read a part of it, such as a shell's `while read` loop: the rest is not for ralph."""
     return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0

@@ -1,4 +1,4 @@
-"""Decodes a prompt's bytes. Refuses bytes that are no UTF-8, and NUL bytes, which no text holds."""
+"""Decodes a prompt's bytes. Refuses bytes that are not UTF-8, and NUL bytes, which no text contains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 
 
 def prompt_text(data: bytes) -> str:
-    """The text of the bytes without a byte order mark. Raises ValueError, whose text follows the source's name."""
+    """The text of the bytes without a byte order mark.
+
+    Raises ValueError; its text is meant to follow the name of the source.
+    """
     if data.startswith(_UTF_16_MARKS):
         raise ValueError(_refusal(data, 0, _UTF_16))
     first_nul = data.find(b"\0")
@@ -24,7 +27,7 @@ def prompt_text(data: bytes) -> str:
 
 
 def argument_text(argument: str) -> str:
-    """`prompt_text` of an argument, in which bytes that are no UTF-8 are lone surrogates."""
+    """The prompt text of an argument, in which Python spells bytes that are not UTF-8 as lone surrogates."""
     return prompt_text(argument.encode("utf-8", "surrogateescape"))
 
 

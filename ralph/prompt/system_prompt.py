@@ -1,8 +1,9 @@
-"""The system prompt: who the agent is, where it is, and the project's instructions. Free of the clock: it must not
-change within a session, or the prompt cache and the thinking signatures are lost.
+"""The system prompt: the agent's role, its place, and the project's instructions.
+
+It contains no time. It must not change within a session, or the prompt cache and the thinking signatures are lost.
 
 The instructions are a project's CLAUDE.md, else AGENTS.md, in each directory from the working directory up to the
-repository's top: at most 32 KB in all, and a cut is reported.
+repository's top: at most 32 KB in all. A cut is reported.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class PromptParts(Struct, frozen=True):
     cwd: str
     platform: str
     replacement: str | None = None
-    """Takes the place of ralph's own words (`--system-prompt`)."""
+    """Text that replaces ralph's own (`--system-prompt`)."""
     appendix: str | None = None
-    """Goes to the very end (`--append-system-prompt`)."""
+    """Text at the very end (`--append-system-prompt`)."""
     instructions: tuple[ProjectInstructions, ...] = ()
 
 
 def system_prompt(parts: PromptParts) -> str:
-    """The parts in order, a blank line between them."""
+    """The parts in order, with a blank line between them."""
     identity = IDENTITY.format(platform=parts.platform, cwd=parts.cwd)
     sections = [identity if parts.replacement is None else parts.replacement]
     for instructions in parts.instructions:
@@ -68,11 +69,11 @@ def system_prompt(parts: PromptParts) -> str:
 
 
 def read_project_instructions(cwd: Path) -> tuple[tuple[ProjectInstructions, ...], tuple[str, ...]]:
-    """The instructions, the outermost first, so that the nearest have the last word; and notices about parts left
-    out.
+    """The instructions, the outermost first, and notices about omitted parts. The nearest come last and so take
+    precedence.
 
-    An unreadable file, or a link that leads out of the repository, counts as absent. When all together exceed 32
-    KB, the nearest are kept and the outer ones are cut.
+    An unreadable file, or a link that leads out of the repository, counts as absent. If all together exceed 32 KB,
+    the nearest are kept and the outer ones are cut.
     """
     left = MOST_INSTRUCTION_BYTES
     found: list[ProjectInstructions] = []
@@ -93,9 +94,7 @@ def read_project_instructions(cwd: Path) -> tuple[tuple[ProjectInstructions, ...
 
 
 def _read(path: str, top: str, most_bytes: int, notices: list[str]) -> bytes | None:
-    """The content; None when the repository has no such file, or it cannot be read. A FIFO of that name does not
-    block.
-    """
+    """The content; None: the repository has no such file, or it cannot be read. A FIFO of that name does not block."""
     try:
         fd = os.open(path, _FLAGS | os.O_NOFOLLOW)
     except OSError:

@@ -1,1 +1,1 @@
-"""The retry loop, its waits, and the choice of the next target. Knows ports only."""
+"""The retry loop, its waits, and the choice of the next target. Uses ports only."""

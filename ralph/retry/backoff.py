@@ -1,6 +1,8 @@
-"""Policies of retry: the wait before retry n, by its number, the wait that the server asks for, and the sleep so far. Pure.
+"""Retry policies. They compute the wait before retry n from n, the wait that the server requested, and the time slept
+so far.
 
-Retries are counted from 1. All times are seconds. No jitter: one client is no thundering herd.
+Pure. Retries are counted from 1. All times are seconds. There is no jitter: a single client causes no thundering
+herd.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)
 """R2 of the retry specification: four retries, five requests at most."""
 LONGEST_STANDARD_WAIT_S = 60.0
 ROUND_WAIT_CAP_S = 60.0
-"""A round of rate limits never sleeps through one that ended long ago."""
+"""The longest wait in a round of rate limits: ralph must not sleep long after a limit has ended."""
 
 PATIENT_SCHEDULE_S = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 900.0, 1800.0)
 PATIENT_TAIL_S = 1800.0
@@ -26,29 +28,31 @@ PATIENT_BUDGET_S = 8 * 3600.0
 """Scheduled sleep, not wall clock: 21 sleeps of 27,105 s in all fit into it."""
 PATIENT_MAX_RETRIES = 21
 
-# 2 ** 1024 overflows a float; no schedule means a longer wait than this.
+# 2 ** 1024 overflows a float; no schedule needs a longer wait than this.
 _LARGEST_EXPONENT = 64
 
 
 class Wait(Struct, frozen=True):
     seconds: float
     from_server: bool = False
-    """The server's requested wait decided, not the schedule."""
+    """Whether the server's requested wait decided, not the schedule."""
 
 
 class GiveUp(Struct, frozen=True):
     reason: str
-    """For people: why no further retry is made."""
+    """Why there is no further retry, for people."""
     is_early: bool = False
-    """Retries were left, but the wait would have been too long; output has a line for that."""
+    """Whether retries were left, but the wait would have been too long. The output has a line for that."""
     outlasts_run: bool = False
     """The run's time limit leaves no room for the wait."""
 
 
 class RetryPolicy(Struct, frozen=True):
-    """`next_wait(attempt, requested_s, slept_s)` decides about retry number `attempt` (1-based).
+    """A policy of retries.
 
-    `objection(attempt, wait_s, slept_s)` says why a wait that several targets have led to is not made; None: it may be.
+    `next_wait(attempt, requested_s, slept_s)` decides about retry number `attempt` (1-based). `objection(attempt,
+    wait_s, slept_s)` returns the reason to reject a wait that follows from several targets; None: the wait is
+    allowed.
     """
 
     name: str
@@ -58,7 +62,7 @@ class RetryPolicy(Struct, frozen=True):
     outlasts_outages: bool = False
     """No rule about several targets makes its waits shorter."""
     longest_round_wait_s: float = ROUND_WAIT_CAP_S
-    """The most that is waited when all targets were rate-limited."""
+    """The longest wait after all targets were rate-limited."""
 
 
 def standard() -> RetryPolicy:
@@ -105,7 +109,11 @@ def off() -> RetryPolicy:
 
 
 def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPolicy:
-    """Exponential from `base_delay_s`, extended to what the server asks for; `max_delay_s` <= 0 means no maximum."""
+    """An exponential policy that starts at `base_delay_s`. A longer wait that the server requested replaces the
+    computed one.
+
+    `max_delay_s` <= 0 means no maximum.
+    """
 
     def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
         if max_delay_s > 0 and wait_s > max_delay_s and attempt <= max_retries:
@@ -129,7 +137,7 @@ def _used_up(attempt: int, max_retries: int) -> GiveUp | None:
 
 
 def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
-    """A policy whose waits are divided by `factor` (> 0): for demonstrations, which say so."""
+    """A policy whose waits are divided by `factor` (> 0), for demonstrations, which must announce it."""
 
     def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         decision = policy.next_wait(attempt, requested_s, slept_s * factor)

@@ -1,4 +1,7 @@
-"""The ports and state that every request of a run uses, and the price of the next one. Sends nothing: `retry/loop.py` does."""
+"""The ports and state that every request of a run uses, and the price of the next one.
+
+Sends nothing: `retry/loop.py` does.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +71,10 @@ class Request(Struct, frozen=True):
 def affordable_request(
     conversation: Conversation, site: CallSite, state: RetryState, most_tokens: int | None
 ) -> Request:
-    """The answer may get as long as window and budget allow; who was asked before in this chain is asked the same.
+    """The next request. Its answer may be as long as the window and the budget allow.
 
-    Raises `BudgetSpent` where the budget does not buy it.
+    A target that this chain has asked before gets the same limit again. Raises `BudgetSpent` if the rest of the
+    budget does not buy the request.
     """
     roster, budget, target = site.roster, site.budget, state.target
     prompt_tokens = roster.at_most(conversation, site.state.session.meter)
@@ -86,7 +90,10 @@ def affordable_request(
 
 
 def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsage:
-    """The tokens of an answer. Where the model has a price and the server does not count: the most that they can have been."""
+    """The tokens of an answer.
+
+    If the model has a price and the server does not count tokens, the result is the highest possible number.
+    """
     usage = answer.message["usage"]
     if target.facts is None or target.facts.price is None:
         return tokens_of(usage)

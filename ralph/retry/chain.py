@@ -1,4 +1,4 @@
-"""Publishes one use of the call site: its state, its events, and exactly one end."""
+"""Publishes one use of the call site: its state, its events, and exactly one final event."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 class Chain:
-    """Opens with its first retry, and is closed by exactly one RetryRecovered or RetryExhausted, also when a signal, an
-    abort or the time limit ends it; the error before that is then the cause of what is raised.
+    """One use of the call site, as a chain of retry events.
+
+    Its first retry opens the chain. Exactly one RetryRecovered or RetryExhausted closes it, also after a signal, an
+    abort or the time limit. An interruption has the last error before it as its cause.
     """
 
     def __init__(self, site: CallSite, requests: TurnRequests) -> None:
@@ -29,7 +31,7 @@ class Chain:
         self._is_open = False
 
     def begin(self) -> tuple[RetryState, tuple[Event, ...]]:
-        """The state that the chain begins in, and the events of its beginning."""
+        """The first state of the chain, and its first events."""
         roster, requests = self._site.roster, self._requests
         return begin_chain(
             roster.state,
@@ -41,7 +43,7 @@ class Chain:
         )
 
     def publish(self, state: RetryState, *events: Event) -> None:
-        """Puts the state where the journal and a driver look, and emits the events."""
+        """Stores the state for the journal and for drivers, and emits the events."""
         self._state = state
         self._site.roster.state = state.choice
         self._requests.attempts = state.attempt

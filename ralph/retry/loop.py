@@ -1,7 +1,7 @@
-"""The retry loop, whole, on one screen. Nothing below `send_message()` retries, nothing above it does either.
+"""The whole retry loop, on one screen. No code below `send_message()` retries, and no code above this loop does.
 
-What is transient, how long to wait and whom to ask next are pure decisions: `values/classify.py`, `retry/backoff.py`,
-`retry/targets.py`; `retry/step.py` puts them together.
+Pure functions decide which errors are transient, how long to wait and which target is next: `values/classify.py`,
+`retry/backoff.py`, `retry/targets.py`. `retry/step.py` combines them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 def send_with_retry(
     conversation: Conversation, site: CallSite, requests: TurnRequests, most_tokens: int | None = None
 ) -> Answer:
-    """The next answer, of at most `most_tokens` (None: what the target is set to). `requests`: those of its turn.
+    """The next answer, of at most `most_tokens` (None: the target's own limit). `requests`: the requests of its turn.
 
-    Each call starts with a fresh budget of retries. Raises the last `AgentError` when nobody can be asked again or the
-    policy gives up, `BudgetSpent` where the money does not buy another attempt.
+    Each call starts with a fresh budget of retries. Raises the last `AgentError` when no target can be asked again or
+    the policy gives up, `BudgetSpent` when the budget does not buy another attempt.
     """
     clock = site.clock
     with Chain(site, requests) as chain:
@@ -47,7 +47,7 @@ def send_with_retry(
             chain.publish(state, *events)
             if isinstance(decision, GiveUp):
                 raise raised_at_end(state, decision)
-            # Before the wait: a night's sleep buys nothing either.
+            # Before the wait: waiting does not increase the budget.
             request = affordable_request(conversation, site, state, most_tokens)
             if isinstance(decision, Wait):
                 retry = f"retry {state.retries + 1} of {site.policy.max_retries}"

@@ -22,14 +22,16 @@ class State(Protocol):
 
 class Client(Protocol):
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
-        """Send one request, once, with the target's key of that index; what is seen of the answer goes to `events`.
+        """Sends one request, once, with the target's key of that index. Events of the answer go to `events`.
+
         Raises only `AgentError` (and `Interrupted`); never retries.
         """
         ...
 
     def describe_model(self, target: Target, key: int) -> ModelDescription | None:
-        """Ask the server once what it says of the target's model, for a few seconds at most.
+        """Asks the server once for its description of the target's model, for a few seconds at most; None: there is
+        none.
 
-        None: it does not say, for whatever reason. Raises only `Interrupted`; remembers nothing.
+        Raises only `Interrupted`; remembers nothing.
         """
         ...

@@ -1,6 +1,6 @@
-"""The targets that a run can ask, the requests of each, and the state of choosing among them.
+"""The targets that a run can ask, the requests of each, and the state of the choice among them.
 
-It chooses nothing itself: that is `retry/targets.py`.
+It chooses no target itself: that is `retry/targets.py`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Roster:
         can_grow: bool = False,
         aliases: Mapping[str, NamedModel] = ALIASES,
     ) -> None:
-        """`recorded`: what targets of these names were sent before, to be sent again to the byte.
+        """`recorded`: earlier requests' heads by target name, which are sent again byte for byte.
 
-        `can_grow`: `prefer` takes any model, behind the first target's endpoint and in its place.
+        `can_grow`: `prefer` accepts any model, and uses the first target's endpoint and place for it.
         """
         self._system = system
         self._tools = tools
@@ -60,12 +60,14 @@ class Roster:
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
         self._told: dict[str, tuple[SizeCount | None, SizeCount]] = {}
-        """Sizes by model that a server named when it refused a request, each with the session's count of that moment. No
-        record holds them."""
+        """Sizes by model that a server named when it refused a request, each with the session's count at that moment.
+
+        No record holds them.
+        """
 
     @property
     def target(self) -> Target:
-        """The target that is asked next; after an answer, the one that gave it."""
+        """The target of the next request; after an answer, the target that gave it."""
         return self.targets[self.state.route.target]
 
     @property
@@ -82,7 +84,7 @@ class Roster:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Targets whose requests are not what they were in the session so far: the settings ask for something else."""
+        """Targets whose requests differ from those recorded in the session: the settings have changed."""
         return tuple(
             target.name
             for target, shape in zip(self.targets, self._shapes, strict=True)
@@ -91,7 +93,7 @@ class Roster:
 
     @property
     def takes_any_model(self) -> bool:
-        """`prefer` takes a model that is no target yet."""
+        """Whether `prefer` accepts a model that is no target yet."""
         return self._can_grow
 
     @property
@@ -107,19 +109,22 @@ class Roster:
         return self._readings[self.state.route.target].of(conversation)
 
     def at_most(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """Tokens that the next request to `target` holds, whatever another model has counted. `meter`: the session's."""
+        """The most tokens that the next request to `target` can hold, whatever another model has counted.
+
+        `meter`: the session's.
+        """
         return self._known(meter).at_most(self.target.model, self._view(conversation).size)
 
     def estimate(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """Tokens that the next request to `target` holds, at most."""
+        """The tokens of the next request to `target`, estimated from above."""
         return self._known(meter).estimate(self.target.model, self._view(conversation).size)
 
     def estimate_afresh(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """Tokens, at most, of the next request to `target` in a fresh context, of which nothing was counted yet."""
+        """The tokens of the next request to `target` in a fresh context, estimated from above."""
         return self._known(meter).afresh().estimate(self.target.model, self._view(conversation).size)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
-        """Tokens that `target` may answer with: what it is set to, less where its window leaves less."""
+        """The most tokens of an answer by `target`: its own limit, or less if its window leaves less."""
         facts, window = self.target.facts, self.window
         most = (most_tokens, facts.max_output if facts is not None else None)
         longest = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
@@ -128,25 +133,28 @@ class Roster:
 
     @property
     def window(self) -> int | None:
-        """Tokens that `target` can hold; None: not known."""
+        """The size of the context window of `target` in tokens; None: unknown."""
         facts = self.target.facts
         return facts.context_window if facts is not None else None
 
     def _known(self, meter: ContextMeter) -> ContextMeter:
-        """The session's counts, with what servers said about requests since."""
+        """The session's counts, together with sizes that servers have named since."""
         for model, (then, told) in self._told.items():
             if meter.counts.get(model) is then:
                 meter = meter.counted(model, told.counted, told.size)
         return meter
 
     def begin_afresh(self) -> None:
-        """Forgets what servers said about the context that another one replaces."""
+        """Forgets what servers reported about the old context, because a new one replaces it."""
         self._told.clear()
 
     def learn_window(
         self, window: int, prompt_tokens: int, conversation: Conversation, meter: ContextMeter
     ) -> bool:
-        """Takes in what `target` said about its window and this request when it refused it. Returns whether that is news."""
+        """Stores the window and request size that `target` named when it refused a request.
+
+        Returns whether they are new.
+        """
         if self.window is not None and self.window <= window:
             return False
         self._know(replace(self.target, context_window=window))
@@ -155,11 +163,11 @@ class Roster:
         return True
 
     def describe(self, description: ModelDescription | None) -> None:
-        """Takes in what the server says about `target`; it is asked once."""
+        """Stores the server's description of `target`, which is requested once."""
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """The target of that name; None: the one that was first at the start. Raises ValueError for one that cannot be had."""
+        """The target of that name; None: the first target at the start. Raises ValueError for an unavailable target."""
         if name is None:
             return self.targets[0]
         for target in self.targets:
@@ -184,7 +192,7 @@ class Roster:
         )
 
     def prefer(self, name: str | None) -> Target:
-        """The target of that name comes first from now on. Raises ValueError like `find`."""
+        """Puts the target of that name first from now on. Raises ValueError like `find`."""
         target = self.find(name)
         if target not in self.targets:
             self._add(target)
@@ -192,7 +200,7 @@ class Roster:
         return target
 
     def shape_of(self, target: Target) -> RequestShape:
-        # Models behind one endpoint are known by their ids, whichever way they were spelled.
+        # Models behind one endpoint are compared by their ids, however they were spelled.
         for name in (target.name, *(self._recorded if self._can_grow else ())):
             recorded = self._recorded.get(name)
             if recorded is not None and recorded.model == target.model:
@@ -206,19 +214,21 @@ class Roster:
         return replace(fresh, recorded_head=fresh.head())
 
     def cooling_s(self) -> dict[str, float]:
-        """The end of the cooldown of each target all of whose keys cool down, on the run's clock."""
+        """The end of the cooldown, on the run's clock, of each target whose keys all cool down."""
         ends_s = cooling_ends_s(self.state, self.rules)
         return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
-        """Takes over an earlier run's cooldowns, which end at these moments on the run's clock, and the target that answered last."""
+        """Adopts an earlier run's cooldowns, which end at these moments on the run's clock, and the target that
+        answered last.
+        """
         names = [target.name for target in self.targets]
         by_target = {index: ends_s[name] for index, name in enumerate(names) if name in ends_s}
         last = names.index(serving) if serving in names else None
         self.state = resumed(self.state, self.rules, by_target, last)
 
     def forgive(self) -> None:
-        """A new task: whoever was left out for the last one may be asked again."""
+        """Allows the skipped targets again, because a new task begins."""
         self.state = forgiven(self.state)
 
     def _add(self, target: Target) -> None:
@@ -229,7 +239,7 @@ class Roster:
         self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
 
     def _know(self, target: Target) -> None:
-        """Replaces the target that is asked by one of which more is known."""
+        """Replaces the current target by a more complete description of it."""
         index = self.state.route.target
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])
 
@@ -241,23 +251,27 @@ class _Told(NamedTuple):
 
 
 class TargetLog:
-    """Records about targets for the journal: the target in use, the first one, the ends of cooldowns. It remembers what
-    was recorded last and makes a record only if something has changed.
+    """Records about targets for the journal: the current target, the first one, the ends of cooldowns.
+
+    It remembers the last record and makes a new one only after a change.
     """
 
     def __init__(self, roster: Roster) -> None:
-        """As a `run` record leaves it: the first target is asked, and nobody cools down."""
+        """Starts from the state of a `run` record: the first target is current, and no target cools down."""
         self._told = _Told(roster.first.name, roster.first.name)
         self._named = {roster.first.name}
-        """Whose requests' head this run's records hold."""
+        """Targets whose request head is already in this run's records."""
 
     @property
     def target(self) -> str:
-        """Who is asked, by the records."""
+        """The current target according to the records."""
         return self._told.target
 
     def records(self, roster: Roster, now_s: float, now: datetime) -> list[Record]:
-        """None or one. `now_s` and `now` are the same moment, on the run's clock and on the wall."""
+        """An empty list, or one record.
+
+        `now_s` and `now` are the same moment, on the run's clock and on the wall clock.
+        """
         target = roster.target
         ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}
         told = _Told(target.name, roster.first.name, tuple(sorted(ends_s.items())))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ralph.retry.targets import Failure, Rules
 
-# A rotation in which everybody was rate-limited is never a hot loop.
+# A rotation in which every route was rate-limited must not become a hot loop.
 LEAST_ROUND_WAIT_S = 1.0
 
 
@@ -27,12 +27,12 @@ def round_wait(
 ) -> Wait | GiveUp:
     """The wait before retry number `retry` (1-based), after a round with these failures.
 
-    `others_s`: the rest of the cooldowns of routes that were not asked in this round.
+    `others_s`: the remaining cooldowns of routes that were not asked in this round.
     """
     failed, rested_s = tuple(failures), tuple(others_s)
     requests_s = [failure.requested_s for failure in failed if failure.is_transient]
     named = [requested_s for requested_s in requests_s if requested_s is not None]
-    # What matters is when the first of them can be asked again; where one named nothing, the schedule knows.
+    # The first free route decides. If a server named no wait, the schedule decides.
     soonest_s = min((*named, *rested_s)) if named and len(named) == len(requests_s) else None
     decision = policy.next_wait(retry, soonest_s, slept_s)
     if isinstance(decision, Wait) and soonest_s not in named:
@@ -56,9 +56,10 @@ def _waits_of_rate_limits(
     rested_s: Sequence[float],
     rules: Rules,
 ) -> list[Wait]:
-    """Waits after a round in which all were rate-limited, the preferred one first: until the first of them is free again.
+    """Possible waits after a round in which every route was rate-limited, in order of preference.
 
-    `round_robin` asks all of them then, and waits for the last; unless that is so long that the run would end.
+    The usual wait ends when the first route is free again. `round_robin` prefers the longest wait that a server
+    requested, unless the run would end because of it.
     """
     cooldowns_s = [
         (cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
@@ -72,14 +73,16 @@ def _waits_of_rate_limits(
 
 
 def _round_wait(wait_s: float, is_named: bool, policy: RetryPolicy) -> Wait:
-    """A wait within the bounds of a round of rate limits. `is_named`: a server asked for it."""
+    """A wait within the bounds for a round of rate limits. `is_named`: a server requested it."""
     bounded_s = min(max(wait_s, LEAST_ROUND_WAIT_S), policy.longest_round_wait_s)
     return Wait(bounded_s, from_server=is_named and wait_s >= bounded_s)
 
 
 def cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
-    """The wait that the server asks for; else the policy's before the next retry, or before the last one where none is left;
-    else the first of the standard policy.
+    """The wait that the server requested.
+
+    Without one, it is the policy's wait before the next retry; if there is none, the wait before the previous retry;
+    if there is none either, the first wait of the standard schedule.
     """
     if requested_s is not None:
         return requested_s

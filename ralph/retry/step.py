@@ -1,6 +1,6 @@
 """Decides what follows an answer or an error of one request. Pure: state, error, moment -> state, decision, events.
 
-It chooses no target itself: that is `retry/targets.py`. It waits for nothing and emits nothing: that is `retry/loop.py`.
+It chooses no target itself: that is `retry/targets.py`. It neither waits nor emits events: that is `retry/loop.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 COOLDOWN = "cooldown"
-"""Why another target is asked than the first, where no error of this turn has made it so."""
+"""The reason for a change of target when no error of this turn has caused it."""
 
 
 class FailedAttempt(Struct, frozen=True):
@@ -53,23 +53,26 @@ class RetryState(Struct, frozen=True):
     """The state of one use of the call site."""
 
     choice: TargetsState
-    """Its route is asked next; after an answer, it is the one that gave it."""
+    """The choice of the target. Its route is asked next; after an answer, it is the route that gave it."""
     rules: Rules
     targets: tuple[Target, ...]
     turn: int = 1
     attempt: int = 0
-    """The request at work or the last one, counted within the turn from 1."""
+    """The number of the current or last request, counted within the turn from 1."""
     retries: int = 0
-    """Waited for and made."""
+    """The number of completed waits, each followed by a retry."""
     waited_s: float = 0.0
     answer_tokens: Mapping[str, int] = field(default_factory=dict)
-    """Most tokens of each target's answer, fixed by its first request: retries send identical bytes."""
+    """The token limit of each target's answer, fixed by its first request: retries send identical bytes."""
     round_failures: tuple[FailedAttempt, ...] = ()
     """The failures of this round, in order."""
     damaged: FailedAttempt | None = None
-    """The last answer that made no sense: the one failure that may be asked about once more when nothing else helps."""
+    """The last damaged answer.
+
+    If no other attempt can help, this failure alone may be tried once more.
+    """
     last_error: AgentError | None = None
-    """After the decision to give up: the error that the chain ends with."""
+    """The last error. After the decision to give up, it is the error that the chain ends with."""
 
     @property
     def target(self) -> Target:
@@ -77,7 +80,7 @@ class RetryState(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """The moment at which a request ended, and the time that a retry may take from there."""
+    """The moment at which a request ended, and the time that is left for a retry."""
 
     now_s: float
     """On the run's clock."""
@@ -85,7 +88,7 @@ class Moment(Struct, frozen=True):
     latency_s: float = 0.0
     """Duration of the request."""
     time_left_s: float = math.inf
-    """Until the run's time limit."""
+    """Seconds until the run's time limit."""
 
 
 def begin_chain(
@@ -97,9 +100,9 @@ def begin_chain(
     attempts: int,
     now_s: float,
 ) -> tuple[RetryState, tuple[Event, ...]]:
-    """A fresh budget of retries. `attempts`: what this turn has asked before.
+    """The state with a fresh budget of retries, and its first events. `attempts`: the requests of this turn so far.
 
-    Where the preferred target is not the one that is asked, and nobody has said so yet, an event does.
+    If the current target is not the preferred one and no event has announced that yet, a ModelFallback event does.
     """
     choice = begin(choice, rules, now_s)
     state = RetryState(choice, rules, targets, turn, attempts)
@@ -112,7 +115,9 @@ def begin_chain(
 def step(
     state: RetryState, error: AgentError, error_class: ErrorClass, moment: Moment
 ) -> tuple[RetryState, Decision, tuple[Event, ...]]:
-    """The decision after this error (a wait, another target at once, or the end), and its events in order."""
+    """The next state, the decision after this error (a wait, another target at once, or the end), and its events in
+    order.
+    """
     failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
     state = replace(
         state,
@@ -136,7 +141,7 @@ def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decisi
     )
     if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:
         reason = f"the time limit (--max-time) leaves no time to wait {decision.seconds:g}s"
-        # No target is asked any more: the end is about the one that failed last.
+        # No other target is asked: the error message names the one that failed last.
         choice = replace(choice, route=state.choice.route)
         return GiveUp(reason, is_early=True, outlasts_run=True), choice
     return decision, choice
@@ -147,18 +152,18 @@ def _next_state(state: RetryState, decision: Decision, choice: TargetsState) -> 
         return replace(state, choice=choice, round_failures=())
     if isinstance(decision, GiveUp) and not decision.outlasts_run:
         telling = _telling_of_end(state, decision)
-        # Hints are about whoever it came from.
+        # Hints refer to the target that the error came from.
         return replace(state, choice=replace(choice, route=telling.route), last_error=telling.error)
     return replace(state, choice=choice)
 
 
 def waited(state: RetryState, wait: Wait) -> RetryState:
-    """The state at the begin of the next round."""
+    """The state at the beginning of the next round."""
     return replace(state, retries=state.retries + 1, waited_s=state.waited_s + wait.seconds)
 
 
 def asked(state: RetryState, answer_tokens: int) -> RetryState:
-    """The state while the next request is at work, whose answer may get so long."""
+    """The state during the next request. `answer_tokens`: the token limit of its answer."""
     fixed = {**state.answer_tokens, state.target.name: answer_tokens}
     return replace(state, attempt=state.attempt + 1, answer_tokens=fixed)
 
@@ -177,7 +182,7 @@ def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
 
 
 def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
-    """The event that closes a chain which `end` has ended."""
+    """The event that closes a chain. `end`: the exception that ended it."""
     is_stop = isinstance(end, Interrupted) and not isinstance(end, RetryAborted)
     why = f"{end}, after: {end.__cause__}" if is_stop else str(end)
     return RetryExhausted(state.retries, state.waited_s, why, state.turn, state.attempt)
@@ -218,7 +223,7 @@ def attempt_ended(
 
 
 def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetryScheduled:
-    """Names the error of the target that may answer first."""
+    """The event for a retry. It names the error of the target that may answer first."""
     telling = _telling(state.round_failures)
     error = telling.error
     return RetryScheduled(
@@ -237,7 +242,7 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
 
 
 def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list[Event]:
-    """Events about targets that are left out, and about the one that is asked instead."""
+    """Events about skipped targets, and about the target that replaces the current one."""
     before, rules = state.choice, state.rules
     old, reason = state.target, failure_kind(error).value
     events: list[Event] = []
@@ -254,7 +259,10 @@ def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list
 
 
 def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
-    """The failure that the run ends with: of the targets that may answer later, that of the one that may do so first."""
+    """The failure that the run ends with.
+
+    If several targets may answer later, it is the failure of the first one that may.
+    """
     if decision in (CANNOT_HELP, REFUSED_BY_ALL) and state.damaged is not None:
         return state.damaged
     failures = state.round_failures

@@ -1,10 +1,11 @@
-"""Chooses the target that is asked next, and its key. Pure: state, failure, time -> decision, new state.
+"""Chooses the next target and its key. Pure: state, failure, time -> decision, new state.
 
-A route is a target and one of its keys. A round asks each usable route once, without a wait between them; the
-retries of the policy are what stands between rounds. With a single route that is the plain retry policy.
+A route is a target and one of its keys. A round asks each usable route once, without a wait in between. The policy's
+retries separate the rounds. With a single route that is the plain retry policy.
 
-What a failure does to its route outlives three things. A transient one cools it down for a time (`fallback` only);
-one that asking again cannot mend bars it for the chain; one of the account or the model skips it for the run.
+A failure has one of three lasting effects on its route. A transient failure cools the route down for a time
+(`fallback` only). A failure that another attempt cannot mend bars it for the chain. A failure of the account or the
+model skips it for the run.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OF_THE_REQUEST = frozenset({FailureKind.INVALID_REQUEST, FailureKind.CONTEXT_OVERFLOW})
-"""No other target would take it either."""
+"""Failures of the request itself: no other target would accept it either."""
 _OF_THE_KEY = frozenset({FailureKind.RATE_LIMIT, FailureKind.USAGE_LIMIT})
-"""Another key of the same target may have room left."""
+"""Failures of one key: another key of the same target may have room left."""
 _FOR_THE_RUN = frozenset(
     {FailureKind.AUTH, FailureKind.BILLING, FailureKind.USAGE_LIMIT, FailureKind.NOT_FOUND}
 )
-"""Nothing that a run could wait for."""
+"""Failures that last: no wait within a run would end them."""
 
 
 class Route(Struct, frozen=True):
@@ -47,16 +48,16 @@ class Route(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """An error, as far as choosing depends on it."""
+    """An error, reduced to the facts that the choice depends on."""
 
     kind: FailureKind
     is_transient: bool
     requested_s: float | None = None
-    """Seconds that the server asks to be left alone."""
+    """The wait that the server requests, in seconds."""
     is_of_key: bool = False
-    """Another key of the same target may fare better."""
+    """Whether another key of the same target may succeed."""
     is_of_machine: bool = False
-    """No target would fare better, and none is to blame."""
+    """Whether this machine is the cause: no other target would succeed."""
 
 
 def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
@@ -74,11 +75,11 @@ class Rules(Struct, frozen=True):
     """The targets' rules, fixed for a run."""
 
     key_counts: tuple[int, ...]
-    """Keys of each target, 1 where it needs none."""
+    """The number of keys of each target, 1 for a target that needs none."""
     strategy: str = "fallback"
     """`fallback` or `round_robin`."""
     returns: bool = True
-    """`fallback`: back to the first target when its cooldown has ended; else on with the one that serves."""
+    """For `fallback`: return to the first target when its cooldown has ended; otherwise stay with the current one."""
     first: int = 0
     """The target that is preferred; the others follow in their order."""
 
@@ -101,40 +102,43 @@ class Rules(Struct, frozen=True):
 
 
 class ChainState(Struct, frozen=True):
-    """State of one use of the call site; the next one starts afresh."""
+    """The state of one use of the call site. The next use starts with a fresh one."""
 
     retries: int = 0
     slept_s: float = 0.0
     barred: frozenset[Route] = frozenset()
-    """Asking these again cannot help."""
+    """Routes that cannot succeed in this chain."""
     tried: frozenset[Route] = frozenset()
     """Routes asked in this round."""
     failures: tuple[Failure, ...] = ()
     """The failures of this round."""
     is_forced: bool = False
-    """The round began with every route cooling down: they are asked nevertheless, the one that is free first."""
+    """Whether every route was cooling down when the round began.
+
+    They are asked nevertheless, the first free one first.
+    """
 
 
 class TargetsState(Struct, frozen=True):
     route: Route = Route(0)
-    """Asked next; after an answer, the one that gave it."""
+    """The route that is asked next; after an answer, the route that gave it."""
     skipped: frozenset[Route] = frozenset()
-    """Out for the rest of the run."""
+    """Routes that are not asked for the rest of the run."""
     releases_s: Mapping[Route, float] = field(default_factory=dict)
     """The end of each route's cooldown, on the run's clock."""
     chain: ChainState = ChainState()
     is_away: bool = False
-    """The first target was left, and has not answered since."""
+    """Whether another target has replaced the first one, which has not answered since."""
     announced: int | None = None
     """The other target whose first answer has been announced."""
 
 
 class MoveOn(Struct, frozen=True):
-    """Ask the state's route at once: that is no retry."""
+    """The decision to ask the state's route at once. It does not count as a retry."""
 
 
 Decision = Wait | MoveOn | GiveUp
-"""`Wait`: a retry. Sleep, then ask the state's route."""
+"""The decision after a failure. `Wait` is a retry: sleep, then ask the state's route."""
 
 
 CANNOT_HELP = GiveUp("asking again cannot help")
@@ -143,7 +147,7 @@ REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 
 
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
-    """The state at the beginning of a chain, whose `route` is the first target to try."""
+    """The state at the beginning of a chain. Its `route` is the first one to try."""
     if rules.strategy == "round_robin":
         state = replace(state, route=Route(rules.first), chain=ChainState())
         return replace(state, route=_rotated(state, rules) or state.route)
@@ -173,7 +177,7 @@ def after_failure(
 def after_answer(
     state: TargetsState, rules: Rules
 ) -> tuple[TargetsState, Literal["succeeded", "recovered"] | None]:
-    """The state after an answer, counters reset, and what it means for a change of targets; None: nothing new."""
+    """The state after an answer, with its counters reset, and the confirmed change of targets; None: no change."""
     serving = state.route.target
     releases_s = {route: end_s for route, end_s in state.releases_s.items() if route != state.route}
     state = replace(state, chain=ChainState(), releases_s=releases_s)
@@ -186,22 +190,26 @@ def after_answer(
 
 
 def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsState, Rules]:
-    """The state and rules in which that target comes first. It was asked for by name: why it was left out is forgotten."""
+    """The state and rules in which that target comes first.
+
+    The user asked for it by name, so it is no longer skipped.
+    """
     rules = replace(rules, first=first)
     skipped = state.skipped.difference(rules.keys_of(first))
     return replace(state, route=Route(first), skipped=skipped, is_away=False, announced=None), rules
 
 
 def forgiven(state: TargetsState) -> TargetsState:
-    """A new task: whoever was left out for the last one may be asked again."""
+    """The state for a new task: no target is skipped."""
     return replace(state, skipped=frozenset())
 
 
 def resumed(
     state: TargetsState, rules: Rules, ends_s: Mapping[int, float], serving: int | None
 ) -> TargetsState:
-    """The state as an earlier run left it. `ends_s`: ends of cooldowns by target, on the run's clock; `serving`: the target
-    that answered last.
+    """The state that an earlier run left.
+
+    `ends_s`: ends of cooldowns by target, on the run's clock; `serving`: the target that answered last.
     """
     releases_s = {route: end_s for target, end_s in ends_s.items() for route in rules.keys_of(target)}
     route = state.route if serving is None else Route(serving)
@@ -209,7 +217,7 @@ def resumed(
 
 
 def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
-    """The end of the cooldown of each target all of whose keys cool down, on the run's clock."""
+    """The end of the cooldown, on the run's clock, of each target whose keys all cool down."""
     found = {}
     for target in range(len(rules.key_counts)):
         routes = rules.keys_of(target)
@@ -228,7 +236,7 @@ def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
 def _with_damage(
     state: TargetsState, failure: Failure, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> TargetsState:
-    """The state without what this failure has cost: a key, a target, for a while or for good."""
+    """The state after the consequences of this failure: a key or target is lost for a while or for good."""
     hit = [state.route] if failure.is_of_key else rules.keys_of(state.route.target)
     chain = state.chain
     if not failure.is_transient and failure.kind in _FOR_THE_RUN:
@@ -238,7 +246,7 @@ def _with_damage(
     if rules.strategy != "fallback":
         return state
     end_s = now_s + cooldown_s(failure.requested_s, policy, chain.retries + 1)
-    # Another key's own cooldown still holds; that of the one that was asked is renewed.
+    # Another key's cooldown stays; that of the current key is renewed.
     cooled = {route: max(end_s, state.releases_s.get(route, end_s)) for route in hit}
     return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})
 
@@ -278,7 +286,7 @@ def _moved(state: TargetsState, route: Route) -> TargetsState:
 
 
 def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
-    """The next route of this round; None: it is over."""
+    """The next route of this round; None: the round is over."""
     if rules.strategy == "round_robin":
         return _rotated(state, rules)
     usable = usable_routes(state, rules)
@@ -292,7 +300,9 @@ def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
 
 
 def _rotated(state: TargetsState, rules: Rules) -> Route | None:
-    """`round_robin`: a key that was refused gives way to the next of its target, any other failure to the next target."""
+    """The next route for `round_robin`. After a refused key it is the target's next key, after any other failure the
+    next target.
+    """
     order = rules.order
     place = order.index(state.route.target)
     failed = state.chain.failures

@@ -1,8 +1,8 @@
-"""The protected paths: those that file tools must not write, and those that they must not read either. One value,
-built here. Pure.
+"""The protected paths: paths that file tools must not write, and paths that they must not read either.
 
-It judges absolute paths whose links have been followed. `tools/files/path_guard.py` gathers the facts, follows
-the links and knows which file was opened. The writable directories (`--add-dir`) are not decided here.
+One value, built here. Pure. It judges absolute paths after links are followed. `tools/files/path_guard.py` collects
+the facts, follows the links and knows which file was opened. The writable directories (`--add-dir`) are not decided
+here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INTERPRETER = "holds the Python that ralph runs on"
 
 
 class Protection(Struct, frozen=True):
-    """Why a path is protected: `{place} {predicate}. {advice}` is a sentence for the model."""
+    """Why a path is protected. `{place} {predicate}. {advice}` is a sentence for the model."""
 
     place: str
     predicate: str
@@ -41,7 +41,7 @@ class Protection(Struct, frozen=True):
 
 
 class ProtectedPath(Struct, frozen=True):
-    """A file, or a directory with everything beneath it, there or not."""
+    """A file, or a directory with everything beneath it. It need not exist."""
 
     path: str
     """Absolute, links followed."""
@@ -51,7 +51,7 @@ class ProtectedPath(Struct, frozen=True):
 
 
 class ProtectedName(Struct, frozen=True):
-    """Names that are never written, at any depth; case is ignored, as on some file systems."""
+    """Names that are never written, at any depth. Case is ignored, because some file systems ignore it."""
 
     name: str
     """A name, or the end of a path; `*` stands for anything but a slash."""
@@ -75,7 +75,7 @@ _IGNORED_CHARACTERS = dict.fromkeys(
     (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
 )
 
-# Entries with a meaning to git in a git directory. Beside them a bare repository may hold anybody's files:
+# Entries that git itself uses in a git directory. A bare repository may also hold other files there:
 # worktrees.
 _GIT_NAMES = (
     *(
@@ -119,13 +119,15 @@ class PlaceFacts(Struct, frozen=True):
     configuration: tuple[str, ...] = ()
     """Files and directories of ralph's settings, credentials among them."""
     state: tuple[str, ...] = ()
-    """Directories with its sessions and loops."""
+    """Directories with ralph's sessions and loops."""
     package: str | None = None
-    """The directory of this ralph."""
+    """The directory of this ralph's package."""
     prefixes: tuple[str, ...] = ()
-    """The environment that it is installed in, and the one that this was made from."""
+    """The Python environment that ralph is installed in, and the environment that this one was made from."""
     code: tuple[str, ...] = ()
-    """The parts of the prefixes that programs load code from, where a whole prefix (/usr) would be too much."""
+    """The parts of the prefixes that programs load code from, for a prefix that is too large to protect as a whole
+    (/usr).
+    """
     git_directories: tuple[str, ...] = ()
     """The git directories of the checkouts around the roots, common ones included."""
 
@@ -145,7 +147,7 @@ class ProtectedPaths(Struct, frozen=True):
         return None
 
     def why_not_written(self, path: str) -> Protection | None:
-        """The rule that protects a path from writing; None: this table allows it."""
+        """The rule that protects a path from writing; None: this table allows writing."""
         for place in self.paths:
             if is_within(path, place.path):
                 return Protection(place.path, place.predicate, place.advice)
@@ -156,9 +158,7 @@ class ProtectedPaths(Struct, frozen=True):
         return self._as_dotfile(path)
 
     def hidden_beneath(self, directory: str) -> tuple[str, ...]:
-        """The paths of unreadable things beneath a directory, relative to it; the directory itself is not among
-        them.
-        """
+        """The unreadable paths beneath a directory, relative to it, without the directory itself."""
         above = directory.rstrip("/") + "/"
         return tuple(
             place.path[len(above) :]
@@ -176,8 +176,10 @@ class ProtectedPaths(Struct, frozen=True):
         return (home for home in self.homes if any(is_within(home, root) for root in self.roots))
 
     def _as_dotfile(self, path: str) -> Protection | None:
-        """The rule for a home's dotfile. A root below the home (`--add-dir ~/.config/x`) is work, whatever lies
-        above it.
+        """The rule for a dotfile of a home directory.
+
+        The rule does not apply in a root below the home (`--add-dir ~/.config/x`), even if a dotfile is above that
+        root.
         """
         root = max((root for root in self.roots if is_within(path, root)), key=len, default=None)
         for home in self.homes:
@@ -195,7 +197,7 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def protected_paths(facts: PlaceFacts, resolved: Callable[[str], str]) -> ProtectedPaths:
-    """The table for these places. `resolved` follows the links of a path whose last parts may not exist."""
+    """The table for these places. `resolved` follows the links of a path whose last parts need not exist."""
     found: dict[str, ProtectedPath] = {}
     for place in (*_own_places(facts), *_secret_places(facts), *_git_places(facts), *_code_places(facts)):
         path = resolved(place.path)
@@ -224,9 +226,7 @@ def _secret_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 def _bases(facts: PlaceFacts) -> Bases:
     def below(variable: str, usual: str) -> tuple[str, ...]:
-        """The place that the variable names, and the usual one: files from before the variable was set are still
-        there.
-        """
+        """The directory in the variable, and the usual one, which may hold files from before the variable was set."""
         named = facts.variables.get(variable, "")
         usuals = (f"{home.rstrip('/')}/{usual}" for home in facts.homes)
         return tuple(dict.fromkeys((*([named] if named.startswith("/") else ()), *usuals)))
@@ -257,7 +257,7 @@ def _code_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 
 def _narrowed(directory: str, names: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
-    """The directory itself; if the working directory lies in it, only those of its entries that are in `names`."""
+    """The directory itself. If it contains one of the `roots`, only its entries whose names are in `names`."""
     if _contains_any(directory, roots):
         yield from (f"{directory.rstrip('/')}/{name}" for name in names)
     else:

@@ -1,4 +1,4 @@
-"""Gathers the facts for the table of protected paths: homes, ralph's own places, its Python, git directories."""
+"""Collects the facts for the table of protected paths: homes, ralph's own places, its Python, git directories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gather_paths(
 ) -> ProtectedPaths:
     """The table for this machine and run. `roots`: links followed, the working directory first.
 
-    `configuration`, `session_directory`: those that the command line named.
+    `configuration`, `session_directory`: the paths from the command line.
     """
     homes = _homes(environment)
     package = Path(__file__).parent.parent  # of `ralph/sandbox`
@@ -65,7 +65,7 @@ class _Resolver:
 
 
 def _homes(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The home directories: the one that programs read from HOME, and the one that ssh uses."""
+    """The home directories: the one in HOME, which programs use, and the one that ssh uses."""
     import pwd  # noqa: PLC0415 - only a file tool needs it
 
     found = [environment.get("HOME", "")]

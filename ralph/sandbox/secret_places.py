@@ -1,9 +1,8 @@
-"""The read deny list: the places where people keep proof of who they are. One table, with a reason for each
-group. Pure.
+"""The read deny list: the places where people keep credentials. One table, with a reason for each group. Pure.
 
-A place is a template: `~/x` below each home directory, `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x`
-below those of the XDG specification, `$NAME` or `$NAME/x` where a variable has moved it, else absolute. It means
-a file, or a directory with everything beneath it.
+A place is a template. `~/x` is below each home directory. `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are
+below the directories of the XDG specification. `$NAME` and `$NAME/x` use a variable that has moved the place. Any
+other template is an absolute path. A place is a file, or a directory with everything beneath it.
 """
 
 from __future__ import annotations
@@ -175,9 +174,7 @@ SECRET_PLACES = (
 
 
 class Bases(NamedTuple):
-    """The directories that the templates begin with: absolute paths, several where there is more than one to
-    look in.
-    """
+    """The directories that the templates begin with, as absolute paths. There may be several for one kind."""
 
     homes: Sequence[str]
     config: Sequence[str]
@@ -188,13 +185,13 @@ class Bases(NamedTuple):
 
 
 def expanded(template: str, bases: Bases) -> Iterator[str]:
-    """The absolute paths of a template; none where its variable is not set, or is no absolute path."""
+    """The absolute paths of a template; none if its variable is not set, or is no absolute path."""
     if template.startswith("/"):
         yield template
         return
     first, slash, rest = template.partition("/")
     if first.startswith("$"):
-        # KUBECONFIG is a list; the others have no colon in them, or it is a part of one name.
+        # KUBECONFIG is a list. In the other variables a colon is part of a name.
         value = bases.variables.get(first[1:], "")
         found: Sequence[str] = value.split(":") if first == "$KUBECONFIG" else [value]
     else:

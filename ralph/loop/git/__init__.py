@@ -1,1 +1,1 @@
-"""The directory that a loop's iterations change: what changed in it, and commits, pushes and the lock of a loop."""
+"""The directory that a loop's iterations change: its changes, commits, pushes and lock."""

@@ -1,7 +1,7 @@
-"""The outer loop's checkout under git: what changed in it, its commits, its pushes.
+"""The outer loop's checkout under git: its changes, commits and pushes.
 
-Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. What ralph, or whoever
-started it, writes is no progress, and is committed only if somebody else has staged it.
+Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. Files that ralph, or the
+shell that started it, writes do not count as progress. They are committed only if another program has staged them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ralph.loop.git.look import GitStatus, StatusEntry
 
 
-# What git leaves in its directory while it is in the middle of something.
+# Files in git's directory during an unfinished operation.
 _UNDER_WAY = {
     "MERGE_HEAD": "a merge",
     "rebase-merge": "a rebase",
@@ -54,7 +54,7 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class GitCheckout:
-    """A `Checkout` under git. It is the whole repository, also where the loop works in a part of it."""
+    """A `Checkout` under git. It is the whole repository, even if the loop works in a subdirectory."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class GitCheckout:
 
     @cached_property
     def git_directory(self) -> Path:
-        """The git directory of this working tree; a linked one has its own. Raises CheckoutError and
+        """The git directory of this working tree; a linked working tree has its own. Raises CheckoutError and
         Interrupted.
         """
         answer = self.git().read("rev-parse", "--absolute-git-dir")
@@ -94,7 +94,7 @@ class GitCheckout:
         return self.top / os.fsdecode(answer.removesuffix(b"\n"))
 
     def git(self) -> Git:
-        """Git for one operation, with the settings as they are now. Raises CheckoutError and Interrupted."""
+        """Git for one operation, with the present settings. Raises CheckoutError and Interrupted."""
         return Git(self.top, self._seams)
 
     def snapshot(self) -> Snapshot:
@@ -117,8 +117,10 @@ class GitCheckout:
         return {}
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        """The changes between two snapshots. If history was rewritten so that `before` is gone: no commits,
-        and files by their digests alone.
+        """The changes between two snapshots.
+
+        If rewritten history has removed the commit of `before`, no commits are counted, and files are compared by
+        their digests alone.
         """
         files, commits = set(differing(before.files, after.files)), 0
         if before.head != after.head:
@@ -131,8 +133,8 @@ class GitCheckout:
         return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
 
     def commit(self, message: str) -> bool:
-        """Commits what is uncommitted, except inner repositories that this one does not know: their work is in a git
-        of their own.
+        """Commits all uncommitted work, except inner repositories that this one does not track: their work belongs to
+        their own git.
         """
         git = self.git()
         status = status_of(git)
@@ -168,7 +170,9 @@ class GitCheckout:
         return push.unpushed() if status.head else 0
 
     def push_of(self, git: Git, status: GitStatus) -> Push:
-        """The push that follows the pins. The first call takes the pins. Raises CheckoutError and Interrupted."""
+        """The push, which uses the pinned settings. The first call takes the pins. Raises CheckoutError and
+        Interrupted.
+        """
         pins = self._pins = self._pins or self._pinned_now(git, status)
         places = WritablePlaces(self._writable, pins.places)
         return Push(git, self._seams, remote_settings(git.settings, pins), status, places)
@@ -197,26 +201,26 @@ class GitCheckout:
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: Git, status: GitStatus) -> Pins:
-        """The pins, with the remotes on this machine that exist now."""
+        """The pins of the present settings, and of the remotes that exist on this machine now."""
         pins = pins_of(git.settings)
         everywhere = WritablePlaces((), frozenset())
         try:
             push = Push(git, self._seams, remote_settings(git.settings, pins), status, everywhere)
             paths = [path for url in push.urls() if (path := local_path(url)) is not None]
-        except CheckoutError:  # nowhere to push to, as will be told
+        except CheckoutError:  # nowhere to push to, which is reported later
             return pins
         found = (identity_of(self.top, path) for path in paths)
         return replace(pins, places=frozenset(one for one in found if one is not None))
 
     def tracks(self, path: Path) -> bool:
-        """Whether a file is part of what git keeps here. Raises CheckoutError and Interrupted."""
+        """Whether git tracks a file here. Raises CheckoutError and Interrupted."""
         inside = os.path.relpath(os.path.realpath(path), self.top)
         return not inside.startswith("../") and bool(
             self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")
         )
 
     def refuse_unfinished(self, status: GitStatus) -> None:
-        """Raises CheckoutError in the middle of a merge, or with conflicts."""
+        """Raises CheckoutError during a merge or another unfinished operation, or with conflicts."""
         unmerged = [entry.path for entry in status.entries if entry.is_unmerged]
         if unmerged:
             raise CheckoutError(
@@ -227,7 +231,7 @@ class GitCheckout:
                 raise CheckoutError(f"{what} is in progress; finish or abort it first")
 
     def refuse_detached(self, status: GitStatus) -> None:
-        """Raises CheckoutError where HEAD is on no branch."""
+        """Raises CheckoutError if HEAD is detached."""
         if status.branch is None:
             raise CheckoutError(
                 "HEAD is detached: commits would be on no branch; "
@@ -250,21 +254,22 @@ class GitCheckout:
 
 
 def shown(paths: Sequence[str], most: int = 3) -> str:
-    """A few names for people, quoted where they hold more than plain text."""
+    """A few names for people. A name with special characters is quoted."""
     names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
     return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
 
 
 def _stage(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Stages the files, without `git add`, which would look into submodules. Tracked files go first, because a
-    directory may have become a file.
+    """Stages the files without `git add`, which would look into submodules.
+
+    Tracked files are staged first, because a directory may have become a file.
     """
     in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
     git.change("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=_listed(in_order))
 
 
 def _refuse_unfiltered(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Refuses files whose filter is missing: an encrypted file would be committed readable."""
+    """Refuses files whose filter is missing: a file that should be encrypted would be committed as plain text."""
     dropped = git.settings.dropped_filters
     if not dropped:
         return
@@ -283,9 +288,9 @@ def _listed(entries: Sequence[StatusEntry]) -> bytes:
 
 
 def _is_commit(git: Git, head: str) -> bool:
-    """Whether this repository has the commit; "": the state before the first commit.
+    """Whether this repository has the commit; "" stands for the state before the first commit.
 
-    A record on disk may hold any text, and none of it may become an option of git.
+    A record on disk may hold any text. That text must not become an option of git.
     """
     if not head:
         return True
@@ -295,7 +300,7 @@ def _is_commit(git: Git, head: str) -> bool:
 
 
 def _committed_differences(git: Git, before: str, after: str) -> set[str]:
-    """The differences between two commits, either of which may be "" (before the first commit)."""
+    """The differences between two commits. Either may be "" (before the first commit)."""
     if before and after:
         plainly = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
         output = git.read("diff-tree", "-r", "-z", "--name-only", *plainly, before, after)
@@ -309,7 +314,7 @@ def _paths(output: bytes) -> Iterator[str]:
 
 
 def _commits_between(git: Git, before: str, after: str) -> int:
-    """The number of commits that can be reached now and could not before."""
+    """The number of commits that are reachable from `after` and not from `before`."""
     if not after:
         return 0
     return int(git.read("rev-list", "--count", after, *([f"^{before}"] if before else [])))

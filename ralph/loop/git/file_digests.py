@@ -1,6 +1,6 @@
 """Digests that tell whether a file has changed. Follows no link, opens only regular files, never waits.
 
-A new time alone is no change, except for files too big to be read each time.
+A new modification time alone is no change, except for files too big to be read each time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_READ_BYTES = 64 * 1024 * 1024
 """A bigger file is compared by size and time, not by content."""
 MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
-"""The limit for all files of one look: reading that much takes seconds, and a night has many looks."""
+"""The limit for all files of one look: reading that much takes seconds, and a long loop looks many times."""
 ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024
@@ -28,7 +28,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class TooMuchToReadError(Exception):
-    """The files hold more than is read in one look."""
+    """The files hold more bytes than one look may read."""
 
 
 class FileDigests:
@@ -37,8 +37,9 @@ class FileDigests:
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
     ) -> None:
-        """`is_by_time`: every file is compared by size and time. `most_bytes`: the limit for all files
-        together; beyond it TooMuchToReadError is raised.
+        """`is_by_time`: compare every file by size and time. `most_bytes`: the limit for all files together.
+
+        TooMuchToReadError is raised beyond that limit.
         """
         self._is_by_time = is_by_time
         self._left_bytes = most_bytes
@@ -48,7 +49,7 @@ class FileDigests:
         self._count = 0
 
     def of(self, path: str) -> str:
-        """The digest of a file; `ABSENT` also for one that vanishes meanwhile. Raises Interrupted."""
+        """The digest of a file; `ABSENT` also for a file that vanishes while it is read. Raises Interrupted."""
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:
             self.look_up()
@@ -73,7 +74,7 @@ class FileDigests:
             return f"unreadable: {of_unread(status)}"
 
     def of_target(self, path: str) -> str:
-        """The digest of a link's target, which counts as well."""
+        """The digest of a link's target. A change there is a change too."""
         return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114
 
     def _of_content(self, path: str) -> str:
@@ -94,14 +95,14 @@ class FileDigests:
         return hashed.hexdigest()
 
     def look_up(self) -> None:
-        """Lets signals be handled. Raises Interrupted."""
+        """Lets pending signals be handled. Raises Interrupted."""
         self._waiter.wait(
             self._nobody, until_s=self._clock.now_s(), waiting_for="a look at the changed files"
         )
 
 
 def of_unread(status: os.stat_result) -> str:
-    """A digest by kind, size and time alone."""
+    """A digest from kind, size and time alone."""
     return f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
 
 
@@ -110,7 +111,7 @@ def _hashed(data: bytes) -> str:
 
 
 def differing(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> Iterator[str]:
-    """Paths whose digests differ, or that only one side has. Empty where one side was not kept."""
+    """Paths whose digests differ, or that only one side has. Empty if one side was not kept."""
     if before is None or after is None:
         return
     for path in {*before, *after}:

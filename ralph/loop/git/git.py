@@ -1,6 +1,6 @@
-"""Runs git on one checkout: supervised, with a time limit, and without a program that the repository itself names.
+"""Runs git on one checkout: supervised, with a time limit, and without any program that the repository itself names.
 
-Refuses to know what the calls are for. Which programs may run is `git_settings.py`'s part.
+Knows nothing of the purpose of a call. `git_settings.py` decides which programs may run.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from ralph.values.ports import Clock, Waiter
 
-LOCAL_LIMIT_S = 300.0  # a cold cache, a slow disk: a look must not be what ends a night
+LOCAL_LIMIT_S = 300.0  # for a cold cache and a slow disk: a look must not end the loop
 
 _GRACE_S = 2.0
 _MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
 _MOST_ERROR_BYTES = 64 * 1024
 _MOST_COMPLAINT_CHARS = 500
 
-# They would lead git to another checkout, index or meaning of a path than that of the directory: `git rev-parse
+# They would give git another checkout, index or meaning of a path than the directory's: `git rev-parse
 # --local-env-vars`, and those of paths.
 _NOT_OURS = frozenset(
     {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
@@ -52,7 +52,7 @@ _NOT_OURS = frozenset(
 _NOISE = re.compile(
     r"hint:|warning:|To |Please make sure you have the correct access|and the repository exists\.|Done$"
 )
-# What git says of it ends with strerror(3) in the C locale: nothing else tells.
+# Git's message ends with strerror(3) in the C locale. Nothing else shows a shortage.
 _SHORTAGE = re.compile(
     rb": (?:(?P<process>Resource temporarily unavailable)|(?P<memory>Cannot allocate memory)|Too many open files)$",
     re.MULTILINE,
@@ -63,7 +63,7 @@ _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
 class GitSeams(Struct, frozen=True):
-    """The environment, waiter and clock of every call of git."""
+    """The environment, waiter and clock of every git call."""
 
     environment: Mapping[str, str]
     """The environment, without credentials."""
@@ -77,12 +77,12 @@ class GitAnswer(Struct, frozen=True):
     errors: bytes = b""
 
     def complaint(self) -> str:
-        """Git's own last meaningful lines as one, without credentials."""
+        """The last meaningful lines of git's output, joined to one line, without credentials."""
         lines = [line.strip() for line in readable_text(self.errors)[0].replace("\t", " ").splitlines()]
         telling = [line for line in lines if line and not _NOISE.match(line)]
         refused = [
             line for line in telling if line.startswith("! ")
-        ]  # what `push --porcelain` says, on its output
+        ]  # lines of `push --porcelain` on standard output
         telling = [line for line in telling if line not in refused]
         ends = [number for number, line in enumerate(telling, start=1) if _COMPLAINT.match(line)]
         last = telling[: ends[-1]] if ends else telling
@@ -109,9 +109,11 @@ class GitProgram:
         limit_s: float = LOCAL_LIMIT_S,
         is_merged: bool = False,
     ) -> GitAnswer:
-        """Runs one git command; `name` is its name for people. No warning may stand in the middle of output
-        that is read: unless it is merged, standard error has a file of its own. Raises CheckoutError, where
-        it does not end, Interrupted, and ShortageError where this machine has nothing left to run it with.
+        """Runs one git command; `name` is its name for people.
+
+        Standard error goes to a file of its own unless `is_merged`, so that no warning gets into output that is
+        parsed. Raises CheckoutError if the command does not end, Interrupted, and ShortageError if this machine lacks
+        the resources to run it.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
@@ -172,7 +174,7 @@ class GitProgram:
 
 
 class Git:
-    """Git on the checkout at `top`, the directory with `.git` in it; never with a remote.
+    """Git on the checkout at `top`, the directory that contains `.git`. It never contacts a remote.
 
     Make one for each operation, between two iterations: it reads the settings once.
     """
@@ -186,18 +188,18 @@ class Git:
         self.settings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
 
     def read(self, *arguments: str, given: bytes | None = None) -> bytes:
-        """The output of a call that changes nothing. Raises CheckoutError when it fails, and Interrupted."""
+        """The output of a read-only call. Raises CheckoutError if it fails, and Interrupted."""
         answer = self.answer(*arguments, given=given)
         self._refuse_failure(arguments[0], answer)
         return answer.output
 
     def change(self, *arguments: str, given: bytes | None = None) -> None:
-        """A call that writes into this repository. Raises CheckoutError when it fails, and Interrupted."""
+        """Makes a call that writes into this repository. Raises CheckoutError if it fails, and Interrupted."""
         self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
 
     def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
-        """The answer of a call that changes nothing and may fail. Raises Interrupted, and CheckoutError for a
-        call that does not end.
+        """The answer of a read-only call that may fail. Raises Interrupted, and CheckoutError for a call that does not
+        end.
         """
         return self._call(arguments, self._environment | {"GIT_OPTIONAL_LOCKS": "0"}, given)
 
@@ -213,7 +215,7 @@ class Git:
 
 
 class _Output:
-    """A `Capture` that keeps everything, up to more than any of our calls should print."""
+    """A `Capture` that keeps the whole output, up to a limit that no git call here should reach."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -247,7 +249,7 @@ def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
     search_path = trusted_directories(ours.get("PATH", os.defpath), top)
     return environment_for_commands(ours) | {
-        # Git looks its helpers, ssh and a shell up there.
+        # Git looks for its helpers, ssh and a shell there.
         "PATH": os.pathsep.join(search_path),
         # A missing object is an error and no reason to ask a remote: that would run its `uploadpack`.
         "GIT_NO_LAZY_FETCH": "1",
@@ -258,10 +260,10 @@ def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
 
 def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
     return environment_for_git(base, top) | {
-        # Not what `core.worktree` says, and no repository further above when this one is damaged.
+        # Neither `core.worktree` nor, if this repository is damaged, one in a parent directory.
         "GIT_WORK_TREE": str(top),
         "GIT_CEILING_DIRECTORIES": str(top.parent),
-        # Of `core.gitProxy` the first one counts: no later one replaces it.
+        # Git uses the first `core.gitProxy`: a later one does not replace it.
         "GIT_PROXY_COMMAND": base.get("GIT_PROXY_COMMAND", ""),
     }
 
@@ -281,7 +283,10 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
 
 
 def _refuse_shortage(status: int, said: bytes) -> None:
-    """Raises ShortageError if git itself said so in `said`; a remote's shortage is not waited for here."""
+    """Raises ShortageError if `said`, git's own message, names a shortage.
+
+    A shortage of the remote is not waited for.
+    """
     found = _SHORTAGE.search(said) if status else None
     if status == TRY_AGAIN:
         raise ShortageError("process")

@@ -1,13 +1,13 @@
-"""Which programs git's configuration may name for our own calls: those of the user, none of the repository's own file.
+"""Decides which programs git's configuration may name for ralph's calls: the user's, never the repository's.
 
-`.git/config` lies among the files that an agent writes, and many of its settings are commands. Those of the user's and
-the system's files and of the environment count as ever; one that the repository sets is set back to what they say, or
-to nothing. Pure: it reads what `git config --list` printed and refuses to run anything.
+An agent can write `.git/config`, and many of its settings are commands. Settings of the user's and the system's files
+and of the environment stay in force. If the repository sets such a setting, ralph restores the user's value or
+empties it. Pure: it reads the output of `git config --list` and refuses to run anything.
 
-This is for calls that stay on this machine, and goes by a list of what git runs. Calls that speak with a remote read no
-configuration of the repository at all: `git_pins.py` has what they follow instead. What stays, as no option takes it
-away: helpers that the user's own configuration names (git-lfs) read settings of their own, some of them in the
-repository; before git 2.39.4 an object that is missing may be fetched by `remote.*.uploadpack`.
+This applies to calls that stay on this machine, and uses a list of the programs that git runs. Calls to a remote read
+no configuration of the repository at all: they follow the pins of `pins.py`. Two risks remain, because no option
+removes them. Helpers from the user's own configuration (git-lfs) read their own settings, some of them from the
+repository. Before git 2.39.4, git may fetch a missing object with the program of `remote.*.uploadpack`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ralph.loop.ports import CheckoutError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-# In force whoever set what: none of it is wanted by a call of ours.
+# Always in force, whoever set them: ralph's calls need none of these features.
 _ALWAYS = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -32,11 +32,11 @@ _ALWAYS = (
     "submodule.recurse=false",
     # It would fetch first, with the program of `remote.*.uploadpack`.
     "push.negotiate=false",
-    # Both leave a process behind that tidies up.
+    # Both leave a maintenance process behind.
     "gc.auto=0",
     "maintenance.auto=false",
 )
-# A program each; where the user names none, what stands here is put in the place of the repository's.
+# Each names a program. If the user names none, the value here replaces the repository's.
 _PROGRAMS = {
     "core.sshcommand": "ssh",
     "core.alternaterefscommand": "true",
@@ -46,7 +46,7 @@ _FILTER = re.compile(r"filter\.(?P<name>.*)\.(?P<key>clean|smudge|process|requir
 _CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)
 _HOOK = re.compile(r"(?P<hook>hook\..*)\.command", re.DOTALL)
 _LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
-# What `git lfs install --local` writes: the program is the user's own, from PATH.
+# The values that `git lfs install --local` writes: the program is the user's own, from PATH.
 _GIT_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
 _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 _OF_THE_REPOSITORY = frozenset({"local", "worktree"})
@@ -61,19 +61,19 @@ class Setting(Struct, frozen=True):
 
     @property
     def is_of_repository(self) -> bool:
-        """Whether it stands in a file that an agent can write."""
+        """Whether the setting is in a file that an agent can write."""
         return self.scope in _OF_THE_REPOSITORY
 
 
 class GitSettings(Struct, frozen=True):
     values: dict[str, str]
-    """The effective value of each setting, whoever set it; for settings that name no program."""
+    """The effective value of each setting, from whatever source. Only for settings that name no program."""
     arguments: tuple[str, ...]
     """The arguments that precede the command of every call."""
     left_out: tuple[str, ...] = ()
-    """Names of the repository's settings that our calls do not follow though a push or a commit may miss them."""
+    """Names of repository settings that ralph's calls ignore although a push or a commit may need them."""
     dropped_filters: frozenset[str] = frozenset()
-    """Filters that only the repository defines: what they would change must not be committed without them."""
+    """Filters that only the repository defines. Files that need one of them must not be committed without it."""
     entries: tuple[Setting, ...] = ()
     """All settings, in the order in which git reads them."""
 
@@ -124,9 +124,7 @@ def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iter
 
 
 def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
-    """Credential helpers of the user alone. Helpers add up, and an empty one removes those before it:
-    gitcredentials(7).
-    """
+    """The user's own credential helpers. Helpers add up; an empty one removes those before it: gitcredentials(7)."""
     if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
         return []
     kept = [setting for setting in trusted if _CREDENTIAL_HELPER.fullmatch(setting.name)]
@@ -134,7 +132,7 @@ def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> 
 
 
 def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
-    """The keys that the repository sets, by the names of its filters."""
+    """The keys that the repository sets, by filter name."""
     found: dict[str, set[str]] = {}
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
@@ -144,8 +142,9 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
 
 
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
-    """True if the user defines the filter. An empty `process` in place of the repository's would keep a
-    `clean` from running.
+    """True if the user defines the filter.
+
+    If the repository's `process` were replaced by an empty one, git would not run `clean`.
     """
     if "process" in keys:
         return bool(known.get(f"filter.{name}.process"))
@@ -175,7 +174,7 @@ def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str
 
 
 def _pair(name: str, value: str) -> str:
-    """Raises CheckoutError: after `-c`, a name ends at its first equals sign."""
+    """A setting as text for `-c`. Raises CheckoutError if the name has an equals sign: git would end the name there."""
     if "=" in name:
         raise CheckoutError(
             f"git's configuration names a program by {name!r}, which ralph cannot set aside; rename it"

@@ -1,4 +1,4 @@
-"""The files of a directory outside of git, as ripgrep lists them. Refuses to wait for what never comes."""
+"""Lists the files of a directory outside of git with ripgrep. Refuses to wait without end."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 SILENCE_S = 20.0
-"""Seconds without output after which the listing is given up: a pipe in place of a .gitignore file, or too many
-rules."""
+"""Seconds without output after which the listing fails. The cause may be a pipe in place of a .gitignore file, or too
+many rules.
+"""
 
 # `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
 _UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
 
 
 class ListingEndedError(Exception):
-    """Ripgrep did not come to its end: it was silent for too long, or took too much memory."""
+    """Ripgrep did not finish: it was silent for too long, or used too much memory."""
 
 
 class Listing:
@@ -40,7 +41,7 @@ class Listing:
     def __init__(
         self, waiter: Waiter, clock: Clock, look_up: Callable[[], None], *, follows_rules: bool = True
     ) -> None:
-        """`look_up` is called while ripgrep is waited for, and may raise. `follows_rules`: those of .gitignore files."""
+        """`look_up` is called while ripgrep runs, and may raise. `follows_rules`: .gitignore files are followed."""
         self._waiter = waiter
         self._clock = clock
         self._look_up = look_up
@@ -50,7 +51,7 @@ class Listing:
         """Directories that could not be listed; complete once `paths` has ended."""
 
     def paths(self) -> Iterator[str]:
-        """Regular files, relative, in the order of their paths. Raises CheckoutError, ListingEndedError, and ShortageError."""
+        """Relative paths of regular files, sorted. Raises CheckoutError, ListingEndedError and ShortageError."""
         with patiently(self._start, self._waiter, self._clock) as walk:
             self._heard_at_s = self._clock.now_s()
             for record, _size in walk.records(b"\0"):
@@ -74,7 +75,7 @@ class Listing:
 
 
 def refuse_without_ripgrep() -> None:
-    """Checks before a loop begins that ripgrep is there. Raises CheckoutError, with what to do."""
+    """Checks before a loop begins that ripgrep is installed. Raises CheckoutError, with what to do."""
     try:
         ripgrep_path()
     except RipgrepError as error:

@@ -1,6 +1,7 @@
-"""One loop per checkout: a lock that the system lets go of with its last holder, and a file that says who has it.
+"""The lock that allows one loop per checkout, and a file that names its holder.
 
-Refuses to follow a link that somebody put in the place of the file, or to write into a file that has another name.
+The system releases the lock with its last holder. Refuses to follow a link in place of the file, and to write into a
+file that has a second name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NAME_IN_GIT = "ralph-loop.lock"
 _NAME_OF_OURS = "lock"
 _MOST_BYTES = 16_384
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# flock(2) and what network file systems answer in its place.
+# Errors of flock(2), and those of network file systems.
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -44,18 +45,22 @@ class Holder(Struct, frozen=True):
 
 
 class CheckoutLock:
-    """Held until every process that has the descriptor has closed it: an orphaned iteration still holds it."""
+    """A lock that is held until every process with the descriptor has closed it.
+
+    An orphaned iteration still holds it.
+    """
 
     def __init__(
         self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
     ) -> None:
-        """`place`: the user's directory that holds the lock outside of git. Raises CheckoutError: another
-        loop has it, which is named, or its file cannot be used.
+        """`place`: the user's directory that holds the lock outside of git.
+
+        Raises CheckoutError if another loop has the lock, which the error names, or if its file cannot be used.
         """
         self.notice: str | None = None
         """A notice for people; None: nothing to say."""
         self.path, self.descriptor = _opened(checkout, place)
-        """For `pass_fds` of a process that shall hold it too."""
+        """The descriptor is for `pass_fds` of a process that must hold the lock too."""
         try:
             self._take()
             holder = Holder(os.getpid(), str(directory), f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}")
@@ -69,8 +74,9 @@ class CheckoutLock:
             raise
 
     def close(self) -> None:
-        """Releases the lock. The file stays: without a holder it is no obstacle, and removing it would let two loops
-        in.
+        """Releases the lock.
+
+        The file stays. Without a holder it blocks nobody, and removing it could let two loops in.
         """
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -88,7 +94,7 @@ class CheckoutLock:
 
 
 def holder_of(directory: Path, place: Path) -> int | None:
-    """The process of the loop that works on the checkout of this directory; None: none does, as far as it can be told.
+    """The process of the loop that works on the checkout of this directory; None: no such loop is known.
 
     `place`: as for the lock. Calls no git.
     """
@@ -118,9 +124,7 @@ def _git_directory(top: Path) -> Path:
 
 
 def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
-    """Opens the lock: in git's directory, of which a linked working tree has its own; outside of git in
-    ralph's.
-    """
+    """Opens the lock: in the working tree's git directory, or outside of git in ralph's directory."""
     name = _NAME_OF_OURS
     if isinstance(checkout, GitCheckout):
         place, name = checkout.git_directory, _NAME_IN_GIT
@@ -142,7 +146,7 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
 
 
 def _holder(descriptor: int) -> Holder | None:
-    """The holder, as the file names it; None: it has not written its name yet."""
+    """The holder, as the file names it; None: the holder has not written its name yet."""
     try:
         return convert(json.loads(os.pread(descriptor, _MOST_BYTES, 0)), Holder)
     except (OSError, ValueError, RecursionError):

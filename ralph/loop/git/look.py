@@ -1,6 +1,8 @@
-"""Reads what `git status` says, and finds the state that progress is measured by: of a checkout, and of repositories in it.
+"""Reads the output of `git status`, and finds the state that progress is measured by: that of a checkout and of
+repositories inside it.
 
-Git is never sent into an inner repository: it would follow the configuration there. Each is looked at by itself.
+Git never enters an inner repository from outside: it would follow the configuration there. Each one gets a look of
+its own.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ _FIELDS = {b"1": 8, b"u": 10}
 
 class StatusEntry(Struct, frozen=True):
     path: str
-    """The path from the top; bytes that are no UTF-8 as `os.fsdecode` spells them."""
+    """The path from the top. Bytes that are not UTF-8 are spelled as by `os.fsdecode`."""
     record: bytes
-    """All that git reported of it: modes, and ids in HEAD and index."""
+    """Git's whole report on the file: modes, and ids in HEAD and index."""
     is_tracked: bool
     is_unstaged: bool
     """The working tree differs from the index."""
@@ -42,13 +44,13 @@ class StatusEntry(Struct, frozen=True):
 
     @property
     def is_nested(self) -> bool:
-        """It is a repository of its own that this one does not track."""
+        """Whether it is a repository of its own that this one does not track."""
         return not self.is_tracked and self.path.endswith("/")
 
 
 class GitStatus(Struct, frozen=True):
     head: str
-    """The commit's id; empty: there is none yet."""
+    """The commit's id; empty: there is no commit yet."""
     branch: str | None
     """The current branch; None: HEAD is detached."""
     entries: tuple[StatusEntry, ...]
@@ -86,15 +88,15 @@ _GITLINK = b"160000 "
 
 
 class Seen(Struct, frozen=True):
-    """One repository and what is inside it."""
+    """The state of one repository and of repositories inside it."""
 
     head: str
     branch: str | None = None
     """The current branch; None: HEAD is detached."""
     lines: list[str] = field(default_factory=list)
-    """All that differs where progress is made, the files apart."""
+    """Everything except the files that differs when progress is made."""
     files: dict[str, str] = field(default_factory=dict)
-    """Digest by path, from the top of the outermost one."""
+    """The digest of each file by its path from the top of the outermost repository."""
 
     def digest(self) -> str:
         said = [*self.lines, *(f"{path}\0{digest}" for path, digest in sorted(self.files.items()))]
@@ -107,8 +109,10 @@ def status_of(git: Git) -> GitStatus:
 
 
 def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
-    """The state of one repository. `own` does not count. `prefix`: its path in the outermost one. Raises
-    CheckoutError, Interrupted.
+    """The state of one repository.
+
+    `own`: paths that do not count. `prefix`: the repository's path in the outermost one. Raises CheckoutError,
+    Interrupted.
     """
     status = status_of(git)
     entries = list(counted(status.entries, own, prefix))
@@ -129,7 +133,10 @@ def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> 
 
 
 def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str) -> Seen:
-    """The state of an inner repository. If git cannot work in it, its state is the error: the loop goes on."""
+    """The state of an inner repository.
+
+    If git cannot work there, the error text is its state, and the loop continues.
+    """
     try:
         return look(Git(top, seams), seams, digests, own=own, prefix=prefix)
     except CheckoutError as error:
@@ -137,7 +144,7 @@ def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPa
 
 
 def _inner_repositories(git: Git, entries: Iterable[StatusEntry]) -> Iterator[str]:
-    """Inner repositories with a `.git`: others have no state of their own."""
+    """Inner repositories that contain a `.git`. The others have no state of their own."""
     listed = git.read("ls-files", "--stage", "-z").split(b"\0")
     links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]
     nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]

@@ -1,5 +1,5 @@
-"""Knows the places inside a checkout that ralph, or the shell that started it, writes to: that is no work. Reads no
-file.
+"""Knows the places inside a checkout that ralph, or the shell that started it, writes to: changes there are no
+progress. Reads no file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ _OUTPUT_AND_ERRORS = (1, 2)
 
 
 class OwnPaths:
-    """`.ralph/` of the loop's directory and other places below `top`, as they are led to at its making."""
+    """The loop's `.ralph/` and other places below `top`. Links are followed once, when this is made."""
 
     def __init__(self, top: Path, directory: Path, places: Iterable[Path] = ()) -> None:
-        """`places`: absolute, files or directories, existing or not. Those outside of `top` do not matter. A
-        place that contains the loop's directory is left out: no work there would count any more.
+        """`places`: absolute paths of files or directories, existing or not. Those outside of `top` have no effect.
+
+        A place that contains the loop's directory is left out: otherwise no work there would count.
         """
         inside, work = os.path.realpath(top), os.path.realpath(directory)
         names = [name for place in (directory / OWN_DIRECTORY, *places) for name in _names_of(place)]
@@ -38,12 +39,14 @@ class OwnPaths:
 
 
 def own_output_files() -> tuple[Path, ...]:
-    """Where the output and errors of this process go, `> loop.log 2>&1`; empty where the system does not tell (no Linux)."""
+    """The files that receive this process's output and errors, as in `> loop.log 2>&1`. Empty where the system does
+    not tell (outside Linux).
+    """
     return tuple(dict.fromkeys(path for number in _OUTPUT_AND_ERRORS for path in _file_behind(number)))
 
 
 def _file_behind(descriptor: int) -> Iterator[Path]:
-    """The path of an open file; nothing if it was deleted or another file has its place."""
+    """The path of an open file; empty if it was deleted or another file has its place."""
     try:
         status = os.fstat(descriptor)
         path = (_DESCRIPTORS / str(descriptor)).readlink()
@@ -54,7 +57,7 @@ def _file_behind(descriptor: int) -> Iterator[Path]:
 
 
 def _names_of(place: Path) -> Iterator[str]:
-    """The path, and what it leads to if it is a link: the link may be replaced, and its target written."""
+    """The path, and its target if it is a link: somebody may replace the link, and write to the target."""
     yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118
     yield os.path.realpath(place)
 

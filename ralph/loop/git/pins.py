@@ -1,13 +1,12 @@
-"""The part of a repository's configuration that a push follows: as it was when the loop began, and no program
-in it.
+"""The settings of a repository that a push follows, pinned when the loop begins, without any program.
 
-An agent can write `.git/config`, and one line there sends the work, or the user's token, elsewhere. So the
-settings that say where a push goes and how are taken once, by an allow list: what is not on it does not exist
-for a push. Those of the user's and the system's files and of the environment count as they are now. Pure: it
+An agent can write `.git/config`, and one line there can send the work, or the user's token, elsewhere. So the
+settings that decide where and how a push goes are read once, by an allow list. A push ignores every setting that is
+not on the list. Settings of the user's and the system's files and of the environment are read at each push. Pure: it
 runs nothing and reads no file.
 
-The record of the pins holds no credential. What may have one is kept as a digest, and is known again for as
-long as the repository still says it.
+The record of the pins holds no credential. A value that may have one is recorded as a digest. It can be restored as
+long as the repository still has that value.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ _PINNED = re.compile(
 )
 _HAS_CREDENTIALS = re.compile(r"http\.|.*://[^/]*@", re.DOTALL)
 _REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
-# What an agent sets in its ordinary work, and no call of git runs or sends anything by.
+# Settings that an agent changes in ordinary work. They make git neither run nor send anything.
 _OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
 
 _SHORT = 8
-"""Digits of a digest: enough to notice a change, too few to find out a password."""
+"""Digits of a digest: enough to notice a change, too few to recover a password."""
 
 
 class BrokenPinsError(ValueError):
-    """A sentence without a subject: "is damaged: ..."."""
+    """A record of pins that cannot be used. The text is a sentence without a subject: "is damaged: ..."."""
 
 
 class PinnedSetting(Struct, frozen=True):
@@ -67,7 +66,7 @@ class Pins(Struct, frozen=True):
     settings: tuple[PinnedSetting, ...]
     """Settings in the order in which git reads them."""
     places: frozenset[str] = frozenset()
-    """Identities of the remotes on this machine that were there."""
+    """Identities of the remotes on this machine that existed when the pins were taken."""
 
 
 class RemoteSettings(Struct, frozen=True):
@@ -77,7 +76,7 @@ class RemoteSettings(Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, str]:
-        """The value of each setting: of several, the last one."""
+        """The value of each setting. If a setting has several values, the last one."""
         return {entry.name: entry.value for entry in self.entries}
 
     @property
@@ -89,7 +88,9 @@ class RemoteSettings(Struct, frozen=True):
         return [entry.value for entry in self.entries if entry.name == name]
 
     def push_urls(self, remote: str) -> list[str]:
-        """Where git pushes to, by its rules for `insteadOf` and `pushInsteadOf`. A name that is no remote is an address."""
+        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf`. A name that is no remote is an
+        address.
+        """
         if remote not in self.remotes:
             return [
                 self._rewritten(remote, "pushinsteadof") or self._rewritten(remote, "insteadof") or remote
@@ -101,9 +102,7 @@ class RemoteSettings(Struct, frozen=True):
         return rewritten or [self._rewritten(url, "insteadof") or url for url in urls]
 
     def _rewritten(self, url: str, key: str) -> str | None:
-        """The address, rewritten by the longest matching beginning, of two the one whose replacement was
-        named first; None: none fits.
-        """
+        """The rewritten address; None: no rule fits. The longest matching prefix wins; of two equal ones, the first."""
         by_base: dict[str, list[str]] = {}
         for entry in self.entries:
             if entry.name.startswith("url.") and entry.name.endswith(f".{key}"):
@@ -117,7 +116,7 @@ class RemoteSettings(Struct, frozen=True):
         return base + url.removeprefix(beginning)
 
     def with_only_url(self, remote: str, url: str) -> RemoteSettings:
-        """Settings that give this remote that address alone, and nothing that would change it."""
+        """Settings that give this remote only that address, without any setting that rewrites it."""
         dropped = {f"remote.{remote}.url", f"remote.{remote}.pushurl"}
         kept = (
             entry for entry in self.entries if entry.name not in dropped and not entry.name.startswith("url.")
@@ -137,8 +136,9 @@ def pins_of(settings: GitSettings) -> Pins:
 
 
 def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
-    """Settings that put the pins in place of the repository's own: over the user's files, below the command
-    line.
+    """Settings for a call to a remote, with the pins in place of the repository's own settings.
+
+    Pins override the user's files. The command line overrides the pins.
     """
     trusted = [setting for setting in settings.entries if not setting.is_of_repository]
     return RemoteSettings(
@@ -155,13 +155,15 @@ def _plain(settings: Iterable[Setting]) -> Iterator[PinnedSetting]:
 
 
 def changed_names(before: Pins, now: Pins) -> list[str]:
-    """The names of changed settings, once each, sorted."""
+    """The names of changed settings, without repetition, sorted."""
     then, today = Counter(before.settings), Counter(now.settings)
     return sorted({setting.name for setting in (then - today) + (today - then)})
 
 
 def guarded_settings(settings: GitSettings) -> dict[str, str]:
-    """Digest by name of what the repository sets and git may follow or run; what an agent sets each day is left out."""
+    """The digest, by name, of each repository setting that git may follow or run. Settings that agents change in
+    ordinary work are left out.
+    """
     values: dict[str, list[str]] = {}
     for setting in settings.entries:
         if setting.is_of_repository and not _OF_NO_CONCERN.fullmatch(setting.name):
@@ -173,7 +175,7 @@ def guarded_settings(settings: GitSettings) -> dict[str, str]:
 
 
 class _KeptSetting(Struct, frozen=True, omit_defaults=True):
-    """A setting in the record: with its value, or as a digest where that may hold a credential."""
+    """A setting in the record: its value, or a digest if the value may hold a credential."""
 
     name: str | None = None
     value: str | None = None
@@ -184,7 +186,7 @@ class _KeptSetting(Struct, frozen=True, omit_defaults=True):
             raise ValueError("a setting has a name and a value, or a digest")
 
     def restored(self, known: Mapping[str, PinnedSetting]) -> PinnedSetting | None:
-        """`known`: the settings of today, by digest. None: it is not among them."""
+        """The setting with its value; None: today's settings do not have it. `known`: today's settings, by digest."""
         if self.name is None or self.value is None:
             return known.get(self.digest or "")
         return PinnedSetting(self.name, self.value)
@@ -209,9 +211,9 @@ def pins_text(pins: Pins, salt: str) -> str:
 
 
 def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
-    """The pins as they were, and whether one is missing: it was kept as a digest, and the repository does not say it any more.
+    """The recorded pins, and whether one is missing because the repository no longer has the value of its digest.
 
-    `now`: as the repository's configuration stands. Raises BrokenPinsError.
+    `now`: the repository's present configuration. Raises BrokenPinsError.
     """
     try:
         kept = convert(json.loads(text), _KeptPins)

@@ -1,8 +1,8 @@
 """The outer loop's directory without git: progress is a change in the content of its files. Refuses to commit and
 push.
 
-Every look is bounded, whatever lies there: the time and memory of the listing, the files told apart by name, the
-bytes read. If a bound is passed, people are told once.
+Every look is bounded: the time and memory of the listing, the number of files, the bytes read. If a look exceeds a
+bound, people are told once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_FILES_TOLD_APART = 200_000
 
 
 class PlainDirectory:
-    """A `Checkout` of the working directory, which is `directory`: what .gitignore files name does not count."""
+    """A `Checkout` of the working directory, which is `directory`. Files that .gitignore names do not count."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class PlainDirectory:
             try:
                 return self._look(self._digests())
             except TooMuchToReadError:
-                self._is_by_time = True  # from now on, as two looks are compared
+                self._is_by_time = True  # from now on: two looks must be comparable
                 self._warn_once(
                     f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is told by "
                     "size and time of each, not by content"
@@ -112,7 +112,9 @@ class PlainDirectory:
         return Snapshot(seen.digest(), files=seen.files)
 
     def _refuse_unreadable(self) -> None:
-        """The loop's own directory must be listed; ripgrep says nothing of one that is gone."""
+        """Raises CheckoutError if the loop's own directory cannot be listed: ripgrep reports no error for a missing
+        directory.
+        """
         try:
             os.getcwd()  # noqa: PTH109 - its error is what is asked for
             os.scandir().close()
@@ -128,7 +130,7 @@ class PlainDirectory:
 
 
 class _Seen:
-    """Files in the order of the walk, which is the same for the same tree."""
+    """Files in the order of the walk, which is always the same for the same tree."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] | None = {}

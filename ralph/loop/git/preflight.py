@@ -1,4 +1,4 @@
-"""Finds the checkout of a loop's directory, and what would stop commits and pushes, before anything is spent."""
+"""Finds the checkout of a loop's directory, and every obstacle to commits and pushes, before any money is spent."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def open_checkout(
     writable: tuple[Path, ...] = (),
     warn: Callable[[str], None] = lambda _text: None,
 ) -> GitCheckout | PlainDirectory:
-    """The checkout that contains `directory`, the working directory. The first call of git shows whether git works in
-    it.
+    """The checkout that contains `directory`, the working directory. The first git call shows whether git works there.
 
-    `own_paths`: absolute, what ralph or who started it writes. It is no work, wherever it is. `writable`: absolute,
-    where the agent may write besides the directory. `warn`: tells people what is not looked at.
+    `own_paths`: absolute paths that ralph, or the shell that started it, writes to; changes there are no progress.
+    `writable`: absolute paths where the agent may write besides the directory. `warn`: tells people which files are
+    not looked at.
     """
     top = repository_top(directory)
     if top is None:
@@ -46,7 +46,10 @@ def open_checkout(
 
 
 def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
-    """Notices for people. Raises CheckoutError, one line with what to do, and Interrupted."""
+    """Checks that commits and pushes can work; returns notices for people.
+
+    Raises CheckoutError, one line with what to do, and Interrupted.
+    """
     if isinstance(checkout, PlainDirectory):
         if commits or pushes:
             option = "--commit" if commits else "--push"
@@ -72,10 +75,10 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
 
 
 def _about_identity(git: Git, *, commits: bool) -> list[str]:
-    """A notice where nobody is named who commits. Raises CheckoutError where the loop itself is to commit."""
+    """A notice if git has no name for the committer. Raises CheckoutError if the loop itself must commit."""
     if not any(git.answer("var", who).status for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")):
         return []
-    # Git's own complaint is a page of advice; these two commands are what it comes to.
+    # Git's own message is a page of advice; these two commands are its summary.
     advice = "git config user.name NAME && git config user.email ADDRESS"
     if commits:
         raise CheckoutError(f"git does not know who commits here: {advice}, or leave out --commit")

@@ -40,7 +40,7 @@ class PushTarget(Struct, frozen=True):
 
 
 class WritablePlaces(Struct, frozen=True):
-    """The places that an agent may write to, and the remotes that existed before it could."""
+    """The places that an agent may write to, and the remotes that existed before the agent started."""
 
     directories: Sequence[Path]
     known: frozenset[str]
@@ -48,10 +48,9 @@ class WritablePlaces(Struct, frozen=True):
 
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
-    """The remote to push to: the branch's configured one, else the only one, else `origin`. Raises CheckoutError,
-    with what to do.
+    """The remote to push to: the branch's configured one, else the only one, else `origin`.
 
-    `branch`: None where HEAD is detached.
+    `branch`: None if HEAD is detached. Raises CheckoutError, with what to do.
     """
     if branch is None:
         raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
@@ -79,7 +78,7 @@ class Push:
     def __init__(
         self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
     ) -> None:
-        """Raises CheckoutError: there is nowhere to push to."""
+        """Raises CheckoutError if there is no remote to push to."""
         self.target = target_of(settings, status.branch)
         self._git = git
         self._head = status.head
@@ -90,7 +89,7 @@ class Push:
         )
 
     def urls(self) -> list[str]:
-        """The addresses to push to. Raises CheckoutError for one that must not be pushed to."""
+        """The addresses to push to. Raises CheckoutError for a forbidden address."""
         found = self._settings.push_urls(self.target.remote)
         for url in found:
             _refuse_new_place(self._git.top, url, self._places)
@@ -121,7 +120,7 @@ class Push:
                 raise failure(self._git.top, "push" if self._head else "ls-remote", answer)
 
     def unpushed(self) -> int | None:
-        """The number of commits to push, by the last contact with the remote; None: unknown."""
+        """The number of commits to push, as of the last contact with the remote; None: unknown."""
         return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
 
     def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:
@@ -132,14 +131,14 @@ class Push:
         return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
 
     def _note_what_the_remote_has(self) -> None:
-        """Updates the remote-tracking branch, as a push from the checkout itself would."""
+        """Updates the remote-tracking branch, as an ordinary push from the checkout does."""
         fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
         for ref in tracking_refs(fetched, self.target.remote_ref):
             self._git.change("update-ref", ref, self._head)
 
 
 def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
-    """The refs in which a checkout keeps the last known state of a remote's ref, by `remote.*.fetch`."""
+    """The refs in which a checkout keeps the last known state of a remote's ref, according to `remote.*.fetch`."""
     found = []
     for refspec in refspecs:
         source, _, kept = refspec.removeprefix("+").partition(":")
@@ -151,8 +150,8 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """The identity of a repository on this machine; another one in its place has another identity. None:
-    there is none.
+    """The identity of a repository on this machine; None: there is none. A repository that replaces it has another
+    identity.
     """
     try:
         status = (top / path).stat()
@@ -162,7 +161,7 @@ def identity_of(top: Path, path: str) -> str | None:
 
 
 def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
-    """Refuses a remote that the agent made: programs that it names there would run as the user."""
+    """Refuses a remote that the agent made: programs that its configuration names would run as the user."""
     path = local_path(url)
     if path is None or identity_of(top, path) in {None, *places.known}:
         return
@@ -187,9 +186,9 @@ def _source_of(git: Git, branch: str, head: str) -> Source:
 
 
 def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
-    """The name of the branch at the remote: its own, unless the user has configured the upstream's.
+    """The name of the branch at the remote: the local name, unless the user has configured the upstream's name.
 
-    A branch cut from `main` must not be pushed to `main`.
+    A branch that was cut from `main` must not be pushed to `main`.
     """
     values = settings.values
     merge = values.get(f"branch.{branch}.merge", "")

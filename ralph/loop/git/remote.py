@@ -1,11 +1,11 @@
-"""Git that talks to a remote: from an empty git directory, with every setting given and none found.
+"""Git for calls to a remote. It runs in an empty git directory, and every setting is passed explicitly.
 
-A push needs only the checkout's objects. So it runs in a directory of its own, without hooks, remotes and settings;
-what it follows comes through the environment (`GIT_CONFIG_COUNT`), the user's own files included, as their conditions
-(`includeIf`) speak of the checkout. It never sees what the repository's configuration says by now.
+A push needs only the checkout's objects. So it runs in a directory of its own, without hooks, remotes and settings.
+Its settings come through the environment (`GIT_CONFIG_COUNT`). That includes the user's own files, because their
+conditions (`includeIf`) refer to the checkout. It never reads the repository's present configuration.
 
-A remote on this machine is a repository whose programs the push itself would start, as the user: its `git
-receive-pack` gets settings of ours, which go before its own.
+A remote on this machine is a repository whose programs the push itself would start, as the user. Its `git
+receive-pack` gets ralph's settings, which override its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REMOTE_LIMIT_S = 300.0
 _OLDEST = (2, 32)
 """The oldest git that works: the first with GIT_CONFIG_GLOBAL (GIT_CONFIG_COUNT came with 2.31)."""
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
-# Our own call runs no hook (of which one would be git-lfs's), signs nothing, and goes into no submodule.
+# Our own call runs no hook (git-lfs has one), signs nothing, and enters no submodule.
 _PUSH = (
     *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
 )
@@ -47,7 +47,7 @@ _WHOSE_FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 _CONFIGURATION = "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n[extensions]\n{extensions}"
 # What git tries in a path to a repository, in its order: urls, "GIT URLS", and enter_repo().
 _SUFFIXES = ("/.git", "", ".git/.git", ".git")
-# In force in a remote on this machine, whatever stands there.
+# In force in a remote on this machine, whatever its own settings are.
 _IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
 
 
@@ -69,7 +69,7 @@ class RemoteGit:
     """Git for calls to a remote. Make one for each operation, between two iterations."""
 
     def __init__(self, top: Path, seams: GitSeams, settings: RemoteSettings, source: Source) -> None:
-        """`top`: the top of the checkout, at which a remote with a relative path starts."""
+        """`top`: the top of the checkout. A remote's relative path starts there."""
         self._top = top
         self._program = GitProgram(top, seams)
         self._base = environment_for_git(seams.environment, top)
@@ -77,7 +77,7 @@ class RemoteGit:
         self._source = source
 
     def refuse_old(self) -> None:
-        """Raises CheckoutError for a git that would not take its settings from the environment alone."""
+        """Raises CheckoutError for a git version that cannot take its settings from the environment alone."""
         output = self._program.call(["version"], self._base, name="version").output
         found = _VERSION.match(output)
         if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
@@ -85,7 +85,7 @@ class RemoteGit:
             raise CheckoutError(f"--push needs git {oldest} or newer, this is {output.decode().strip()}")
 
     def push(self, remote: str, url: str, remote_ref: str, *, is_tried_out: bool) -> GitAnswer:
-        """Pushes the branch to that address alone. The answer has standard output and standard error together."""
+        """Pushes the branch to that address alone. The answer combines standard output and standard error."""
         options = ["--dry-run"] if is_tried_out else []
         return self._reach(
             remote, url, [*_PUSH, *options], "receive-pack", [f"{self._source.ref}:{remote_ref}"]
@@ -97,7 +97,7 @@ class RemoteGit:
     def _reach(
         self, remote: str, url: str, command: Sequence[str], service: str, rest: Sequence[str]
     ) -> GitAnswer:
-        """Reaches the remote. `service`: the program at the other end, by the name that every git gives it."""
+        """Contacts the remote. `service`: the program at the remote, by git's standard name."""
         started = f"git-{service}"
         path = local_path(url)
         if path is not None:
@@ -109,12 +109,14 @@ class RemoteGit:
             )
 
     def _for_theirs(self, path: str) -> list[str]:
-        """Options by which a repository on this machine runs none of its programs. Raises CheckoutError, Interrupted."""
+        """Options that keep a repository on this machine from running its own programs. Raises CheckoutError,
+        Interrupted.
+        """
         place = self._git_directory_of(path)
         ours = [word for pair in _IN_THEIRS for word in ("-c", pair)]
-        if place is None:  # git will say so
+        if place is None:  # git will report it
             return [*settings_before_any().arguments, *ours]
-        # From inside, as `git receive-pack` will: conditions (`includeIf`) can tell where they are asked from.
+        # From inside, like `git receive-pack`: conditions (`includeIf`) depend on the directory.
         arguments = [
             *("-C", place, *settings_before_any().arguments),
             *("config", "--list", "--show-scope", "-z"),
@@ -145,7 +147,7 @@ class RemoteGit:
         return None
 
     def _whose_files(self) -> str:
-        """Shell text that gives git in a repository on this machine the user's own files, as in the checkout."""
+        """Shell text that gives git, in a repository on this machine, the same user files as in the checkout."""
         theirs = {name: self._base[name] for name in _WHOSE_FILES if name in self._base}
         return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(
             f"{name}={quote(value)} " for name, value in theirs.items()
@@ -174,7 +176,7 @@ class RemoteGit:
 
 
 def local_path(url: str) -> str | None:
-    """The path of a remote on this machine, recognised as git does it; None: the remote is elsewhere."""
+    """The path of a remote on this machine, by git's own rules; None: the remote is elsewhere."""
     if url.lower().startswith("file://"):
         path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
         return path[2:] if path.startswith("///") else path  # a host is a part of the path
@@ -190,9 +192,7 @@ def _by_environment(settings: RemoteSettings) -> dict[str, str]:
 
 
 def _make_repository(place: Path, source: Source) -> None:
-    """Writes the smallest repository that git accepts (gitrepository-layout(5)). Its one branch is the one to
-    push.
-    """
+    """Writes the smallest repository that git accepts (gitrepository-layout(5)). Its only branch is the one to push."""
     (place / "refs").mkdir()
     (place / "HEAD").write_text("ref: refs/heads/none\n")
     if source.head:

@@ -1,1 +1,1 @@
-"""One iteration as a process: started, followed to its end, told as a value."""
+"""One iteration as a process: start it, follow it to its end, turn its end into a value."""

@@ -1,6 +1,7 @@
 """Runs iterations as `ralph run` processes: starts one, follows it to its end, returns a value.
 
-The exit code counts, and no word of the process against it. Nothing that it started is left running.
+The exit code decides, even if the process's own words disagree. None of the processes that it started is left
+running.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 PROMPT_FILE = "prompt.md"
-# By which people and services ask a run to stop: whoever sends them to it means it.
+# Signals by which people and services ask a run to stop.
 _STOP_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
-# The least that `ralph run` takes as a limit; less would be none at all.
+# The lowest limit that `ralph run` accepts; a lower one would mean no limit.
 _LEAST_USD = 0.000001
 _LEAST_S = 0.001
 
 
 class RalphIterations:
-    """Use it on the main thread. On Linux an iteration ends with the loop even when that is killed (`tether.py`);
-    elsewhere it works on to its end.
+    """The `Iterations` port with real processes, for the main thread only.
+
+    On Linux an iteration ends with the loop even if the loop is killed (`tether.py`). Elsewhere the iteration
+    continues to its own end.
     """
 
     def __init__(
@@ -62,9 +65,10 @@ class RalphIterations:
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`folder`: the loop's own, for the prompt. `settings`: the settings files of each iteration, as they
-        were read. `lock`: a descriptor that each iteration holds as well. `program`: the one that has the
-        command `run`; None: this ralph.
+        """`folder`: the loop's own, for the prompt. `settings`: the recorded settings files for each iteration.
+
+        `lock`: a descriptor that each iteration also holds. `program`: the program with the command `run`; None: this
+        ralph.
         """
         self._plan = plan
         self._folder = folder
@@ -90,7 +94,7 @@ class RalphIterations:
         return replace(result, duration_s=self._clock.now_s() - started_s)
 
     def _ran(self, order: IterationOrder) -> IterationResult:
-        # New for each: the result of an earlier process cannot be taken for this one's.
+        # A new file for each process: an earlier result must not be mistaken for this one.
         with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
             result_file = Path(place, "result.json")
             with handed_over(self._settings) as settings:
@@ -119,7 +123,7 @@ class RalphIterations:
         return running.run(order.time_s, order.waiting_for)
 
     def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
-        """The arguments of the process. The plan's come first: of an option given twice, the last one counts."""
+        """The arguments of the process. The plan's come first: if an option is given twice, the last one counts."""
         yield from ("run", "--iteration", *self._plan.run_arguments)
         if self._plan.directory != self._plan.launch_directory:
             yield from ("--cd", self._plan.directory)
@@ -128,7 +132,7 @@ class RalphIterations:
         else:
             yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
         yield from ("--result-file", str(result_file))
-        # Never with an exponent, which no limit is read with.
+        # Without an exponent: the limits' parser accepts none.
         if order.budget_usd is not None:
             yield from ("--max-budget-usd", f"{max(order.budget_usd, _LEAST_USD):.6f}")
         if order.time_s is not None:
@@ -156,9 +160,9 @@ class RalphIterations:
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
-        """The result where no process could be started or followed, or its result could not be read for a shortage.
+        """The result if a shortage kept the process from being started or followed, or its result from being read.
 
-        What it has done meanwhile shows once its session can be read.
+        The session shows the process's work once it can be read.
         """
         try:
             seen = self.seen(session_id)
@@ -174,22 +178,23 @@ class RalphIterations:
         )
 
     def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
-        """The result of a run without a result object: its work and cost stand in its session, as far as it
-        got.
+        """The result of a run without a result object.
+
+        Its turns and cost come from its session, as far as that was written.
         """
         seen = self.seen(session_id)
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         outcome = outcome_of(exit_code)
-        if outcome is Outcome.USAGE:  # the one end without a result
+        if outcome is Outcome.USAGE:  # the only outcome without a result
             problem = "ralph run refused its options: its words stand above"
         elif outcome is Outcome.INTERRUPTED:
             problem = f"it was ended by {_signal_name(exit_code - 128)} and {problem.removeprefix('it ')}"
         elif outcome is None or is_counted(outcome):
-            # No run of ralph ends so: what it did is not known, and the next one would do no better.
+            # No run of ralph ends like this: its work is unknown, and the next run would end the same way.
             problem = f"it ended with exit {exit_code}, and {problem.removeprefix('it ')}"
             outcome = Outcome.INTERNAL_ERROR
             exit_code = outcome.exit_code()
-        # Every run that begins leaves a result, but where the machine has nothing left for it.
+        # Every run that begins leaves a result, unless the machine lacks the resources for it.
         setback = Setback.SHORTAGE if outcome is Outcome.API_UNAVAILABLE else None
         return IterationResult(
             exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem, setback=setback
@@ -197,20 +202,18 @@ class RalphIterations:
 
 
 def _was_killed(ending: IterationEnding) -> bool:
-    """True if something else than the loop killed it, and not by a signal that asks for a stop."""
+    """True if it was killed, but neither by the loop nor by a signal that asks for a stop."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
 
 
 def _this_ralph() -> tuple[str, ...]:
-    """The command of this ralph; files that an iteration wrote into the checkout cannot replace any part of
-    it.
-    """
+    """The command of this ralph. Files that an iteration wrote into the checkout cannot replace any part of it."""
     return tuple(own_python(f"from ralph.__main__ import main; main({core_limit_at_start()})"))
 
 
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # one of those in real time
+    except ValueError:  # a real-time signal has no name
         return f"signal {number}"

@@ -1,7 +1,7 @@
-"""Turns what a `ralph run` process left behind into an `IterationResult`: its exit code, its result object, its journal.
+"""Turns the exit code, result object and journal of a `ralph run` process into an `IterationResult`.
 
-The exit code is the process's own and decides the outcome. The result object adds words and numbers, and is refused
-whole where it does not speak of that very end. The journal shows how it went when nobody is left who followed it.
+The exit code is the process's own and decides the outcome. The result object adds words and numbers. It is refused as
+a whole if it does not describe the same end. The journal shows the course of a run that nobody followed to its end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WrittenReport(Struct, frozen=True):
 
 
 class WrittenResult(Struct, frozen=True, kw_only=True):
-    """The fields of a result object that a loop goes by. `output/result_object.py` writes them."""
+    """The fields of a result object that a loop uses. `output/result_object.py` writes them."""
 
     exit_code: int
     subtype: str | None = None
@@ -54,7 +54,7 @@ class WrittenResult(Struct, frozen=True, kw_only=True):
 
 
 class NoResultError(Exception):
-    """Why there is no valid result, in a sentence."""
+    """A sentence that says why there is no valid result."""
 
 
 def outcome_of(exit_code: int) -> Outcome | None:
@@ -65,7 +65,7 @@ def outcome_of(exit_code: int) -> Outcome | None:
 
 
 def result_written(path: Path, exit_code: int) -> IterationResult:
-    """The result in this file. Raises NoResultError, and ShortageError where it cannot be read just now."""
+    """The result in this file. Raises NoResultError, and ShortageError if a shortage prevents reading it."""
     written = _read_result(path)
     if written.exit_code != exit_code:
         raise NoResultError(f"its result speaks of exit code {written.exit_code}: not believed")
@@ -99,9 +99,10 @@ def _read_result(path: Path) -> WrittenResult:
 def session_seen(
     session_id: str, environment: Mapping[str, str], directory: str | None
 ) -> SessionSeen | None:
-    """The session as its journal shows it. None: there is no journal, or none with a message; then nothing
-    can be resumed, but in the latter case the id is taken. `directory`: as for `ralph run --session-dir`.
-    Raises ShortageError, and OSError for a place that cannot be listed.
+    """The session as its journal shows it; None: there is no journal, or no message in it, so nothing can be resumed.
+
+    A journal without a message still occupies the id. `directory`: as for `ralph run --session-dir`. Raises
+    ShortageError, and OSError for a place that cannot be listed.
     """
     look = _look(session_id, environment, directory)
     if look is None or (look.problem is None and not look.history.has_message):
@@ -125,8 +126,8 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
 
 
 def _refuse_shortage(path: Path) -> None:
-    """Checks that the journal can be opened: `look_at` takes one that cannot for unreadable. Raises ShortageError,
-    and FileNotFoundError.
+    """Checks that the journal can be opened: `look_at` would report it as unreadable. Raises ShortageError, and
+    FileNotFoundError.
     """
     try:
         path.open("rb").close()

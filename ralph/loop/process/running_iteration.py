@@ -1,8 +1,10 @@
-"""Follows an iteration's process to its end: its signals, its time. Afterwards nothing of it is left.
+"""Follows an iteration's process to its end: its signals and its time. Afterwards none of its processes is left.
 
-A signal to the loop is passed on once, to the process alone: it stops its own commands, within six seconds, and
-still writes its result. Ctrl-Z stops the loop alone, and the iteration works on to its end: a tree that was stopped
-too could not end when the loop is killed meanwhile, and would keep the checkout's lock.
+A signal to the loop is passed on once, to the process alone. The process stops its own commands within six seconds,
+and still writes its result.
+
+Ctrl-Z stops the loop alone; the iteration continues to its end. A stopped process tree could not end if the loop is
+killed meanwhile, and would keep the checkout's lock.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 STOPS_WITHIN_S = 15.0
-"""Seconds between asking it to stop and killing it. `ralph run` promises six."""
+"""Seconds between the signal that asks the process to stop and its kill. `ralph run` promises six."""
 OVERTIME_S = 30.0
 """Seconds past its time limit after which an iteration counts as stuck: `ralph run` should have ended itself."""
 _KILL_S = 2.0
@@ -35,11 +37,11 @@ class IterationEnding(Struct, frozen=True):
     stopped_by: int | None = None
     """The first signal that the loop received; None: it received none."""
     killed_by: int | None = None
-    """The signal that it died of; None: it ended by itself."""
+    """The signal that killed it; None: it ended by itself."""
     was_overdue: bool = False
     """The iteration ran past its time limit and was stopped."""
     is_all_gone: bool = True
-    """False when something it started could not be killed: another user's process, or one stuck in the kernel."""
+    """False if a process that it started could not be killed: another user's process, or one stuck in the kernel."""
 
 
 class RunningIteration:
@@ -65,8 +67,9 @@ class RunningIteration:
         self._killed_at_s = math.inf
 
     def run(self, limit_s: float | None, waiting_for: str) -> IterationEnding:
-        """Follows the process to its end. `limit_s`: the time limit that it was given; None: none. Raises
-        ShortageError if no thread can follow it.
+        """Follows the process to its end. `limit_s`: its own time limit; None: it has none.
+
+        Raises ShortageError if no thread can be started to follow it.
         """
         if limit_s is not None:
             self._overdue_at_s = self._clock.now_s() + limit_s + self._overtime_s
@@ -115,7 +118,7 @@ class RunningIteration:
         return news
 
     def _ask_to_stop(self, signal_number: int) -> None:
-        """Passes a signal on. A second one ends `ralph run` at once, and gives it no more time."""
+        """Passes a signal on. A second signal ends `ralph run` at once, and does not extend its time."""
         self._process.send(signal_number)
         self._killed_at_s = min(self._killed_at_s, self._clock.now_s() + self._stops_within_s)
 

@@ -1,10 +1,9 @@
 """Becomes a command that does not outlive its parent; refuses to know anything else of ralph.
 
-Run by path as a script of its own (`python -I -S tether.py PARENT_PID COMMAND...`). It has the kernel send SIGTERM
-when the parent dies, looks whether the parent is still there, and becomes the command: the pid stays the same, and
-signals go straight to it. It costs 14 ms. On Linux; elsewhere a command outlives a parent that is killed.
-
-The kernel means the parent's *thread* that started this: it has to be the main thread.
+Run it by path, as a script of its own (`python -I -S tether.py PARENT_PID COMMAND...`). It asks the kernel to send
+SIGTERM when the parent dies, checks that the parent is still there, and becomes the command. The pid stays the same,
+and signals go straight to the command. It costs 14 ms. This works on Linux; elsewhere a command outlives a killed
+parent. For the kernel, the parent is the *thread* that started this: it must be the main thread.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import os
 import signal
 import sys
 
-# Nothing is wrong with the command: this machine has nothing left to start it with. EX_TEMPFAIL of sysexits.h.
+# The command is valid, but this machine lacks the resources to start it. EX_TEMPFAIL of sysexits.h.
 _SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _TRY_AGAIN = 75
-# linux/prctl.h. What `launcher.py` has of this cannot be imported: there is no path to ralph here.
+# linux/prctl.h. The constants of `launcher.py` cannot be imported: this script has no path to ralph.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,8 +36,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _expect_the_defaults() -> None:
-    """Restores the signals that the interpreter ignores or handles, for the command to inherit. `nohup` is
-    still obeyed.
+    """Restores the default actions of signals that the interpreter ignores or handles, because the command inherits
+    them.
+
+    `nohup` is still respected.
     """
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
