@@ -26,7 +26,7 @@ _TRIES = 3
 
 
 class NoLimitError(Exception):
-    """No group can be made here, and why."""
+    """No group can be made here; the text says why."""
 
 
 class ProcessLimit:
@@ -40,7 +40,7 @@ class ProcessLimit:
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """Make a group for so many processes and threads at a time. Raises NoLimitError.
+        """Make a group that holds at most so many processes and threads. Raises NoLimitError.
 
         `is_below_loop`: this process's parent is a ralph too, and may share its group with it.
         """

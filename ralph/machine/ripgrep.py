@@ -1,6 +1,6 @@
-"""Runs the ripgrep that is installed with ralph, and reads what it prints within bounds of time and memory.
+"""Runs the ripgrep that is installed with ralph, and reads its output within bounds of time and memory.
 
-It refuses any other ripgrep: PATH is not asked. It judges no result.
+It refuses any other ripgrep and does not search PATH. It does not judge results.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RipgrepError(Exception):
 
 @cache
 def ripgrep_path() -> str:
-    """The path of ripgrep, by the record that the installer wrote beside ralph's other dependencies. Raises
+    """The path of ripgrep, from the record that the installer wrote beside ralph's other dependencies. Raises
     RipgrepError.
     """
     for packages in sys.path:

@@ -11,7 +11,7 @@ class UsageError(Exception):
 
 
 class Outcome(enum.Enum):
-    """The ways a run can end. The value is the name users see as `terminal_reason`."""
+    """The ways in which a run can end. The value is the name that users see as `terminal_reason`."""
 
     COMPLETED = "completed"
     TASK_FAILED = "task_failed"
@@ -45,7 +45,7 @@ class Delivery(enum.Enum):
     READER_LEFT = "reader_left"
     """The reader of standard output had gone: the work's own outcome holds."""
     UNREAD = "unread"
-    """The reader never read; the wait for it was in vain."""
+    """The reader never read the result, and the wait for it ended."""
     FAILED = "failed"
     """A full disk, for example: the process ended with `io_error`, whatever the work's own outcome."""
 
