@@ -116,7 +116,7 @@ def place_of(groups: str, mounts: str) -> ControlGroup | None:
 
 
 def _below(path: str, root: str) -> str | None:
-    """The group's path beneath what is mounted; None for one outside of it."""
+    """The group's path beneath the mounted directory; None for a group outside of it."""
     if root == "/":
         return path.lstrip("/") if not path.startswith("/..") else None
     if path == root or path.startswith(root + "/"):

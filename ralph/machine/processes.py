@@ -104,7 +104,7 @@ class OwnedProcess:
         return self._process.wait()
 
     def send(self, signal_number: int) -> None:
-        """Signal this process alone, not what it started. One that has ended gets nothing."""
+        """Signal this process alone, not the processes that it started. Does nothing if it has ended."""
         self._process.send_signal(signal_number)
 
     def kill_what_is_left(self) -> bool:

@@ -38,7 +38,7 @@ FILES_AS_GIT_SEES_THEM = (
     *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
 )
 OUTSIDE_OF_REPOSITORIES = ("--no-require-git", "--no-ignore-parent")
-"""Further options: .gitignore files count where there is no repository, and those above the search do not."""
+"""Options for a search outside of repositories: its .gitignore files count, and those above it do not."""
 
 Record = tuple[bytes, int]
 """The beginning of a record, and the number of bytes it has in all."""
@@ -110,7 +110,9 @@ class Ripgrep:
         environment: Mapping[str, str],
         is_over: Callable[[], bool],
     ) -> None:
-        """Start it. Raises RipgrepError and ShortageError. `is_over` is asked ten times a second; it may raise."""
+        """Start the search. Raises RipgrepError and ShortageError. `is_over` is called ten times a second; it may
+        raise.
+        """
         import subprocess  # noqa: PLC0415 - see above
 
         from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - see above

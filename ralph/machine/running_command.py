@@ -180,7 +180,7 @@ class RunningCommand:
         return True
 
     def _end_output(self) -> None:
-        """Reads what is left in the pipe, without waiting for other processes that still hold it open."""
+        """Reads the rest of the pipe, without waiting for other processes that still hold it open."""
         self._read_on(_OUTPUT_AFTER_END_S)
         self._stop_reading.set()
         self._read_on(_OUTPUT_AFTER_END_S)

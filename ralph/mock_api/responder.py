@@ -43,7 +43,7 @@ class Playback:
 
     @property
     def after_pause_turn(self) -> bool:
-        """True when the last step taken ended in `pause_turn`: its answer may be sent back unchanged."""
+        """Whether the last step taken ended in `pause_turn`, so that its answer may be sent back unchanged."""
         return self._after_pause_turn
 
     def take(self, request: RecordedRequest) -> tuple[Step, int]:

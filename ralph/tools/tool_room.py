@@ -90,9 +90,7 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """Count the images that the conversation holds already. They may be too many: then there is no room for
-        more.
-        """
+        """Count the images that the conversation holds already. If they exceed the most, there is no room for more."""
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes

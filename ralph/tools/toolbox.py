@@ -213,7 +213,7 @@ class LocalToolbox:
 
 
 def _no_plan(_call: ToolCall) -> None:
-    """Plan nothing: the effects of a command cannot be foreseen. Its working directory has been checked by now."""
+    """Plan nothing: the effects of a command cannot be foreseen. Its working directory has already been checked."""
 
 
 def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:

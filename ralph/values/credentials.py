@@ -51,7 +51,7 @@ NO_HEADERS: Headers = Secret(())
 
 
 class Credential(Struct, frozen=True):
-    """The key or token that proves to the endpoint who is asking."""
+    """The key or token that identifies the sender to the endpoint."""
 
     header: str
     """The HTTP header's name, lower case."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DeadEnd(Struct, frozen=True):
-    """The call that a model repeated until its run was ended for it."""
+    """The call that a model repeated until the run ended because of it."""
 
     name: str
     """One of `guards.GUARDS`, or of `call_rules.NAMES`."""
@@ -114,7 +114,7 @@ class RetryScheduled(Struct, frozen=True):
     """`FailureKind` value."""
     message: str
     requested_wait_s: float | None = None
-    """Set when the wait is the one that the server requested."""
+    """The wait that the server requested, if the retry waits for that; else None."""
     restarts_response: bool = False
     """The answer broke off in the stream; the retry requests it again from the beginning."""
     turn: int = 1
@@ -300,7 +300,7 @@ class SessionTotal(Struct, frozen=True):
 
 
 class RunEnded(Struct, frozen=True):
-    """The end of a run. Everything the `result` object says comes from here."""
+    """The end of a run, with all facts of the `result` object."""
 
     outcome: Outcome
     exit_code: int

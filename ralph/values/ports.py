@@ -50,7 +50,7 @@ class TimeIsUp(Interrupted):
 
 
 class BudgetSpent(Interrupted):
-    """The rest of the budget does not buy the next call at its worst price."""
+    """The rest of the budget does not cover the next call at its worst price."""
 
     outcome = Outcome.LIMIT_REACHED
 
@@ -152,7 +152,7 @@ class Waiter(Protocol):
 
 
 class Driven(Protocol):
-    """Takes a driver's control lines, whatever the main thread is waiting for."""
+    """Takes a driver's control lines during every wait of the main thread."""
 
     @property
     def mailbox(self) -> Mailbox:

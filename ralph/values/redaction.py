@@ -1,6 +1,6 @@
-"""Cuts known secrets, and on request whatever looks like one, out of text before anybody sees it.
+"""Removes known secrets, and on request everything that looks like one, from text before it is shown or kept.
 
-It does not know where a secret came from: `credentials.known_secrets` finds them.
+It does not know the sources of secrets: `credentials.known_secrets` finds them.
 """
 
 from __future__ import annotations

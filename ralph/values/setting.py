@@ -1,7 +1,7 @@
-"""The row of a setting: what its value must be, where it can come from, what a repository may do to it, what it means.
+"""The row of a setting: its allowed values, its sources, the changes that a repository may make to it, and its meaning.
 
 A row stands in the annotation of the field that holds the value, whichever room that Struct is in;
-`ralph/settings/keys.py` collects them. Refuses to read anything.
+`ralph/settings/keys.py` collects them. This module reads no settings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Kind(Struct, frozen=True):
     then: Callable[[Any], Any] | None = None
     """A rule that a type cannot express. Takes the decoded value and returns the value to keep. Raises ValueError."""
     is_secret: bool = False
-    """Errors do not repeat a wrong value: it may be a key that was put in the wrong place."""
+    """True: errors do not repeat a wrong value, which may be a key in the wrong place."""
 
     @property
     def plain_type(self) -> type:
@@ -134,13 +134,15 @@ class Tightening(Struct, frozen=True):
     """A rule by which a file in a repository can tighten the values of trusted sources. It can do nothing else."""
 
     says: str
-    """For people: what such a file may say."""
+    """The rule in words, for people."""
     apply: Callable[[Any, Any], Any]
     """Takes the trusted value and the requested one, and returns the one that counts. None: the requested one is
     looser.
     """
     joins_stronger: bool = False
-    """It counts beside what flags and variables say; else they replace it, as they replace any file's value."""
+    """True: it also applies to the values of flags and variables. False: those replace it, as they replace any file's
+    value.
+    """
 
 
 # From the tightest to the loosest. "custom" may be either, so that only "off" is known to be tighter.
@@ -189,7 +191,7 @@ ADDS = Tightening("adds", _more, joins_stronger=True)
 
 
 class Takes(enum.Enum):
-    """The words that belong to a flag on the command line."""
+    """The words of the command line that belong to a flag."""
 
     ONE = enum.auto()
     """One word, of the type of the setting's kind. A switch takes none, and has a `--no-` form beside it."""
