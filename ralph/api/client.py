@@ -1,9 +1,8 @@
-"""The Messages API over HTTP: sends one request, once, and returns a whole answer or raises one of the five
-errors.
+"""The Messages API over HTTP: sends one request, once, and returns a whole answer or raises one of the five errors.
 
-It never retries, never follows a redirect and knows no policy. An `Exchange` carries the bytes, a `Reception`
-makes an answer of them. It also asks the server for a description of its model, and gets one or nothing, never an
-error.
+It never retries, never follows a redirect and knows no policy. An `Exchange` carries the bytes, and a `Reception` makes
+an answer of them. It can also request the server's description of a model; the result is a description or nothing,
+never an error.
 """
 
 from __future__ import annotations

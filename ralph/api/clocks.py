@@ -1,4 +1,4 @@
-"""The clocks of one answer: which of them fires next. Pure: moments in, the nearest deadline out.
+"""The clocks of one answer, and the next one to fire. Pure: moments in, the nearest deadline out.
 
 An HTTP library's read timeout cannot do this: it never fires on a stream of pings or on a slow drip.
 """
@@ -80,7 +80,7 @@ class ResponseClocks:
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """The deadline for an error's body, a short time: the status, which matters, is known already."""
+        """The deadline for an error's body. It is short, because the status is already known and matters most."""
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
             ends_s = min(ends_s, self._started_s + self._limits.response_s)
@@ -118,7 +118,7 @@ class CatchUp:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """When to stop waiting for an item; None: the clock has fired."""
+        """The moment until which to wait for an item; None: the clock has fired."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s

@@ -147,7 +147,7 @@ class Exchange:
         for chunk in decoded_body(response):
             if self._unwanted.is_set():
                 rest_bytes += len(chunk)
-                # A socket that was shut down still gives what a server continues to send.
+                # A socket that was shut down still delivers later bytes of the server.
                 if self._aborted.is_set() or rest_bytes > MOST_REST_BYTES:
                     return
             else:
@@ -159,7 +159,9 @@ class Exchange:
         self._mailbox.put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
-        """The trace hook of httpcore, called in the thread: the only way to the socket before there is an answer."""
+        """The trace hook of httpcore, called in the reader thread. Before there is an answer it is the only access to
+        the socket.
+        """
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             own = info["return_value"].get_extra_info("socket")
             if event.endswith("connect_tcp.complete"):

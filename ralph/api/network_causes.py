@@ -49,7 +49,7 @@ def error_before_answer(
 
 
 def shortage_error(error: BaseException) -> Api:
-    """The error for a machine that is short of something: it is not the server's."""
+    """The error for a machine that is short of something. The server did not cause it."""
     return Api(NetworkCause.SHORTAGE, str(shortage_of(error) or ShortageError("memory")))
 
 

@@ -1,4 +1,4 @@
-"""Receives one answer: waits for its parts with a clock on each wait, and parses them into a message.
+"""Receives one answer: waits for its parts, each within a deadline, and parses them into a message.
 
 Anything but a whole answer becomes one of the five errors. It never retries.
 """
@@ -246,10 +246,10 @@ def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
 
 
 class StreamBytes:
-    """Removes the byte order mark, makes every line end LF, and notices bytes that are no UTF-8.
+    """Removes the byte order mark, makes every line end in LF, and notices bytes that are not valid UTF-8.
 
-    The parser (httpx-sse) keeps a mark and would lose the first field to it. It also holds a closing CR back
-    until more comes, in case an LF follows; after the last line nothing may.
+    The parser (httpx-sse) would keep the mark and lose the first field. It also holds a final CR back until more bytes
+    come, in case an LF follows; after the last line there may be no more bytes.
     """
 
     def __init__(self) -> None:

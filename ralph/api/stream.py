@@ -1,7 +1,7 @@
-"""Assemble one assistant message from stream events. Pure: events in, an answer out, or a reason why not.
+"""Assembles one assistant message from stream events. Pure: events in; an answer or an error out.
 
-It refuses everything that is not whole: no `message_stop`, no message. Blocks are keyed by `index`, because
-servers interleave them. Unknown events, deltas and fields are ignored, unknown blocks are kept verbatim.
+It refuses every answer that is not whole: without `message_stop` there is no message. Blocks are keyed by `index`,
+because servers interleave them. Unknown events, deltas and fields are ignored; unknown blocks are kept verbatim.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class StreamAssembler:
         self._blocks.append(block)
 
     def _check_damage(self, event: StreamEvent | None) -> None:
-        """Accepts damaged text as it is, but not a damaged tool input, which must not run."""
+        """Accepts damaged text as it is. Refuses a damaged tool input, which must not run."""
         match event:
             case BlockStart():
                 tool_input = str(event.content_block.get("input"))

@@ -1,4 +1,4 @@
-"""`ralph demo`: the main job on a scripted model, everything else real."""
+"""`ralph demo`: ralph's main job with a scripted model. Everything else is real."""
 
 from ralph.demo.demo import run_demo
 

@@ -1,7 +1,7 @@
-"""`ralph demo`: a broken project, a loopback server that misbehaves, and the ordinary command against it.
+"""`ralph demo`: a broken project, a loopback server that misbehaves, and the ordinary command that works with both.
 
-Ralph has no special path for it: the demo prepares a directory and a server, runs the same command that users
-run, checks whether the tests pass now, and adds up the events.
+Ralph has no special path for it: the demo prepares a directory and a server, runs the same command that users run,
+checks whether the tests pass now, and adds up the events.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LONGEST_S = 300
 
 
 class _Stopped(BaseException):
-    """A signal came while no command of ralph's was there to receive it."""
+    """A signal that came while no command of ralph's was running to receive it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -74,9 +74,9 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
 
 @contextmanager
 def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
-    """A directory that is removed afterwards, even after a signal: until then a signal raises `_Stopped`.
+    """A directory that is removed afterwards, even after a signal: within it a signal raises `_Stopped`.
 
-    `keeps`: the name for people of a directory in it that stays, with everything else; None: nothing stays.
+    `keeps`: the display name of a directory in it; that directory and everything else stay. None: nothing stays.
     """
 
     def stop(signal_number: int, _frame: FrameType | None) -> None:

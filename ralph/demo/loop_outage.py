@@ -1,6 +1,6 @@
-"""The API of `--scenario loop`: it is away for a while, timed by the outages in the loop's own record.
+"""The API of `--scenario loop`: it is down for a while, timed by the outages in the loop's own record.
 
-No server learns of a client that knocks at a closed port; the loop's record counts how often it has.
+A client that finds a closed port is invisible to the server, so the loop's record counts those attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BEGINS = (2, 1)
 """The iteration, and the number of answers in it, after which the API is overloaded."""
 _GONE_AFTER = 1
-"""The server is gone after so many processes have ended with 75."""
+"""The number of processes that end with 75 before the server goes down."""
 _BACK_AFTER = 2
 
 # An iteration takes ten times as long to start: no request comes in between.
@@ -30,7 +30,7 @@ _LOOKS_EVERY_S = 0.02
 
 
 class LoopOutage:
-    """The server, up from entry to exit, except in the outage. Its counts are read after the exit."""
+    """The server, up from entry to exit, except in the outage. Read its counts after the exit."""
 
     def __init__(self, store: LoopStore, *, has_git: bool) -> None:
         self.ended_runs = 0
@@ -81,6 +81,6 @@ class LoopOutage:
             return None
 
     def _come_back(self) -> None:
-        """Listen again. If somebody else took the port, the next look tries again."""
+        """Listen again. If another program has taken the port, a later call tries again."""
         with suppress(OSError):
             self._servers.append(MockApi(script=LoopScript(self._has_git), port=self.port).start())

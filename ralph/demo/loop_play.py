@@ -1,6 +1,6 @@
-"""`--scenario loop`: a project with three faults, an API that goes away, and the ordinary `ralph loop` against it.
+"""`--scenario loop`: a project with three faults, an API that goes down, and the ordinary `ralph loop` on that project.
 
-The loop's command runs in this process, as for users; it knows the server from a settings file alone.
+The loop's command runs in this process, as for users; it knows the server only from a settings file.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _tell_facts(
     environment: dict[str, str],
     say: Callable[[str], None],
 ) -> bool:
-    """Whether the tests pass. A loop that did not begin has reported why, and a user who stopped it waits for
-    nothing more.
+    """Prints the facts and returns whether the tests pass. A loop that did not begin has already reported why, and a
+    user who stopped it does not wait for more.
     """
     try:
         state = store.newest().load()

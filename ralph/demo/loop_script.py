@@ -1,8 +1,8 @@
-"""The scripted model of `--scenario loop`: in each iteration it repairs the test named by the check's output in
-its prompt.
+"""The scripted model of `--scenario loop`: in each iteration it repairs the test named by the check's output in its
+prompt.
 
-It knows nothing but the request: a fresh context is a fresh conversation. Where a tool fails, or the prompt names
-no test that it knows, it says so instead of pretending.
+It knows only the request, because each iteration is a new conversation. If a tool fails, or the prompt names no known
+test, it reports that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The demo's scripted model: its words at each turn, and the API's behaviour on the way.
+"""The demo's scripted model: its text at each turn, and the faults of the API.
 
-It reads the real answers of the tools: where the tests do not pass, it says so instead of pretending.
+It reads the real results of the tools: if the tests do not pass, it reports that.
 """
 
 from __future__ import annotations

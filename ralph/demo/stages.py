@@ -1,6 +1,6 @@
 """The demo's scenarios: each one's servers, the run's settings, and the introduction.
 
-A stage breaks the run's surroundings and nothing in the run; the run knows its servers from settings alone.
+A stage breaks only things outside the run. The run knows its servers only from settings.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stage(Struct, frozen=True):
     stands_for_a_night: bool = False
     """The summary shows how long the waits would be without `speed`."""
     watchers: tuple[Events, ...] = ()
-    """They see every event of the run."""
+    """Sinks for every event of the run."""
 
     @property
     def request_count(self) -> int:
@@ -128,7 +128,7 @@ def _fallback(room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
 # --- outage: one server that is away for a while
 
 NIGHT_SPEED = 60
-"""A second stands for a minute."""
+"""The speed for a night: one second stands for a minute."""
 _SILENCE_S = 90 / NIGHT_SPEED
 
 _ABOUT_OUTAGE = """\
@@ -147,7 +147,7 @@ _BACK_AT_RETRY = 5
 
 
 class _Outage:
-    """A server at one port, up and down by the retries of the run that asks for it."""
+    """A server at one port. The retries of the run that uses it decide when it goes down and comes back."""
 
     def __init__(self, has_git: bool, stack: ExitStack) -> None:
         self._has_git = has_git
@@ -156,8 +156,8 @@ class _Outage:
         self.servers = [stack.enter_context(first)]
 
     def emit(self, event: Event) -> None:
-        """React to an event. Called between an error and the wait after it. Raises OSError where somebody else
-        took the port.
+        """React to an event. Called between an error and the wait after it. Raises OSError if another program took the
+        port.
         """
         if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
             return

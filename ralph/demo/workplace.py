@@ -1,6 +1,6 @@
-"""The place of a demo: a project that is made anew, and an environment without anything of the user's.
+"""The workplace of a demo: a newly made project, and an environment without the user's own settings.
 
-Only variables that are known to be harmless are taken over: iterations of a loop are processes, and inherit their
+Only variables that are known to be harmless are kept: the iterations of a loop are processes that inherit their
 environment.
 """
 
@@ -28,7 +28,7 @@ _KEPT = frozenset(
 _KEPT_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON")
 
 _PACKAGES = Path(__file__).parents[2]
-"""Iterations run the ralph that runs the demo, even where another one, or none, is installed."""
+"""The directory of the running ralph package: iterations use it, even where another ralph, or none, is installed."""
 
 
 def has_git() -> bool:
@@ -83,7 +83,7 @@ def make_project(template: str, project: Path, environment: dict[str, str]) -> N
 
 
 def tests_pass(project: Path, environment: dict[str, str]) -> bool:
-    """Run the project's tests; whether they pass."""
+    """Run the project's tests. Returns whether they pass."""
     ran = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"],
         cwd=project,

@@ -1,7 +1,7 @@
-"""Replaces a file's content so that at every instant there is the old file or the new one, whole.
+"""Replaces a file's content. At every instant either the whole old file or the whole new file is there.
 
-Mode, owner (where allowed) and extended attributes of an existing file are kept. The new file is first written
-under a temporary name and locked: an unlocked one was left by a process that died.
+Mode, owner (where allowed) and extended attributes of an existing file are kept. The new file is first written under a
+temporary name and locked. A temporary file without a lock was left by a process that died.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
 def replace_at(
     directory: int, name: str, data: bytes, before: os.stat_result | None, *, new_mode: int = 0o666
 ) -> None:
-    """Write `data` as `name`, which is no link, in a directory that is held open, wherever its path leads by now.
+    """Write `data` as `name` in a directory that is held open, even if its path has changed. `name` must not be a link.
 
     `before`: the file's stat; None: it does not exist yet. `new_mode`: the mode of a file without a `before`, the umask
-    taken off. Raises OSError, the old file intact and nothing left beside it.
+    taken off. Raises OSError, with the old file intact and no temporary file left.
     """
     temporary = f".ralph-{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -52,9 +52,7 @@ def replace_at(
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove new files that never got their name because their writer was killed. Those of a writer at work are
-    locked and stay.
-    """
+    """Remove temporary files whose writers were killed. Files of a running writer are locked and stay."""
     with suppress(OSError):
         for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
             if _TEMPORARY.fullmatch(name):
@@ -72,7 +70,7 @@ def _remove_if_left(path: Path) -> None:
 
 
 def sync_directory(directory: int) -> None:
-    """Make a new name survive a power cut. The file is there already, so nothing fails here."""
+    """Make a new name survive a power cut. Errors are ignored, because the file already exists."""
     # Some file systems cannot sync a directory, and one without read permission cannot be opened.
     with suppress(OSError):
         descriptor = os.open(os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
@@ -89,8 +87,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat_result) -> None:
-    """Copy them before there is any content that others could read. The owner comes first: changing it clears
-    mode bits.
+    """Copy owner, mode and extended attributes before the file has content that others could read. The owner comes
+    first: changing it clears mode bits.
     """
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):

@@ -1,6 +1,7 @@
 """Ralph's side of the supervisor (`supervisor.py`): starts it, sends it commands to start, and notices its end.
 
-Only `wait_for_end` blocks, and it is for a thread of its own; a request may block until the supervisor takes it.
+Only `wait_for_end` waits for a command's end, and needs a thread of its own. A request may block until the supervisor
+takes it.
 """
 
 from __future__ import annotations
@@ -275,7 +276,7 @@ class ForkedCommand:
 
         True when nothing was left. Processes that are being born escape one call: repeat until True.
         """
-        # Ask first: what a dead process leaves is among our children only once it is dead.
+        # Check this first: the orphans of a process become our children only once it is dead.
         is_running = not self._has_ended.is_set()
         if not self._is_finished and self._supervisor.pid == self._supervisor_pid:
             # Without /proc no children are found, but a launcher ends when the supervisor does.

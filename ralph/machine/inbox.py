@@ -1,7 +1,6 @@
-"""The inbox of the main thread, for signals and for items from other threads. It only waits for the next item.
+"""The inbox of the main thread, for signals and for items from other threads. It waits only for the next item.
 
-Worker threads put items into mailboxes without waiting for the main thread; a signal handler only records its
-signal.
+Worker threads put items into mailboxes without waiting for the main thread. A signal handler only records its signal.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ class InboxMailbox:
 
 class Inbox:
     def __init__(self, clock: Clock, *, one_signal_for_s: float = 0.0) -> None:
-        """`one_signal_for_s`: seconds after a signal in which an equal one is ignored, because it is the same one by
-        another way.
-        """
+        """`one_signal_for_s`: seconds after a signal in which an equal signal is ignored as a duplicate."""
         self._clock = clock
         self._one_signal_for_s = one_signal_for_s
         self._last_signal = (0, 0.0)
@@ -59,7 +56,7 @@ class Inbox:
         return InboxMailbox(self._queue)
 
     def note_signal(self, signal_number: int) -> None:
-        """Safe in a signal handler: SimpleQueue.put is reentrant."""
+        """Records a signal. Safe in a signal handler: SimpleQueue.put is reentrant."""
         now_s = self._clock.now_s()
         last_number, last_s = self._last_signal
         if signal_number == last_number and now_s - last_s < self._one_signal_for_s:
@@ -74,12 +71,12 @@ class Inbox:
 
     @property
     def is_stuck(self) -> bool:
-        """A signal has been waiting for a second: the main thread does not take it."""
+        """Whether a signal has been waiting for a second, so that the main thread is stuck."""
         return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def sort(self) -> None:
-        """Moves the items that have arrived to their mailboxes; items that arrive meanwhile are left, so that a flood
-        of them cannot hold it up.
+        """Moves the items that have arrived to their mailboxes. Later items are left, so that a flood of items cannot
+        block this call.
         """
         for _ in range(self._queue.qsize()):
             self.sort_next(timeout_s=0)
@@ -95,11 +92,11 @@ class Inbox:
 
 
 def catch_stop_signals(inbox: Inbox) -> Callable[[], None]:
-    """Route SIGINT, SIGTERM and SIGHUP to the inbox; returns what puts the old handlers back.
+    """Route SIGINT, SIGTERM and SIGHUP to the inbox. Returns a function that restores the old handlers.
 
-    A signal that the parent ignores (`nohup`) stays ignored. One that finds the main thread stuck ends the process as
-    if nobody caught it: whoever asks a second time shall not wait for a call that never returns. A command that runs
-    ends with its parent, and a record that was being written is a torn line at most, which the next run mends.
+    A signal that the parent ignores (`nohup`) stays ignored. If a signal finds the main thread stuck, it ends the
+    process as it would without a handler: a second Ctrl-C must not wait for a call that never returns. A running
+    command ends with its parent. A record that was being written is at most a torn line, which the next run repairs.
     """
 
     def note(signal_number: int, _frame: FrameType | None) -> None:

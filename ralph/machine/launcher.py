@@ -68,7 +68,7 @@ STATUS = b"="
 STATUS_OF_UNFINISHED = b"!"
 STOP = b"."
 
-# The steps that end what is left: the signal for all of it, and the wait before the next step.
+# The steps that end the remaining processes: each has a signal for all of them, and a wait before the next step.
 _Plan = tuple[tuple[int, float], ...]
 _NO_SIGNAL = 0
 # SIGKILL is obeyed within milliseconds, but for a process stuck in the kernel: two seconds are enough.

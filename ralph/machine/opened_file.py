@@ -1,6 +1,6 @@
-"""Finds out where an open file really lies, whether the kernel makes it up, and whether it is a regular file.
+"""Finds out the real location of an open file, whether the kernel generates it, and whether it is a regular file.
 
-A name may be wrong about all three: an agent could have put anything there.
+A name proves none of these: an agent could have put anything there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def opened_path(descriptor: int, named: str) -> str | None:
     path = _reported_by_kernel(descriptor)
     if path is not None:
         return path
-    # There is no /proc here. The name is believed if it still leads to the open file.
+    # There is no /proc here. The name counts if it still leads to the open file.
     real = os.path.realpath(named)
     try:
         is_there = os.path.samestat(os.lstat(real), os.fstat(descriptor))
@@ -51,8 +51,8 @@ def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
 
 @cache
 def _kernel_devices() -> frozenset[int]:
-    """The devices of all mounts of the kernel's file systems, and of their usual places. An empty directory of
-    that name is an ordinary one.
+    """The devices of all mounts of the kernel's file systems, and of their usual places. An empty directory with such a
+    name counts as an ordinary one.
     """
     usual = {os.stat(place).st_dev for place in KERNEL_PLACES if os.path.ismount(place)}  # noqa: PTH116 - as ismount
     return frozenset(usual | _mounted_devices())

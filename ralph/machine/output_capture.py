@@ -30,7 +30,7 @@ class SpillDirectory:
 
     @property
     def path(self) -> Path | None:
-        """The directory; None: nothing was kept yet."""
+        """The directory; None: no output has been kept yet."""
         return self._path
 
     def new_file(self) -> tuple[int, Path]:
@@ -59,7 +59,7 @@ class SpillDirectory:
 class StreamRedaction:
     """Redacts a stream of chunks. It holds back as many bytes as the beginning of a credential can have.
 
-    It looks at held-back bytes again only once as many more have come, so single bytes cost no more than whole
+    It searches held-back bytes again only after as many new bytes have come. So single bytes cost no more than whole
     chunks.
     """
 
@@ -105,7 +105,7 @@ class OutputCapture:
         self._where_the_whole_is = ""
 
     def feed(self, chunk: bytes) -> bool:
-        """Take a chunk. False once there is more than is ever kept."""
+        """Take a chunk. Returns False once the output exceeds the most that is kept."""
         self._keep(self._redaction.feed(chunk))
         return self._total_bytes <= self._spill_bytes
 
@@ -116,7 +116,7 @@ class OutputCapture:
             self._descriptor = None
 
     def text(self) -> str:
-        """Head and tail, with a note between them on how much is left out and where it is."""
+        """The head and the tail of the output, with a note between them on the size and the file of the rest."""
         tail = b"".join(self._tail)[-self._half_bytes :]
         if len(self._head) + len(tail) >= self._total_bytes:
             text, invalid = readable_text(bytes(self._head) + tail)
@@ -173,7 +173,7 @@ class OutputCapture:
 
 
 def _at_most(max_bytes: int, text: str, invalid_bytes: int) -> str:
-    """The text, cut once more where replacements of invalid bytes have made it longer than the limit."""
+    """The text, cut again if replacements of invalid bytes have made it longer than the limit."""
     return text.encode()[:max_bytes].decode("utf-8", "ignore") if invalid_bytes else text
 
 
@@ -184,7 +184,7 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """The data without its cut last line; where lines are long, without its cut last character."""
+    """The data without its incomplete last line; where lines are long, without its incomplete last character."""
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:
         return data[: newline + 1]

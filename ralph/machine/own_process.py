@@ -1,8 +1,8 @@
-"""Closes this process before it imports anything else: no import from the working directory, no core dump, no memory
+"""Secures this process before it imports anything else: no import from the working directory, no core dump, no memory
 that a child of ralph's could read.
 
-Nothing may be imported at its head that the interpreter has not loaded already: it could come from the working
-directory. What `PYTHONPATH` lets run before ralph's first line (`sitecustomize.py`) cannot be undone here.
+The top of this module may import only modules that the interpreter has already loaded: another one could come from the
+working directory. Code that `PYTHONPATH` runs before ralph's first line (`sitecustomize.py`) cannot be undone here.
 """
 
 # `pathlib` would have to be imported.

@@ -28,7 +28,9 @@ def own_python(statement: str, *arguments: str) -> list[str]:
 
 
 def _kept_options() -> list[str]:
-    """The options that stand for this interpreter's PYTHON* variables, which an isolated one does not read."""
+    """The command-line options that replace this interpreter's PYTHON* variables, which an isolated interpreter
+    ignores.
+    """
     dont_write = ["-B"] if sys.dont_write_bytecode else []
     return [*dont_write, "-X", "utf8=1"] if sys.flags.utf8_mode else dont_write
 

@@ -1,6 +1,6 @@
 """Finds links that came with a repository, by their location: none of them may lead out of it.
 
-The user's own links are fine.
+Links that the user made outside a repository are fine.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
 
 
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
-    """The first link on the way that lies beneath one of `tops`; None: there is none, or the way is too long.
+    """The first link along the path that lies beneath one of `tops`; None: there is none, or the path is too long.
 
-    `path`: absolute. The whole way counts, including what other links lead to.
+    `path`: absolute. The targets of other links along the path count too.
     """
     here, ahead, links = "/", deque(Path(path).parts[1:]), 0
     while ahead:

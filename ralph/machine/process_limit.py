@@ -26,7 +26,7 @@ _TRIES = 3
 
 
 class NoLimitError(Exception):
-    """No group can be made here, and why."""
+    """No group can be made here; the text says why."""
 
 
 class ProcessLimit:
@@ -40,7 +40,7 @@ class ProcessLimit:
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """Make a group for so many processes and threads at a time. Raises NoLimitError.
+        """Make a group that holds at most so many processes and threads. Raises NoLimitError.
 
         `is_below_loop`: this process's parent is a ralph too, and may share its group with it.
         """
@@ -116,7 +116,7 @@ def place_of(groups: str, mounts: str) -> ControlGroup | None:
 
 
 def _below(path: str, root: str) -> str | None:
-    """The group's path beneath what is mounted; None for one outside of it."""
+    """The group's path beneath the mounted directory; None for a group outside of it."""
     if root == "/":
         return path.lstrip("/") if not path.startswith("/..") else None
     if path == root or path.startswith(root + "/"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
     from pathlib import Path
 
-# Whatever would ask, page or open an editor must fail at once: nobody is there to answer.
+# A command that would ask, page or open an editor must fail at once: nobody is there to answer.
 _NOBODY_IS_THERE = {
     "GIT_TERMINAL_PROMPT": "0",
     "PAGER": "cat",
@@ -38,7 +38,7 @@ _protected = False
 
 
 def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
-    """`base`, the scrubbed environment, with variables that keep commands from asking anybody anything."""
+    """`base`, the scrubbed environment, with variables that keep commands from asking for input."""
     return _DEFAULTS | dict(base) | _NOBODY_IS_THERE
 
 
@@ -104,7 +104,7 @@ class OwnedProcess:
         return self._process.wait()
 
     def send(self, signal_number: int) -> None:
-        """Signal this process alone, not what it started. One that has ended gets nothing."""
+        """Signal this process alone, not the processes that it started. Does nothing if it has ended."""
         self._process.send_signal(signal_number)
 
     def kill_what_is_left(self) -> bool:
@@ -112,7 +112,7 @@ class OwnedProcess:
 
         Processes that are being born escape one call: repeat until True.
         """
-        # Ask first: what a dead process leaves is among our children only once it is dead.
+        # Check this first: the orphans of a process become our children only once it is dead.
         is_running = self._process.returncode is None
         children = reaped_children(self._others, self._process.pid)
         if children:
@@ -190,8 +190,8 @@ def _is_reaped(pid: int) -> bool:
 
 
 def stop_ignoring_ends() -> None:
-    """Stop ignoring SIGCHLD, as some parents leave it: the system would forget every exit code, and each would
-    read as 0.
+    """Stop ignoring SIGCHLD, which some parents leave ignored: the system would then drop every exit code, and each
+    would read as 0.
     """
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,6 +1,6 @@
-"""Finds a repository's top by its `.git` alone, and the git directories of checkouts, by looking.
+"""Finds a repository's top by its `.git`, and the git directories of checkouts, by reading the file system.
 
-Git itself is not asked, and no program is run, as what a repository names could be one.
+It runs neither git nor any other program, because a repository can name a program to run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _led_to(file: str, start: str) -> str | None:
 
 
 def _first_line(path: str) -> str | None:
-    """The first line of a file; None where there is none. A FIFO of that name does not block."""
+    """The first line of a file; None: there is no such file. A FIFO of that name does not block the call."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

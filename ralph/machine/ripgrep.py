@@ -1,6 +1,6 @@
-"""Runs the ripgrep that is installed with ralph, and reads what it prints within bounds of time and memory.
+"""Runs the ripgrep that is installed with ralph, and reads its output within bounds of time and memory.
 
-It refuses any other ripgrep: PATH is not asked. It judges no result.
+It refuses any other ripgrep and does not search PATH. It does not judge results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILES_AS_GIT_SEES_THEM = (
     *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
 )
 OUTSIDE_OF_REPOSITORIES = ("--no-require-git", "--no-ignore-parent")
-"""Further options: .gitignore files count where there is no repository, and those above the search do not."""
+"""Options for a search outside of repositories: its .gitignore files count, and those above it do not."""
 
 Record = tuple[bytes, int]
 """The beginning of a record, and the number of bytes it has in all."""
@@ -50,7 +50,7 @@ class RipgrepError(Exception):
 
 @cache
 def ripgrep_path() -> str:
-    """The path of ripgrep, by the record that the installer wrote beside ralph's other dependencies. Raises
+    """The path of ripgrep, from the record that the installer wrote beside ralph's other dependencies. Raises
     RipgrepError.
     """
     for packages in sys.path:
@@ -110,7 +110,9 @@ class Ripgrep:
         environment: Mapping[str, str],
         is_over: Callable[[], bool],
     ) -> None:
-        """Start it. Raises RipgrepError and ShortageError. `is_over` is asked ten times a second; it may raise."""
+        """Start the search. Raises RipgrepError and ShortageError. `is_over` is called ten times a second; it may
+        raise.
+        """
         import subprocess  # noqa: PLC0415 - see above
 
         from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - see above

@@ -1,6 +1,4 @@
-"""Follows a supervised command to its end: its time, its output, a signal to ralph. Nothing of it is left
-afterwards.
-"""
+"""Follows a supervised command to its end: its time, its output, a signal to ralph. Leaves nothing of it running."""
 
 from __future__ import annotations
 
@@ -20,10 +18,10 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _CHUNK_BYTES = 65_536
-# A process that escaped may hold the output open for ever: the command's own end is what counts.
+# A process that escaped may hold the output open for ever, so only the command's own end counts.
 _OUTPUT_AFTER_END_S = 1.0
 _READER_LOOKS_UP_EVERY_MS = 100
-# Time beyond the grace, for the launcher to end what ignored it.
+# Time beyond the grace, for the launcher to kill processes that ignored SIGTERM.
 _LAUNCHER_MARGIN_S = 3.0
 _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
@@ -33,14 +31,14 @@ class Capture(Protocol):
     """Takes a command's output: filled by one thread, closed by another once the first has stopped."""
 
     def feed(self, chunk: bytes) -> bool:
-        """Take a chunk. False once there is more than is ever kept: the command is stopped."""
+        """Take a chunk. Returns False once the output exceeds the most that is kept: the command is stopped."""
         ...
 
     def close(self) -> None: ...
 
 
 class CommandProcess(Protocol):
-    """A command that has been started, in whatever way."""
+    """A command that has been started, by either kind of launcher."""
 
     @property
     def output_descriptor(self) -> int:
@@ -54,7 +52,7 @@ class CommandProcess(Protocol):
     def ask_to_stop(self) -> None: ...
 
     def kill_what_is_left(self) -> bool:
-        """Kill what is left. True when nothing was; else call it again."""
+        """Kill what is left. Returns True if nothing was left; else call it again."""
         ...
 
     def close(self) -> None:
@@ -182,7 +180,7 @@ class RunningCommand:
         return True
 
     def _end_output(self) -> None:
-        """Reads what is left in the pipe, without waiting for other processes that still hold it open."""
+        """Reads the rest of the pipe, without waiting for other processes that still hold it open."""
         self._read_on(_OUTPUT_AFTER_END_S)
         self._stop_reading.set()
         self._read_on(_OUTPUT_AFTER_END_S)
@@ -198,7 +196,7 @@ class RunningCommand:
                 return
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """The next item of news, noted. A signal is news too: it is raised when the command is gone."""
+        """Waits for the next item, and notes it. A signal counts too: it is raised when the command is gone."""
         try:
             news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
         except Interrupted as interrupted:

@@ -1,6 +1,6 @@
-"""Starts threads and processes; a machine that has none left is a ShortageError, unlike every other failure.
+"""Starts threads and processes. Raises ShortageError if the machine has none left; other failures stay as they are.
 
-Nothing is tried again, except by `patiently`.
+Only `patiently` tries again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""Seconds that a starting run waits for what the machine lacks: a burst of other programs is over by then."""
+"""Seconds that a starting run waits when the machine is short of something: most bursts of other programs are over by
+then.
+"""
 _TRY_EVERY_S = 0.05
 
 

@@ -106,8 +106,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _let_launchers_end() -> None:
-    """Give launchers that have sent everything a moment to end; one that stayed would fall to ralph, who does not
-    know it.
+    """Give launchers that have sent everything a moment to end. One that stayed would become a child of ralph, which
+    does not know it.
     """
     for _ in range(_LOOKS):
         try:
@@ -137,7 +137,7 @@ def _begin_session() -> None:
 
 
 def _joins(group: str) -> bool:
-    """Moves into the control group.
+    """Moves this process into the control group.
 
     Returns whether that worked. The kernel takes some 15 ms for it, once in a run, while the call still arrives.
     """
@@ -216,7 +216,9 @@ def _launch(request: _Request, parent_pid: int) -> NoReturn:
 
 
 def _prepared(request: _Request) -> int:
-    """Set directory, umask and limits of the command. A status other than 0: that failed, and its output says why."""
+    """Set directory, umask and limits of the command. Returns 0; any other status means failure, and the command's
+    output gives the reason.
+    """
     try:
         os.fchdir(request.directory)
         os.close(request.directory)

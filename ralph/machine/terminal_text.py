@@ -1,4 +1,4 @@
-"""Makes a program's output readable: removes what a terminal would act on, and counts bytes that are no text."""
+"""Makes a program's output readable: removes terminal control sequences, and counts bytes that are not text."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def readable_text(data: bytes) -> tuple[str, int]:
 
 
 def _last_state(line: str) -> str:
-    """The last state of a line that a progress bar rewrites."""
+    """The final text of a line that a progress bar rewrites."""
     return next((state for state in reversed(line.split("\r")) if state.strip()), "")

@@ -62,14 +62,16 @@ class Heartbeats:
         self._is_held = False  # text of a retry is shown once its chain is closed
 
     def emit(self, event: Event) -> None:
-        """An event that a reader can see counts as a sign of life. Pings do not."""
+        """Restarts the interval at an event that a reader can see. Pings do not count."""
         if isinstance(event, RetryScheduled | RetryRecovered | RetryExhausted):
             self._is_held = isinstance(event, RetryScheduled) and not self._shows_deltas
         if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and self._shows(event.event)):
             self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
     def beat(self, waiting_for: str) -> Heartbeat | None:
-        """The heartbeat that is due. It counts the silence over all waits within it."""
+        """The heartbeat, if one is due; None: none is. Its silence counts from the last sign of life, over several
+        waits.
+        """
         now_s = self._clock.now_s()
         if self._interval_s <= 0 or now_s - self._last_beat_s < self._interval_s:
             return None
@@ -98,13 +100,15 @@ class InboxWaiter:
         on_tick: Callable[[str, float], None] | None = None,
         on_look: Callable[[], None] | None = None,
     ) -> None:
-        """`inbox`: where signals and other threads leave things; None: one of its own. `events` is told the `heartbeats`.
+        """`inbox`: the place for signals and items of other threads; None: the waiter makes its own. `events` receives
+        the `heartbeats`.
 
-        `driver` takes control lines during every wait for something else. `run_ends_s`: when the run's time limit passes,
-        on the clock; None: never.
+        `driver` takes control lines during every wait for something else. `run_ends_s`: the end of the run's time
+        limit, on the clock; None: no limit.
 
-        `on_first_stop` is called, in the open, before the first `Interrupted` is raised; `on_tick` in a sleep, several times a
-        second, with what it waits for and the seconds left (0: it is over); `on_look` as often in every wait.
+        `on_first_stop` is called outside any signal handler, before the first `Interrupted` is raised. `on_tick` is
+        called several times a second in a sleep, with the text of the wait and the seconds left (0: it is over).
+        `on_look` is called as often in every wait.
         """
         self.inbox = inbox or Inbox(clock)
         self.was_stopped = False
@@ -166,7 +170,7 @@ class InboxWaiter:
         return math.inf if self._run_ends_s is None else self._run_ends_s - self._clock.now_s()
 
     def _give_signs(self, waiting_for: str) -> None:
-        """Emits a due heartbeat, also after an item came: pings and hidden thinking are not shown."""
+        """Emits a due heartbeat, even if an item has arrived: pings and hidden thinking are not shown."""
         if self._heartbeats is not None and self._events is not None:
             beat = self._heartbeats.beat(waiting_for)
             if beat is not None:
@@ -182,7 +186,7 @@ class InboxWaiter:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
-        """Ends the run's time limit: after the first stop only cleaning up follows."""
+        """Switches the run's time limit off: after the first stop only clean-up follows."""
         self._run_ends_s = None
         is_first, self.was_stopped = not self.was_stopped, True
         if is_first and self._on_first_stop is not None:

@@ -47,7 +47,7 @@ class Connection:
             self._end(ending)
 
     def interrupt(self) -> None:
-        """End it from another thread: every blocked read, write and wait returns."""
+        """End the connection from another thread: every blocked read, write and wait returns."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -112,7 +112,9 @@ class Connection:
             self._wait(min(left, pause.ping_interval_s))
 
     def _wait(self, seconds: float | None) -> None:
-        """Let time pass; None: for ever. Raises `PeerGoneError` as soon as either side ends the connection."""
+        """Let time pass; None: until the connection ends. Raises `PeerGoneError` as soon as either side ends the
+        connection.
+        """
         wait_s = _LONGEST_WAIT_S if seconds is None else min(seconds, _LONGEST_WAIT_S)
         if wait_s <= 0:
             return
@@ -140,7 +142,7 @@ class Connection:
         self._sock.close()
 
     def _flush(self) -> None:
-        """Wait until everything has left: a reset drops what is still queued here."""
+        """Wait until all bytes have been sent: a reset drops bytes that are still queued here."""
         if sys.platform != "linux":
             self._closing.wait(0.05)  # no portable way to ask; loopback is faster than this
             return

@@ -146,7 +146,7 @@ def _count_chars(block: Block) -> int:
 
 
 def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """The usage of `message_start`: it knows the input but has hardly any output yet."""
+    """The usage in `message_start`: all input tokens, and hardly any output tokens."""
     return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
 
 
@@ -158,7 +158,7 @@ def _with_pings(events: list[Event], every: int) -> Iterator[Event]:
 
 
 def break_events(events: list[Event], fault: Fault) -> list[Event]:
-    """The events of the broken stream, before any of it is cut off."""
+    """The events of the broken stream, before the stream is cut off."""
     if fault.interleaved:
         events = _interleaved(events)
     if fault.omit_tool_input:
@@ -183,7 +183,9 @@ def encode_broken(events: list[Event], fault: Fault) -> list[bytes]:
 
 
 def _interleaved(events: list[Event]) -> list[Event]:
-    """All blocks start, then take turns, one delta each, and stop at the very end, in order."""
+    """The events with interleaved blocks: all blocks start, their deltas take turns, and all blocks stop at the end, in
+    order.
+    """
     is_block = [event["type"].startswith("content_block_") for event in events]
     if True not in is_block:
         return events

@@ -37,7 +37,7 @@ class Fault(Struct, frozen=True):
     body: Body | None = None
     """Body of an answer without a turn; mappings and lists become JSON. None: from 400 on the API's error object."""
     huge_body_bytes: int | None = None
-    """Bytes of `x` sent after `body`, made on the way, never held in memory."""
+    """Number of `x` bytes sent after `body`. They are generated while sending, and never all in memory."""
     garbage: str | bytes | None = None
     """Sent instead of an HTTP answer; then the connection closes."""
     reset_before_headers: bool = False
@@ -50,7 +50,7 @@ class Fault(Struct, frozen=True):
     """The number of bytes of the status line and headers that are sent before a RST."""
 
     headers: Mapping[str, str | int | float] = field(default_factory=dict)
-    """Added to the answer's headers; one that is there already is replaced. Numbers are sent as they read."""
+    """Headers added to the answer's headers; they replace headers of the same name. Numbers are sent as they read."""
     content_type: str | None = None
     framing: Framing | None = None
     """How the body ends: `length` (Content-Length), `chunked`, `close` (clean end of the connection) or `reset` (RST after

@@ -14,7 +14,7 @@ MAX_BODY_BYTES = 256 * 1024 * 1024  # eight times the API's own limit, so that g
 
 
 class BadRequestError(Exception):
-    """The bytes are no request that can be answered and followed by another one."""
+    """The bytes are not a valid request, so that the connection cannot be used for another one."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

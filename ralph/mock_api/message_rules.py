@@ -111,8 +111,8 @@ def _result_content(block: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _system_places(messages: Sequence[_Message]) -> Iterator[str]:
-    """The errors of system messages: one in the middle follows a user turn and comes before an assistant one, or
-    last.
+    """The errors of system messages. One in the middle must follow a user turn, and come last or before an assistant
+    turn.
     """
     for number, message in enumerate(messages):
         if message["role"] != "system" or number == 0:

@@ -80,7 +80,7 @@ class Plan(Struct, frozen=True):
     wait_s: float = 0
     """Seconds before the first byte."""
     head: bytes = b""
-    """Status line and headers with the empty line, or what is sent in their place."""
+    """The status line and headers with the empty line, or the bytes that replace them."""
     parts: tuple[BodyPart, ...] = ()
     chunked: bool = False
     """Each `Send` goes out as chunks."""

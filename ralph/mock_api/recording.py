@@ -28,7 +28,7 @@ class RecordedRequest(Struct, frozen=True):
     received_at: str
     """When its headers were complete, for people: UTC, ISO 8601."""
     monotonic_s: float
-    """`time.monotonic()` at that moment; for durations."""
+    """The value of `time.monotonic()` when its headers were complete; for durations."""
     method: str
     path: str
     """The path with the query; values that look like credentials are replaced."""
@@ -84,7 +84,7 @@ class Recorder:
             return tuple(self._requests)
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until that many requests have come in all; False when the time is over first."""
+        """Wait until that many requests have come in total. Returns False if the time is over first."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count >= count, timeout_s)
 

@@ -43,7 +43,7 @@ class Playback:
 
     @property
     def after_pause_turn(self) -> bool:
-        """True when the last step taken ended in `pause_turn`: its answer may be sent back unchanged."""
+        """Whether the last step taken ended in `pause_turn`, so that its answer may be sent back unchanged."""
         return self._after_pause_turn
 
     def take(self, request: RecordedRequest) -> tuple[Step, int]:
@@ -57,7 +57,7 @@ class Playback:
             return step, index
 
     def take_at_accept(self) -> Fault | None:
-        """The fault for a connection that was just opened, when the next step is one; it is used up."""
+        """The fault for a new connection, if the next step is such a fault; the step is then used up."""
         with self._lock:
             step = self._current()
             if step is None or step.fault is None or not step.fault.at_accept:
@@ -189,7 +189,7 @@ def _is_always_the_same(step: Step) -> bool:
 
 
 def _model_asked_for(method: str, path: str) -> str | None:
-    """The id in `GET /v1/models/{id}`; None: it is another request."""
+    """The id in `GET /v1/models/{id}`; None: the request is a different one."""
     quoted = path.removeprefix(_MODELS_PATH)
     return unquote(quoted) if method == "GET" and quoted not in {"", path} and "/" not in quoted else None
 

@@ -1,6 +1,4 @@
-"""The parts of a scenario: answers as values. Refuses those that cannot be played. `fault` has the ways they
-break.
-"""
+"""The parts of a scenario: answers as values. Refuses those that cannot be played. `fault` has their faults."""
 
 from __future__ import annotations
 
@@ -98,7 +96,7 @@ class Step(Struct, frozen=True):
 
 
 Playable = Step | Turn | Fault
-"""Wherever a step is expected, a bare turn or fault is one too."""
+"""A step, or a bare turn or fault, which is accepted in the place of a step."""
 
 
 def as_step(playable: Playable) -> Step:
@@ -118,7 +116,7 @@ class Model(Struct, frozen=True):
     max_tokens: int | None = None
     """The longest answer of the model; None: sent as null."""
     fault: Fault | None = None
-    """Breaks every answer about it."""
+    """The fault that breaks every answer about this model."""
 
     def __post_init__(self) -> None:
         if not self.id:

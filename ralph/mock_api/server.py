@@ -57,7 +57,7 @@ class MockApi:
         self._acceptor = threading.Thread(target=self._accept_all, name="mock-api", daemon=True)
 
     def start(self) -> Self:
-        """Listen. Raises OSError when the port is taken, RuntimeError when the machine has no thread left."""
+        """Start listening. Raises OSError when the port is taken, RuntimeError when the machine has no thread left."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             # Lets a port be used again while connections of the last server linger in TIME_WAIT.
@@ -127,7 +127,7 @@ class MockApi:
         return self._recorder.count
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
-        """Wait until that many requests have come in all; False when the time is over first."""
+        """Wait until that many requests have come in total. Returns False if the time is over first."""
         return self._recorder.wait_for(count, timeout_s)
 
     def _close_recorders(self) -> None:

@@ -59,9 +59,9 @@ def parse_body(body: bytes) -> dict[str, Any]:
 def find_violation(
     payload: Mapping[str, Any], headers: Mapping[str, str], *, continues_turn: bool = False
 ) -> str | None:
-    """The API's message for the first thing wrong, None when nothing is.
+    """The API's message for the first fault; None: the request is valid.
 
-    `continues_turn`: the answer before ended in `pause_turn`, so the last message may be the assistant's.
+    `continues_turn`: the previous answer ended in `pause_turn`, so the last message may be the assistant's.
     """
     return next(_violations(payload, headers, continues_turn=continues_turn), None)
 

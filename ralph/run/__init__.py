@@ -1,1 +1,1 @@
-"""One process of `ralph run`, text or driven: from options to exit code."""
+"""Runs one `ralph run` process, text or driven, from its options to its exit code."""

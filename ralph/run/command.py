@@ -1,5 +1,5 @@
-"""`ralph run` from its options to its exit code. Every path ends in exactly one result, bugs and misuse of the command
-line included.
+"""Runs `ralph run` from its options to its exit code. Every path ends in exactly one result, also a bug or a misuse of
+the command line.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def run_command(options: RunOptions, environment: Mapping[str, str] | None = None, *watchers: Events) -> int:
-    """Runs one task, or a driver's; the process's exit code. Raises UsageError, and nothing else.
+    """Runs one task, or a driver's tasks. Returns the process's exit code. Raises only UsageError.
 
-    `environment`: None for the process's own. `watchers` see every event too.
+    `environment`: None for the process's own. `watchers` receive every event too.
     """
     environment = dict(os.environ) if environment is None else environment
     clock, context = SystemClock(), None
@@ -60,7 +60,7 @@ def run_command(options: RunOptions, environment: Mapping[str, str] | None = Non
 
 
 def _tell_failure(error: Exception, redactor: Redactor) -> int:
-    """Tells people in one line why there is no result; the exit code."""
+    """Tells the user in one line why there is no result. Returns the exit code."""
     shortage = shortage_of(error)
     why = describe_bug(error) if shortage is None else line_with_advice(shortage)
     complain(redactor.redact_all(in_one_line(why)))
@@ -75,7 +75,7 @@ def _run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def run_prompt(process: RunProcess) -> int:
-    """The exit code. Raises UsageError, whose line is the caller's."""
+    """Runs one prompt to its result. Returns the exit code. Raises UsageError, whose line the caller prints."""
     try:
         asked = process.attempt(lambda: _begin(process))
     except UsageError as error:
@@ -92,7 +92,7 @@ def run_prompt(process: RunProcess) -> int:
 
 
 def _begin(process: RunProcess) -> tuple[Surroundings, PromptFound]:
-    """The prompt is read once the time limit is known: whoever pipes it in may take for ever."""
+    """Reads the prompt. It does so once the time limit is known, because standard input may stay open for ever."""
     around = process.begin()
     options = process.context.options
     if not options.reads_stdin:

@@ -1,6 +1,6 @@
 """The context of one process of `ralph run`: made once, complete and immutable, before the first event.
 
-It is made whole even where the settings cannot be read: somebody waits for a result that says so.
+The context is complete even if the settings cannot be read, because a result must report that error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RunContext(Struct, frozen=True):
     started_s: float
     clock: Clock
     place: RunPlace | Exception
-    """An exception: the error of the settings or the directory, which opening the session raises."""
+    """The place of the run; an exception if the settings or the directory are wrong. Opening the session raises it."""
     controls: RunControls
     waiter: InboxWaiter
     redactor: Redactor
@@ -68,12 +68,12 @@ class RunContext(Struct, frozen=True):
     telemetry: Telemetry
     notes: SessionNotes
     events: Events
-    """Takes every event of the run, and passes it on to the sinks."""
+    """Takes every event of the run and passes it to the sinks."""
     driver: Driver | None
-    """The driver, which steers the run over standard input; None: there is none."""
+    """The driver that steers the run over standard input; None: there is none."""
 
     def surroundings(self) -> Surroundings:
-        """The part of it that every effect of the run shares. Raises the error of the settings or the directory."""
+        """The parts that every effect of the run shares. Raises the error of the settings or the directory."""
         if isinstance(self.place, Exception):
             raise self.place
         cwd, settings = self.place.cwd, self.place.settings
@@ -85,7 +85,7 @@ class RunContext(Struct, frozen=True):
 def make_context(
     options: RunOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, *watchers: Events
 ) -> RunContext:
-    """The context. Raises nothing for settings that are wrong. `watchers` see every event too (the demo's summary)."""
+    """Makes the context. Wrong settings raise nothing here. `watchers` receive every event too (the demo's summary)."""
     started_s = clock.now_s()
     metrics, place = _find_place(options, environment, clock)
     settings = place.settings if isinstance(place, RunPlace) else None
@@ -127,8 +127,8 @@ def make_context(
 def _find_place(
     options: RunOptions, environment: Mapping[str, str], clock: Clock
 ) -> tuple[MetricsFile | None, RunPlace | Exception]:
-    """The open metrics file, and the place. The file is opened before the settings are read: a run that they stop must
-    not leave the numbers of the run before.
+    """Opens the metrics file, and finds the place of the run. The file is opened before the settings are read: if the
+    settings stop the run, the numbers of an earlier run must not remain in the file.
     """
     metrics = None
     try:
@@ -144,7 +144,7 @@ def _find_place(
 
 
 def _enter_directory(directory: str | None) -> Path:
-    """The working directory, entered. Tools, files and git all see it as the current one."""
+    """Enters the working directory and returns it. Tools, files and git use it as the current directory."""
     if directory is not None:
         try:
             os.chdir(directory)
@@ -168,8 +168,8 @@ def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Pat
 
 
 def _files_of_loop(descriptor: int | None) -> tuple[SettingsFile, ...] | None:
-    """The settings files that the outer loop read for all its iterations. None: there is no loop, and the files are
-    read.
+    """The settings files that the outer loop read for all its iterations. None: there is no loop, so the run reads the
+    files.
     """
     if descriptor is None:
         return None

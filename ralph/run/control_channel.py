@@ -1,6 +1,6 @@
-"""Reads standard input as lines, by a thread of its own. It does not know what a line means.
+"""Reads lines from standard input on a thread of its own. It does not interpret the lines.
 
-Memory is bounded: a line that is too long is dropped, and nothing more is read while too much waits to be taken.
+Memory is bounded: a line that is too long is dropped, and reading pauses while too much waits to be taken.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LONGEST_LINE_BYTES = 32 * 1024 * 1024
 # As much as the output keeps for a reader who is behind; at least one longest line.
 MOST_UNREAD_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 65_536
-# What the interpreter needs for a line besides its bytes: millions of empty ones are no small matter either.
+# The interpreter's memory for a line besides its bytes: millions of empty lines need much memory too.
 _LINE_COST_BYTES = 256
 
 
 class TooLong(Struct, frozen=True):
-    """Stands for a line that was dropped."""
+    """Stands in for a line that was dropped because it was too long."""
 
     most_bytes: int
 
 
 class EndOfInput(Struct, frozen=True):
     error: str | None = None
-    """Why nothing more can be read; None: the input has ended as it should."""
+    """Why nothing more can be read; None: the input ended normally."""
 
 
 END_OF_INPUT = EndOfInput()
@@ -44,7 +44,7 @@ Item = bytes | TooLong | EndOfInput
 
 
 def why_unusable(fd: int) -> str | None:
-    """The reason why no control lines can come from a descriptor; None: they can."""
+    """Why a descriptor cannot deliver control lines; None: it can."""
     try:
         os.fstat(fd)
     except OSError:
@@ -75,11 +75,11 @@ class ControlChannel:
         self._room = threading.Condition()
 
     def start(self) -> None:
-        """Starts to read. Raises ShortageError, and may then be tried again."""
+        """Starts reading. Raises ShortageError; the call may then be repeated."""
         start_thread(self._read_to_end, name="ralph-control")
 
     def acknowledge(self, item: Item) -> None:
-        """The item was taken from the mailbox: there is room for more."""
+        """Notes that an item was taken from the mailbox, which makes room for more."""
         with self._room:
             self._unread_bytes -= _cost_bytes(item)
             self._room.notify()
@@ -105,7 +105,7 @@ class ControlChannel:
             try:
                 return os.read(self._fd, _CHUNK_BYTES)
             except BlockingIOError:
-                # Whoever shares the pipe has made it non-blocking for all of us.
+                # Another process that shares the pipe has made it non-blocking for all its users.
                 poll = select.poll()
                 poll.register(self._fd, select.POLLIN)
                 poll.poll()
@@ -121,7 +121,7 @@ class ControlChannel:
 
 
 class LineSplitter:
-    """Lines end with LF, and a CR before it belongs to the end. A line may be fed in any pieces."""
+    """Splits chunks of any size into lines. A line ends with LF; a CR before the LF belongs to the line end."""
 
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
@@ -129,9 +129,7 @@ class LineSplitter:
         self._is_dropping = False
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
-        """The lines that this chunk completes. A line that gets too long is reported at once, not when it
-        ends.
-        """
+        """The lines that this chunk completes. A line that gets too long is reported at once, not at its end."""
         found: list[bytes | TooLong] = []
         *ends, begun = chunk.split(b"\n")
         for end in ends:

@@ -1,7 +1,7 @@
-"""The lines that a driver sends, decoded into types, and the answers to its requests. Pure.
+"""Decodes the lines that a driver sends into types, and makes the answers to its requests. Pure.
 
-Whatever the bytes hold, reading them gives a value. A line that cannot be taken is `Malformed`, with the path of what
-is wrong and what is allowed there.
+Decoding accepts any bytes. A line that does not fit becomes `Malformed`, with the path of the fault and the values that
+are allowed there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IMAGE_TYPES = {
     "image/gif": re.compile(rb"GIF8[79]a"),
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
-"""The image types that the API takes, and how each begins."""
+"""The image types that the API accepts, each with the pattern of its first bytes."""
 # What a driver of another program may send too; it asks nothing of ralph, which sends no requests of its own.
 _IGNORED_TYPES = ("control_response", "control_cancel_request", "keep_alive")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -65,9 +65,7 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
 
 
 class DriverMessage(Struct, frozen=True):
-    """The `message` of a user's line. Keys that are not named here are left out: a cache marker of the driver's would
-    come on top of ralph's own.
-    """
+    """The `message` of a user's line. Other keys are dropped: a driver's cache marker would add to ralph's own."""
 
     role: Literal["user"]
     content: _Text | Annotated[tuple[TextBlock | ImageBlock, ...], Meta(min_length=1)]
@@ -78,7 +76,7 @@ class UserLine(Struct, frozen=True, tag_field="type", tag="user"):
 
 
 class Initialize(Struct, frozen=True, tag_field="subtype", tag="initialize"):
-    """Judged by all the keys that it came with: see `ControlRequest.fields`."""
+    """An `initialize` request. All its keys count, not only those of this type: see `ControlRequest.fields`."""
 
 
 class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
@@ -87,7 +85,9 @@ class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
 
 class SetModel(Struct, frozen=True, tag_field="subtype", tag="set_model"):
     model: str | None = None
-    """A null or "default" stands for the first. An absent key is a null: JavaScript drops a key whose value is undefined."""
+    """The requested model; null or "default" means the first. An absent key counts as null: JavaScript drops a key
+    whose value is undefined.
+    """
 
     def __post_init__(self) -> None:
         name = self.model
@@ -122,7 +122,7 @@ class RequestLine(Struct, frozen=True, tag_field="type", tag="control_request"):
 
 class UserMessage(Struct, frozen=True):
     content: str | tuple[Block, ...]
-    """Text and image blocks hold the API's keys and nothing else; at least one, and no text is empty."""
+    """A text, or one or more text and image blocks that have only the API's keys. No text is empty."""
 
 
 class ControlRequest(Struct, frozen=True):
@@ -133,15 +133,15 @@ class ControlRequest(Struct, frozen=True):
 
 
 class Ignored(Struct, frozen=True):
-    """An empty line, or one that asks for nothing."""
+    """An empty line, or a line that requests nothing."""
 
 
 class Malformed(Struct, frozen=True):
     reason: str
     request_id: str | None = None
-    """The id of the request; None: the line has none, or one that cannot be sent back."""
+    """The id of the request; None: the line has no id, or one that cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The keys of what was meant as a control request: it may have asked for a guard."""
+    """The keys of a line that was meant as a control request. The line may have asked for a guard."""
 
 
 ControlLine = UserMessage | ControlRequest | Ignored | Malformed
@@ -165,7 +165,7 @@ _MUST_BE = {
     "request.mode": "the name of a permission mode",
     "request.enabled": "true or false",
 }
-"""The values that each path may hold, as a sentence goes on; `[]` stands for an index."""
+"""The allowed values of each path, worded to follow "must be"; `[]` stands for an index."""
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _EMPTY = re.compile(r"Expected `str` matching regex|Expected `array` of length >= 1")
 
@@ -207,13 +207,13 @@ def success(request_id: str, response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def failure(request_id: str | None, error: str) -> dict[str, Any]:
-    """`request_id` None: the line that failed had none to give back."""
+    """The error response to a control request. `request_id` None: the failed line had no usable id."""
     answer = {"subtype": "error", "request_id": request_id, "error": error}
     return {"type": "control_response", "response": answer}
 
 
 def in_short(value: object) -> str:
-    """A JSON value as a message names it: whole or not at all, for no redactor knows the half of a secret."""
+    """A JSON value for use in a message: whole or left out. No redactor recognises half a secret."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -230,9 +230,9 @@ def _request_id(line: Mapping[str, Any]) -> str | None:
 
 
 def _reason(error: ValidationError, line: Mapping[str, Any]) -> str:
-    """The error as a sentence for the sender: the path, what is allowed there, and in short what stands there.
+    """The error as a sentence for the sender: the path, the allowed values, and the actual value in short.
 
-    msgspec's own words would repeat a value, however long it is.
+    msgspec's own message would repeat a value of any length.
     """
     text, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
     path = path.strip(".`")
@@ -258,7 +258,7 @@ def _fault(path: str, text: str, line: Mapping[str, Any]) -> str:
 
 
 def _value_at(line: Any, path: str) -> Any:
-    """The JSON value at that path; None where there is nothing."""
+    """The JSON value at a path; None: the line has no such path."""
     for key in re.findall(r"\w+", path):
         line = line[int(key)] if isinstance(line, list) else line.get(key)
     return line

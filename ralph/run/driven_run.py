@@ -1,6 +1,6 @@
-"""A run that a driver steers over standard input: each user message is a task, and each has its result.
+"""A run that a driver steers over standard input: each user message is a task with a result of its own.
 
-What a task is and how it ends is `process.py`'s; what a control request does is `steering.py`'s.
+`process.py` defines what a task is and how it ends; `steering.py` carries out control requests.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def make_driver(
 
 
 def refuse_unusable_input(options: RunOptions) -> None:
-    """Raises UsageError where standard input cannot drive a run."""
+    """Raises UsageError if standard input cannot drive a run."""
     if options.prompt is not None or options.prompt_file is not None:
         raise UsageError("--input-format stream-json takes the tasks from standard input: give no prompt")
     problem = why_unusable(0)
@@ -76,9 +76,9 @@ def refuse_unusable_input(options: RunOptions) -> None:
 
 
 def run_messages(process: RunProcess, driver: Driver) -> int:
-    """The exit code: the last result's, or of what stopped the process between two tasks.
+    """Works on a driver's messages. Returns the exit code of the last result, or of the stop between two tasks.
 
-    Raises UsageError, whose line is the caller's; also when there was no message at all.
+    Raises UsageError, also if no message came at all. The caller prints its line.
     """
     try:
         opened = process.attempt(lambda: _open(process, driver))
@@ -90,9 +90,7 @@ def run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def _open(process: RunProcess, driver: Driver) -> PreparedRun:
-    """Opens the session after the reader of lines has started: not even the first line is lost for want
-    of a thread.
-    """
+    """Opens the session once the reader of lines has started, so that a lack of threads loses no line."""
     context, around = process.context, process.begin()
     patiently(driver.channel.start, context.waiter, context.clock)
     prepared = process.open(around, has_prompt=True)
@@ -118,7 +116,7 @@ class _DrivenRun:
         self._has_worked = False
 
     def work(self) -> int:
-        """The exit code. Raises UsageError when there was no message at all."""
+        """Works on the messages. Returns the exit code. Raises UsageError if there was no message at all."""
         last: RunEnded | None = None
         while last is None or not self._is_over(last):
             try:
@@ -153,7 +151,9 @@ class _DrivenRun:
         return ended.outcome in _BROKEN or self._context.waiter.was_stopped
 
     def _stopped_between(self, stop: Interrupted, last: RunEnded | None) -> int:
-        """The exit code. `last`: the result of the message before; None: there was none."""
+        """Handles a stop between two messages. Returns the exit code. `last`: the result of the previous message; None:
+        there was none.
+        """
         stopped = self._process.ended_early(stop.outcome, str(stop), stop.signal_number)
         has_refused = self._refuse_the_rest(stopped)
         is_told = has_refused or last is None
@@ -164,11 +164,9 @@ class _DrivenRun:
         return self._process.deliver(stopped, is_told=is_told).exit_code
 
     def _refuse_the_rest(self, end: RunEnded) -> bool:
-        """Refuses the messages that are left, as each sender waits for a result. Returns whether there were
-        any.
-        """
+        """Refuses the remaining messages, because each sender waits for a result. Returns whether there were any."""
         waiter = self._context.waiter
-        with suppress(Interrupted):  # a second signal: what is known has to do
+        with suppress(Interrupted):  # a second signal: the lines read so far must suffice
             self._steering.take_last_lines(waiter)
         why = end.errors[-1] if end.errors else end.outcome.value
         early = self._process.ended_early(end.outcome, f"not begun: {why}")

@@ -1,6 +1,7 @@
-"""Judges which guard a driver asked for in vain. Pure.
+"""Determines which requested guards ralph cannot provide. Pure.
 
-A hook that is never called may be all that was to stop a command: nothing runs without a guard that was asked for.
+A hook that is never called may be the only protection against a command. So nothing runs while a requested guard is
+missing.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ _GUARDS = frozenset(
 
 class MissingGuard(Struct, frozen=True):
     for_good: str | None = None
-    """Why a guard of `initialize` is missing, for as long as the process lives."""
+    """Why ralph lacks a guard that `initialize` requested. It stays missing as long as the process lives."""
     until_a_mode: str | None = None
-    """Why the requested permission mode is missing, until one is set that can be kept."""
+    """Why the requested permission mode is not in force. A later request for a mode that ralph supports clears it."""
 
     @property
     def reason(self) -> str | None:
-        """Why no message may be worked on; None: all may."""
+        """Why no message may be worked on; None: no guard is missing."""
         return self.for_good or self.until_a_mode
 
 
@@ -64,8 +65,8 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
 
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
-    """The missing guard after a `set_permission_mode` that was refused. `mode`: the one in force; none is tighter than
-    `plan`.
+    """The missing guard after a `set_permission_mode` that was refused. `mode`: the mode in force; no mode is stricter
+    than `plan`.
     """
     if mode is PermissionMode.PLAN:
         return missing
@@ -87,5 +88,5 @@ def _is_guard(name: str) -> bool:
 
 
 def _asks_for_something(value: object) -> bool:
-    """`{"PreToolUse": []}` registers nothing."""
+    """Whether a value requests anything: `{"PreToolUse": []}` registers no hook."""
     return any(value.values()) if isinstance(value, dict) else bool(value)

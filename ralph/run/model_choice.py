@@ -26,11 +26,11 @@ class ModelChoice:
         self._redactor = redactor
 
     def choose(self, requested: str | None) -> str:
-        """A target's name, else the model's; None: the first target's. Raises ValueError for one that cannot be had, or
-        not within the budget.
+        """The name of the target, or the model if no target has that name. `requested` None: the first target. Raises
+        ValueError for one that is not available, or whose cost the budget cannot count.
         """
         if requested is not None and self._redactor.redact(requested) != requested:
-            # It would stand in the journal, and in every result as the name of what was paid for.
+            # The journal and every result would contain it as the name of the billed model.
             raise ValueError('"model" holds a credential, not a model\'s name')
         target = self._roster.find(requested)
         problem = why_uncountable(target, self._settings)
@@ -40,12 +40,12 @@ class ModelChoice:
 
     @property
     def serving(self) -> str:
-        """The name of the target that is asked at present."""
+        """The name of the target that requests currently go to."""
         return self._roster.target.name
 
     def introduction(self, mode: PermissionMode) -> dict[str, Any]:
-        """The answer to `initialize`: readers look here instead of sending requests. `models` has every name that
-        `set_model` takes for certain; lists of what ralph does not have are empty.
+        """The answer to `initialize`: drivers read it instead of sending further requests. `models` has every name that
+        `set_model` is certain to accept. Lists of features that ralph lacks are empty.
         """
         return {
             "commands": [],
@@ -60,7 +60,7 @@ class ModelChoice:
 
 
 def _choices(roster: Roster) -> Iterator[Target]:
-    """The targets; without any in the settings also the models that Anthropic's own API is known to have."""
+    """The targets; if the settings have none, also the known models of Anthropic's own API."""
     for name in roster.names:
         yield roster.find(name)
     if roster.takes_any_model and is_default(roster.first.base_url):
@@ -86,7 +86,7 @@ def _model(target: Target) -> dict[str, Any]:
 
 
 def _account(first: Target) -> dict[str, str]:
-    """The source of the credential; a bearer token is no key."""
+    """The source of the credential. A bearer token is listed as a token, not as a key."""
     key = first.credentials[0] if first.credentials else None
     is_token = key is not None and key.header == "authorization"
     return {

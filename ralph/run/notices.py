@@ -1,4 +1,4 @@
-"""Notices for people about what they may not expect of a run: limits, tools, credentials, targets. Pure."""
+"""Notices for people about surprising facts of a run: limits, tools, credentials, targets. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cut_notices(parts: PromptParts) -> Iterator[str]:
 
 
 def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | None) -> Iterator[str]:
-    """Notices about requests that differ from those before, or from what was asked for. `old`: the session that is resumed."""
+    """Notices about requests that differ from earlier ones, or from the options. `old`: the session that is resumed."""
     for name in roster.changed:
         yield f"{name}: requests change from here on, as the settings ask for something else than before"
     yield from _lost_notice(roster, old)
@@ -36,7 +36,7 @@ def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | Non
 
 
 def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
-    """A notice about targets that the session had and this run has not: a fallback would be missed when it is needed."""
+    """A notice about targets that the session had and this run lacks: a fallback may be missing when it is needed."""
     models = {target.model for target in roster.targets}
     known = old.shapes.items() if old is not None else ()
     lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
@@ -56,7 +56,7 @@ def no_limit_notice(settings: Settings) -> tuple[str, ...]:
 
 
 def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
-    """A notice about the tools of a run that has not all of them. `names`: the tools that it offers."""
+    """A notice about the tools of a run that lacks some of them. `names`: the tools that it offers."""
     usable = [name for name in names if is_permitted(mode, name)]
     if len(usable) == len(TOOL_NAMES):
         return ()
@@ -70,7 +70,7 @@ def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMod
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:
-    """A notice about variables that tools do not get: a command that misses one would be a riddle."""
+    """A notice about variables that are withheld from tools. It explains why a command that needs one fails."""
     withheld = around.environment.keys() - around.tools_environment.keys()
     names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
     if not names:

@@ -1,4 +1,4 @@
-"""An old session that a run resumes, itself or a copy of it. Refuses to guess: one that cannot be resumed is
+"""Opens an old session that a run resumes, or a copy of it. It never guesses: a session that cannot be resumed gives
 one line and an exit code.
 """
 
@@ -46,8 +46,8 @@ def open_old_session(
     *,
     settings: Settings,
 ) -> OpenSession:
-    """Opens the old session. `new_id`: the id of the copy, if the session forks. Raises UsageError if there
-    is nothing to resume, CannotOpenError if there is and it cannot be opened.
+    """Opens the old session. `new_id`: the id of the copy, if the session forks. Raises UsageError if there is no
+    session to resume, CannotOpenError if there is one that cannot be opened.
     """
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
@@ -60,7 +60,7 @@ class NoSessionError(UsageError):
 
 
 class OldSession:
-    """An old session that is being opened. Its journal is not changed before everything has been checked."""
+    """An old session that is being opened. Its journal stays unchanged until all checks have passed."""
 
     def __init__(self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime) -> None:
         self._options = options
@@ -126,7 +126,9 @@ class OldSession:
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
-        """Refuses a session of another directory that still exists; one whose directory is gone is resumed here."""
+        """Refuses a session of another directory that still exists. If that directory is gone, the session resumes
+        here.
+        """
         if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
             return
         name = self._store.short_name(old.id)
@@ -144,8 +146,8 @@ class OldSession:
 
 
 def _refuse_another_server(old: Session, settings: Settings) -> None:
-    """Refuses a server that the session was not with, unless the command line names it: the conversation was meant for
-    the other one. Where targets are set their names decide.
+    """Refuses a server that differs from the session's, unless the command line names it: the conversation was meant
+    for the old server. If the settings have targets, their names decide.
     """
     recorded, planned = old.shape.endpoint, settings.targets[0].base_url
     is_implicit = settings.origins.get("targets", "default") == "default"

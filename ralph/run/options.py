@@ -19,7 +19,7 @@ class RequestedReport(Struct, frozen=True):
     """The demand for a final report."""
 
     payload_schema: dict[str, Any] | None = None
-    """JSON Schema of what it carries; None: status and summary are enough."""
+    """The JSON Schema of the report's payload; None: the report has only a status and a summary."""
 
 
 _TOOLS = ("tools.exact", "tools.allowed", "tools.disallowed")
@@ -36,13 +36,13 @@ class RunOptions(Struct, frozen=True):
     """Directories besides the working directory that file tools may write beneath. Absolute."""
     config_file: str | None = None
     settings_descriptor: int | None = None
-    """The descriptor by which an outer loop hands over what settings files hold; None: they are read."""
+    """The descriptor over which an outer loop passes the contents of settings files; None: the run reads the files."""
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     permission_mode: PermissionMode | None = None
     report: RequestedReport | None = None
-    """The report to require; None: the one that the old session required, if any."""
+    """The report to require; None: the report that the old session required, if any."""
     is_iteration: bool = False
     """True for an iteration of an outer loop, which has its own limits and resumes by itself."""
     metrics_file: str | None = None
@@ -51,13 +51,13 @@ class RunOptions(Struct, frozen=True):
     settings: Mapping[str, object] = field(default_factory=dict)
     """Flags under their settings' names (`model.name`)."""
     reads_stdin: bool = True
-    """False: the prompt is all there is, whatever standard input holds."""
+    """False: the options hold the whole prompt, and standard input is not read."""
     speed: float = 1.0
-    """Waits of the retry policy are divided by it: for demonstrations."""
+    """The divisor of the retry policy's waits, for demonstrations."""
 
     @property
     def needed_again(self) -> dict[str, str]:
-        """Options without which the session would not resume as it was, by name."""
+        """The options, by name, that the command that resumes the session must repeat."""
         options = {
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),

@@ -1,6 +1,6 @@
-"""An open session with its tools, clients and targets: works on one task or many, until its journal is closed.
+"""An open session with its tools, clients and targets. It works on one task or many, until its journal is closed.
 
-Refuses what cannot be opened: without a session there is no request.
+It raises an error if one of these cannot be opened: without a session there is no request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ralph.values.events import Event, RunEnded
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
-"""The outcomes of an end whose result cannot be written."""
+"""The outcomes of a run whose result could not be written."""
 _RESUMABLE = frozenset(
     {
         Outcome.LIMIT_REACHED,
@@ -54,7 +54,7 @@ _RESUMABLE = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""Ends for which only the time or the disk is to blame: another run can resume from there."""
+"""The outcomes that only time or the disk caused: another run can resume from there."""
 
 
 class PreparedRun:
@@ -74,7 +74,7 @@ class PreparedRun:
         self._controls = controls
         self._notes = notes
         self._recorded: RunEnded | None = None
-        """The end that the journal tells of, without what became of it."""
+        """The end as the journal records it, without the delivery of its result."""
         self._clients = build_clients(around)
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
@@ -94,8 +94,8 @@ class PreparedRun:
         self._run = self._make_run()
 
     def _make_toolbox(self) -> LocalToolbox:
-        """The tools of the run. A session keeps its limits of tools, unless the command line lists tools
-        anew.
+        """Makes the tools of the run. A resumed session keeps its limits on tools, unless the command line lists tools
+        again.
         """
         options, old = self._options, self.session.old
         self._writable = options.writable or (old.writable if old is not None else ())
@@ -162,7 +162,7 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Notices about the tools that there are, and about guards of other programs, which do not count here."""
+        """Notices about the tools of this run, and about guards of other programs, which have no effect here."""
         mode = self._controls.permission_mode
         said = mode_notice(mode)
         if said is not None:
@@ -177,7 +177,7 @@ class PreparedRun:
         return names if self._report_form is None else (*names, self._report_form.tool.name)
 
     def first_prompt(self, prompt: str | None) -> str | None:
-        """The first prompt for the model; None: the pending work is resumed."""
+        """The first prompt for the model; None: the run resumes the pending work."""
         if self.session.old is None:
             return prompt
         return prompt_of_resumed(self.session.old, prompt, self._resume_command)
@@ -204,7 +204,7 @@ class PreparedRun:
         return self.with_resume_command(replace(ended, session_total=self._total))
 
     def with_resume_command(self, ended: RunEnded) -> RunEnded:
-        """The end with the command that resumes the session as the last hint, if anything can be resumed."""
+        """The end, with the command that resumes the session as its last hint if anything can be resumed."""
         if ended.outcome not in _RESUMABLE or self._options.is_iteration or not self._run.has_messages:
             return ended
         command = self._resume_command()
@@ -218,12 +218,13 @@ class PreparedRun:
             return  # no task was worked on, or that was noted before
         has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
         record = delivery_record(Delivery.FAILED if has_failed else delivery, ended)
-        # Lost in a power cut, nobody knows whether it was delivered: that is the truth, and costs no sync.
+        # No sync: if a power cut loses this record, the journal rightly leaves the delivery unknown.
         self._run.log.record(record, sync=has_failed)
 
     def _resume_command(self, prompt: str | None = None) -> str | None:
-        """The command that resumes the session, with the options of this command line that it must repeat. None: nothing can
-        be resumed, or the machine is too short of memory or descriptors to find out: a hint must not cost the result.
+        """The command that resumes the session, with the options of this command line that it must repeat. None:
+        nothing can be resumed, or the machine lacks the memory or descriptors to find out: a hint must not cost the
+        result.
         """
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None
@@ -244,7 +245,7 @@ class PreparedRun:
 
 
 class _ExpectedCalls:
-    """Tells the toolbox of a call while it still arrives, for what takes time to start. An `Events` sink."""
+    """Tells the toolbox about a call that is still arriving, so that slow steps start early. An `Events` sink."""
 
     def __init__(self, toolbox: LocalToolbox) -> None:
         self._toolbox = toolbox
@@ -257,7 +258,7 @@ class _ExpectedCalls:
 
 
 def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has_prompt: bool) -> OpenSession:
-    """The session that is asked for; a new one where `--continue` finds none and there is a prompt."""
+    """Opens the requested session. If `--continue` finds none and there is a prompt, opens a new one."""
     wanted, now = options.session, around.clock.utc_now()
     if not wanted.is_old:
         return open_new_session(wanted, new_id, around.cwd, around.environment, now)
@@ -273,7 +274,7 @@ def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has
 
 
 def _take_over_cooldowns(roster: Roster, old: Session, around: Surroundings) -> None:
-    """Takes over the cooldowns of the last run for the rest of their time."""
+    """Takes over the cooldowns of the last run, for the time that they still have."""
     now_s, now = around.clock.now_s(), around.clock.utc_now()
     ends_s = {
         name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()

@@ -1,6 +1,6 @@
-"""The steps of one process of `ralph run`, which a text run and a driven run both take: begin, open, tell, deliver.
+"""The steps of one process of `ralph run`, shared by text runs and driven runs: begin, open, tell, deliver.
 
-Work is attempted: whatever happens in it is an end, so that every run has one result.
+`attempt` turns whatever happens during work into an end, so that every run has one result.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ T = TypeVar("T")
 
 
 class RunProcess:
-    """The steps over one context. Its state is the open session."""
+    """The steps of one process, over its context. Its state is the open session."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self._prepared: PreparedRun | None = None
 
     def begin(self) -> Surroundings:
-        """The surroundings, with traces opened. Raises the error of the settings, CannotOpenError, `Interrupted`."""
+        """Opens the traces and returns the surroundings. Raises the error of the settings, CannotOpenError,
+        `Interrupted`.
+        """
         context = self.context
         around = context.surroundings()
         if context.options.exports_traces:
@@ -49,9 +51,7 @@ class RunProcess:
         return around
 
     def open(self, around: Surroundings, *, has_prompt: bool) -> PreparedRun:
-        """Opens the session and its tools. `has_prompt`: there is something to begin a new one with. Raises like
-        PreparedRun.
-        """
+        """Opens the session and its tools. `has_prompt`: a new session has a prompt. Raises like PreparedRun."""
         context = self.context
         prepared = PreparedRun(
             context.options,
@@ -66,7 +66,7 @@ class RunProcess:
         return prepared
 
     def attempt(self, work: Callable[[], T]) -> T | RunEnded:
-        """The value of `work`, or the end that it came to instead. Raises UsageError alone."""
+        """The value of `work`, or the end that replaced it. Raises only UsageError."""
         try:
             return work()
         except Interrupted as stop:
@@ -75,7 +75,7 @@ class RunProcess:
             return self._ended_by_error(error)
 
     def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
-        """The end of a run that ended before its loop began, or by a bug."""
+        """The end of a run that stopped before its loop began, or because of a bug."""
         return RunEnded(
             outcome=outcome,
             exit_code=outcome.exit_code(signal_number),
@@ -89,8 +89,9 @@ class RunProcess:
         )
 
     def tell(self, ended: RunEnded) -> RunEnded:
-        """Tells the result to everybody who waits for one. Where its file cannot be written the outcome becomes io_error; where
-        the machine lacks what it takes, api_unavailable, so that a loop waits and resumes.
+        """Reports the result to everybody who waits for one. If the result file cannot be written, the outcome becomes
+        io_error. If the machine lacks the resources to write it, the outcome becomes api_unavailable, so that a loop
+        waits and resumes.
         """
         try:
             self._write_result_file(ended)
@@ -104,17 +105,17 @@ class RunProcess:
         return ended
 
     def deliver(self, ended: RunEnded, *, is_told: bool) -> RunEnded:
-        """Waits until the output has been read, or never will be, and closes everything. Where the output cannot be
-        written, the outcome becomes io_error.
+        """Waits until the output has been read, or cannot be read any more, and closes everything. If the output cannot
+        be written, the outcome becomes io_error.
 
-        `is_told`: the lines about the end stand on standard error already.
+        `is_told`: standard error already has the lines about the end.
         """
         context, writer = self.context, self.context.writer
         self._stop_work()
         failure = writer.deliver(context.waiter, context.clock)
         if failure is not None:
             ended = self._undelivered(ended, f"cannot write to standard output: {failure.strerror}")
-            with suppress(OSError):  # said already when it failed before
+            with suppress(OSError):  # the first failure has been reported already
                 writer.write_result_file(ended)
         self._record_delivery(ended)
         self._close(ended.exit_code)
@@ -124,8 +125,8 @@ class RunProcess:
         return ended
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
-        """Tells and delivers a misuse; the exit code. Raises the error where people read standard error: its line is the
-        caller's. `notices`: those of the result.
+        """Reports and delivers a misuse of the command line. Returns the exit code. If people read standard error,
+        raises the error, whose line the caller prints. `notices`: the notices of the result.
         """
         writer = self.context.writer
         early = self.ended_early(Outcome.USAGE, self.context.redactor.redact_all(str(error)))
@@ -137,7 +138,9 @@ class RunProcess:
         return ended.exit_code
 
     def close_without_result(self) -> None:
-        """Closes everything where a driver sent no message and waits for no result; its requests have had their answers."""
+        """Closes everything after a driver that sent no message, so that no result is due. Its requests are already
+        answered.
+        """
         context = self.context
         context.writer.deliver(context.waiter, context.clock)
         context.writer.conclude(context.waiter, context.clock)
@@ -145,7 +148,7 @@ class RunProcess:
         self._close(Outcome.USAGE.exit_code())
 
     def remove_old_journals(self) -> None:
-        """Removes old journals; runs last, when everybody has what they wait for."""
+        """Removes old journals. Runs last, after the result has been delivered."""
         journal = self._prepared.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
             retention = self.context.surroundings().settings.sessions
@@ -188,8 +191,8 @@ class RunProcess:
         return self.ended_early(Outcome.INTERNAL_ERROR, describe_bug(error))
 
     def _write_result_file(self, ended: RunEnded) -> None:
-        """Writes the file, again where the machine is short for a moment: that must not cost a night's result. Raises OSError,
-        ShortageError.
+        """Writes the result file, and tries again if the machine is briefly short of something: that must not cost a
+        night's result. Raises OSError, ShortageError.
         """
 
         def write() -> None:
@@ -200,23 +203,23 @@ class RunProcess:
 
         try:
             patiently(write, self.context.waiter, self.context.clock)
-        except Interrupted:  # nobody waits any longer
+        except Interrupted:  # no more waiting: one last try
             write()
 
     def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
-        """The end with the failed delivery of its result, and with the command that resumes the session."""
+        """The end, with the failed delivery of its result and the command that resumes the session."""
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_resume_command(failed) if self._prepared is not None else failed
 
     def _record_delivery(self, ended: RunEnded) -> None:
-        """Records the delivery of the last result, and with it those of the process's earlier results."""
+        """Records the delivery of the last result; this also covers the process's earlier results."""
         if self._prepared is None:
             return
         try:
             self._prepared.record_delivery(ended, self.context.writer.delivery)
         except JournalError as error:
             if ended.outcome is Outcome.IO_ERROR:
-                return  # it is told already that the journal takes no more
+                return  # the journal's failure has been reported already
             notice = f"the session does not tell what became of the result: {error}"
             self.context.writer.tell(Notice(notice))
 

@@ -27,13 +27,13 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.turn = 0
-        """Answers accepted for the message at work, else for the last one."""
+        """Answers accepted for the current message, or for the last one if none is being worked on."""
         self._retry: RetryScheduled | None = None
         """The pending retry of the open chain."""
         self._retry_waits_until_s: float | None = None
 
     def begin(self) -> None:
-        """A message is being worked on from here on."""
+        """Notes that work on a message begins."""
         self.turn = 0
         self.end()
 
@@ -53,11 +53,11 @@ class Progress:
 
     @property
     def is_retrying(self) -> bool:
-        """A chain of retries is open."""
+        """Whether a chain of retries is open."""
         return self._retry is not None
 
     def retry_status(self) -> dict[str, Any] | None:
-        """The pending retry as `get_status` tells it; None: there is none."""
+        """The pending retry in the form of `get_status`; None: there is none."""
         if self._retry is None:
             return None
         until_s, now_s = self._retry_waits_until_s, self._clock.now_s()

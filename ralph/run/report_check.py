@@ -1,7 +1,7 @@
-"""Checks a final report by a user's schema in a process of its own, which can be ended.
+"""Checks a final report against a user's schema in a separate process, which can be killed.
 
-A pattern such as `(a+)+$`, or alternatives that lead back to themselves, may keep a checker busy for longer than the
-universe lasts, and nothing in our own process could stop it: neither a signal nor the time limit is heard meanwhile.
+A pattern such as `(a+)+$`, or alternatives that refer to themselves, can keep a checker busy practically for ever. In
+ralph's own process nothing could stop it: Python would handle neither a signal nor the time limit meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 CHECKED_WITHIN_S = 5.0
-"""A check takes milliseconds, its process 0.2 s to start."""
+"""The longest time for one check. A check takes milliseconds; its process takes 0.2 s to start."""
 
 TOO_SLOW = "payload: could not be checked within {seconds:g} s; send it in a plainer form"
 NOT_NOW = "payload: could not be checked: {shortage}; nothing is wrong with it: send the same report again"
@@ -32,7 +32,7 @@ _WORKER = "from ralph.run.report_validator import answer; answer()"
 
 
 class ReportCheck:
-    """A `Validator` of whole arguments, by the schema of the tool as the model was offered it."""
+    """A `Validator` of whole arguments, by the tool's schema as the model received it."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ReportCheck:
         environment: Mapping[str, str],
         within_s: float = CHECKED_WITHIN_S,
     ) -> None:
-        """`environment`: for a process of ralph's own that reads what a model wrote."""
+        """`environment`: for the process of ralph's own that reads the model's report."""
         self._schema = dict(tool_input_schema)
         self._waiter = waiter
         self._clock = clock
@@ -51,7 +51,9 @@ class ReportCheck:
         self._within_s = within_s
 
     def __call__(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Raises `Interrupted`, with nothing left running. What the machine lacks is a problem like any other."""
+        """The problems with the arguments. Raises `Interrupted`, with nothing left running. A shortage of the machine
+        is reported as a problem.
+        """
         if "payload" not in arguments:  # nothing that would need the schema
             return problems_without_payload(arguments)
         try:

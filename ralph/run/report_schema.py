@@ -1,6 +1,6 @@
-"""A user's JSON Schema for the final report: read it, and refuse at the start what could not be checked by later.
+"""Reads a user's JSON Schema for the final report, and refuses at the start a schema that could not be applied later.
 
-jsonschema is imported when the first schema is there, and never fetches anything: a schema stands on its own.
+jsonschema is imported only if there is a schema. It never fetches anything: a schema must be complete in itself.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ _DRAFTS = (
 def read_schema(
     text_or_path: str, cwd: Path | str, works_in: Path | str | None = None, *, takes_pipe: bool = True
 ) -> dict[str, Any]:
-    """Text that begins with `{` is the schema itself, all else the path of its file, relative to `cwd`.
+    """Reads a schema. A text that begins with `{` is the schema itself; any other text is the path of its file,
+    relative to `cwd`.
 
-    `works_in`: where the run will work, if not there. `takes_pipe`: False where the file will be read again. Raises ValueError with one line that says what is wrong and where.
+    `works_in`: the run's working directory, if it is another one. `takes_pipe`: False if the file will be read again.
+    Raises ValueError with one line that names the fault and its place.
     """
     if text_or_path.lstrip().startswith("{"):
         where, text = "the schema", text_or_path
@@ -90,13 +92,13 @@ def _text_of(path: Path, where: str, directories: Sequence[Path | str], *, takes
 
 
 def _fault_of(schema: dict[str, Any]) -> str | None:
-    """The first of them; None: reports can be checked by it, and always will be."""
+    """The first fault in a schema; None: reports can always be checked against it."""
     draft = schema.get("$schema", DEFAULT_DRAFT)
     if not isinstance(draft, str) or draft.rstrip("#") not in _DRAFTS:
         return f"$schema is {shown(draft)}; known are {', '.join(_DRAFTS)}"
     within = schemas_within(schema)
     faults = (fault for pointer, one in within for fault in _keyword_faults(schema, pointer, one))
-    # Cheap and about what people get wrong first; then what the draft itself says, then loops.
+    # First cheap checks for common mistakes, then the draft's own rules, then loops.
     return next(faults, None) or _draft_fault(schema, within) or _loop(schema, within)
 
 
@@ -156,7 +158,7 @@ def _only_referred_to(
     return ((pointer, one) for pointer, one in within[1:] if id(one) not in by_keyword)
 
 
-# What applies to the same value as the schema that it stands in: a circle of these never comes to an end.
+# Keywords whose schemas apply to the same value as the schema around them: a cycle of these never ends.
 _IN_PLACE = re.compile(r"/((allOf|anyOf|oneOf)/\d+|not|if|then|else|(dependentSchemas|dependencies)/[^/]*)")
 
 

@@ -1,6 +1,7 @@
-"""Checks final reports by a user's schema: what is wrong, in a few lines, each with its path and what was expected.
+"""Checks final reports against a user's schema. The problems are a few lines, each with its path and the expected
+value.
 
-It loads jsonschema when it is given a schema, and never raises for anything that a model may send.
+It loads jsonschema only when it gets a schema, and never raises for anything that a model may send.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _MOST_ERRORS_LOOKED_AT = 200  # a list of a million wrong items is as wrong afte
 
 
 def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
-    """Checks whole arguments by the schema that `report_tool` made, which may come from an old session's record."""
+    """A check of whole arguments by the schema that `report_tool` made. The schema may come from an old session's
+    record.
+    """
     if "payload" not in tool_input_schema["properties"]:
         return plain_problems
     checker = _checker(tool_input_schema)
@@ -43,15 +46,15 @@ def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
 
 
 def answer() -> None:
-    """The work of the process of `report_check.py`: a task on standard input, the problems on standard
-    output.
+    """Does the work of the process that `report_check.py` starts: reads a task from standard input, and writes the
+    problems to standard output.
     """
     task = json.load(sys.stdin)
     print_lines([json.dumps(validator_of(task["schema"])(task["arguments"]))])
 
 
 def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
-    """A check of `{"payload": ...}` alone: the other fields have sentences of their own."""
+    """A check of `{"payload": ...}` alone; the messages for the other fields are made elsewhere."""
     from jsonschema import validators  # noqa: PLC0415 - costs 100 ms
     from referencing import Registry  # noqa: PLC0415 - comes with it
 
@@ -67,7 +70,9 @@ def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
 def _unique_items(
     _checker: Checker, wanted: object, instance: object, _schema: object
 ) -> Iterator[ValidationError]:
-    """The library compares each with each where items are objects: minutes for what a model can send at once."""
+    """Replaces the library's `uniqueItems`, which compares all pairs of objects: minutes for input that a model can
+    send.
+    """
     from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - costs 100 ms
 
     if wanted is True and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
@@ -75,7 +80,7 @@ def _unique_items(
 
 
 def _hashable(value: Any) -> object:
-    """A key that is equal for values equal in JSON: 1 is 1.0 and is not true."""
+    """A hashable key, equal for values that are equal in JSON: 1 equals 1.0 and differs from true."""
     if isinstance(value, dict):
         return dict, frozenset((name, _hashable(inner)) for name, inner in value.items())
     if isinstance(value, list):
@@ -86,7 +91,7 @@ def _hashable(value: Any) -> object:
 def _payload_problems(checker: Checker, payload: Any) -> list[str]:
     try:
         errors = list(islice(checker.iter_errors({"payload": payload}), _MOST_ERRORS_LOOKED_AT))
-        # What is wrong further out is to be put right first.
+        # Faults further out must be corrected first.
         errors.sort(key=lambda error: len(error.absolute_path))
         faults = (fault for error in errors for fault in faults_of(error))
         return list(dict.fromkeys(f"{_path_text(path)}: {sentence}" for path, sentence in faults))

@@ -38,7 +38,7 @@ def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
 
 
 def _closest(error: ValidationError) -> ValidationError:
-    """The fault in the alternative that the value comes closest to; where none is closer, the error itself."""
+    """The first fault in the closest alternative; if no single alternative is closest, the error itself."""
     while alternatives := sorted(_alternatives(error), key=_distance):
         if len(alternatives) > 1 and _distance(alternatives[0]) == _distance(alternatives[1]):
             break
@@ -54,7 +54,9 @@ def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
 
 
 def _distance(faults: Sequence[ValidationError]) -> tuple[bool, bool, int]:
-    """Another type is furthest; then another constant, which often says what alternative is meant; then numbers."""
+    """A distance for sorting alternatives. A wrong type is furthest. A wrong constant comes next, because a constant
+    often identifies the alternative. Then the number of faults counts.
+    """
     return (
         any(fault.validator == "type" and not fault.path for fault in faults),
         any(fault.validator in {"const", "enum"} for fault in faults),
@@ -127,7 +129,7 @@ def _got(error: ValidationError) -> str:
 
 
 def _value(error: ValidationError) -> Any:
-    """The keyword's value in the schema. (The library's type has room for an error that came of no keyword.)"""
+    """The keyword's value in the schema. (The library's type also allows an error without a keyword.)"""
     return error.validator_value
 
 

@@ -34,13 +34,13 @@ class SessionOptions(Struct, frozen=True):
     """The options of the command line about sessions."""
 
     session_id: str | None = None
-    """For a new one; None: made up."""
+    """The id of a new session; None: ralph generates one."""
     continues: bool = False
     """Resumes the last session of this directory."""
     resume: str | None = None
     """The beginning of the id of the session to resume."""
     forks: bool = False
-    """The old session stays as it is, and a copy of it is resumed."""
+    """Keeps the old session unchanged, and resumes a copy of it."""
     directory: Path | None = None
     """The directory of sessions; None: the user's state directory."""
     is_kept: bool = True
@@ -55,7 +55,7 @@ class SessionOptions(Struct, frozen=True):
 
 
 class CannotOpenError(Exception):
-    """The session cannot be opened: one line, and the outcome of the run."""
+    """A failure to open the session: one line, and the outcome of the run."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -71,7 +71,9 @@ class OpenSession(Struct, frozen=True):
     """Totals of the session's earlier runs."""
 
     def forget(self) -> None:
-        """Removes a new session in which nothing was said, as `--continue` means the one before. An old one stays."""
+        """Removes a new session without messages, so that `--continue` finds the session before it. An old session
+        stays.
+        """
         if self.old is None and isinstance(self.journal, FileJournal):
             with suppress(OSError):
                 self.journal.path.unlink()
@@ -80,8 +82,8 @@ class OpenSession(Struct, frozen=True):
 def prompt_of_resumed(
     old: Session, prompt: str | None, command_with: Callable[[str], str | None]
 ) -> str | None:
-    """The first prompt for the model; None: the pending work is resumed. Raises UsageError for a session that
-    is completed. `command_with`: the command that resumes it by a prompt.
+    """The first prompt for the model; None: the run resumes the pending work. Raises UsageError for a completed
+    session. `command_with`: gives the command that resumes it with a prompt.
     """
     if prompt is not None:
         return prompt
@@ -97,7 +99,7 @@ def prompt_of_resumed(
 
 
 def _was_told(old: Session, words: str) -> bool:
-    """True if these words end the last message, which has no answer yet."""
+    """Whether these words end the last message, and that message has no answer yet."""
     last = old.conversation.messages[-1]
     return last.role == "user" and last.content[-1].get("text") == words
 
@@ -110,7 +112,9 @@ def resume_command_of(
     again: Mapping[str, str],
     prompt: str | None = None,
 ) -> str | None:
-    """The command that resumes a run's session; None: nothing can. `cwd`: None where it need not be said."""
+    """The command that resumes a run's session; None: nothing can be resumed. `cwd`: None if the command need not name
+    it.
+    """
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
         return None
     from ralph.values.resume_command import resume_command  # noqa: PLC0415 - most runs end without
@@ -141,7 +145,7 @@ def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
 def open_new_session(
     options: SessionOptions, new_id: str, cwd: Path, environment: Mapping[str, str], now: datetime
 ) -> OpenSession:
-    """Raises UsageError for an id that is taken, CannotOpenError where there is no place for a journal."""
+    """Opens a new session. Raises UsageError for an id that is taken, CannotOpenError if no journal can be created."""
     if not options.is_kept:
         return OpenSession(new_id, NoJournal())
     with journal_errors_told(options, new_id):

@@ -1,4 +1,4 @@
-"""The events of a session's story that are no part of its conversation, on their way into its journal."""
+"""Passes events that belong to a session's record, but not to its conversation, to the journal."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SessionNotes:
         self._redact = redact
         self._is_open = False
         self._log: SessionLog | None = None
-        """The session's log while a task is at work; None: what is noted waits for the next one."""
+        """The session's log during a task; None: notes wait for the next task."""
         self._waiting: list[Record] = []
 
     def emit(self, event: Event) -> None:
-        """Raises JournalError, the first time that the journal takes no more."""
+        """Notes an event. Raises JournalError the first time that the journal accepts no more records."""
         if isinstance(event, SessionOpened):
             self._is_open = True
         fields = journal_fields(event) if self._is_open else None
@@ -45,7 +45,7 @@ class SessionNotes:
             raise
 
     def begin_task(self, log: SessionLog) -> list[Record]:
-        """The notes since the last task; from here on notes go into the log."""
+        """Returns the notes since the last task. From now on, notes go into the log."""
         self._log = log
         waiting, self._waiting = self._waiting, []
         return waiting
@@ -54,7 +54,7 @@ class SessionNotes:
         self._log = None
 
     def close(self) -> None:
-        """Nothing is noted any more: a signal may still come while the result is delivered."""
+        """Stops taking notes: a signal may still come while the result is delivered."""
         self._is_open = False
 
     def _shown(self, value: object) -> object:

@@ -1,7 +1,7 @@
 """Answers a driver's control lines on the main thread, each request exactly once and in order.
 
-It changes a run only through `RunControls` and by what it raises out of a wait. It reads no input and writes none:
-the channel does the one, `respond` the other.
+It changes a run only through `RunControls` and through the exceptions that it raises out of a wait. It does no input or
+output: the channel reads, and `respond` writes.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Models(Protocol):
     """The models that a driver can choose from."""
 
     def choose(self, requested: str | None) -> str:
-        """The full name of a requested model; None: of the first. Raises ValueError for one that cannot be had."""
+        """The full name of a requested model; None: the first model. Raises ValueError for an unavailable one."""
         ...
 
     @property
     def serving(self) -> str:
-        """The name of who is asked at present."""
+        """The name of the target that requests currently go to."""
         ...
 
     def introduction(self, mode: PermissionMode) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ MOST_QUEUED_BYTES = 64 * 1024 * 1024
 
 
 class MessageQueue:
-    """The user messages that wait to be worked on, in the order they came; bounded in number and in bytes."""
+    """The user messages that wait, in the order of their arrival; bounded in number and in bytes."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[UserMessage, int]] = deque()
@@ -75,7 +75,7 @@ class MessageQueue:
         return len(self._messages)
 
     def put(self, message: UserMessage, size_bytes: int) -> str | None:
-        """The reason why there is no room for the message; None: it was taken."""
+        """Adds a message. Returns why there is no room for it; None: it was added."""
         if len(self._messages) >= MOST_QUEUED_MESSAGES:
             return f"{len(self._messages)} messages are waiting already"
         if self._messages and self._size_bytes + size_bytes > MOST_QUEUED_BYTES:
@@ -103,8 +103,8 @@ class Steering:
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] = lambda _item: None,
     ) -> None:
-        """`respond` writes one object, and `has_room` tells whether such are read; `acknowledge` is told of every item
-        that was taken, `events` of what people and readers should know.
+        """`respond` writes one object, and `has_room` says whether the driver reads such objects. `acknowledge` is
+        called with every item that was taken. `events` receives the facts for people and readers.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -120,14 +120,14 @@ class Steering:
         self._has_input_ended = False
         self._is_working = False
         self._has_stopped = False
-        """The message at work is being stopped: it is not stopped again."""
+        """The current message is already being stopped, so that it is not stopped twice."""
 
     def open(self, models: Models) -> None:
-        """The session is open: lines are taken from here on."""
+        """Notes that the session is open. From now on lines are taken."""
         self._models = models
 
     def begin_work(self) -> None:
-        """A message is being worked on, until `end_work`: nothing is ever raised outside."""
+        """Notes that work on a message begins. Control lines raise exceptions only between this call and `end_work`."""
         self._is_working, self._has_stopped = True, False
         self._progress.begin()
 
@@ -137,20 +137,20 @@ class Steering:
 
     @property
     def missing_guard(self) -> str | None:
-        """Why no message may be worked on; None: all may."""
+        """Why no message may be worked on; None: no guard is missing."""
         return self._missing.reason
 
     @property
     def has_message(self) -> bool:
-        """A message is waiting to be worked on."""
+        """Whether a message is waiting to be worked on."""
         return len(self._queue) > 0
 
     def can_take(self) -> bool:
-        """Before the session is open there is nothing to steer; who does not read its answers is not asked for more."""
+        """Whether a line may be handled: only once the session is open, and only while the driver reads its answers."""
         return self._models is not None and self._has_room()
 
     def next_message(self, waiter: Waiter) -> UserMessage | None:
-        """The next one in the order they came; None: the input has ended. Raises what the waiter raises."""
+        """The next message in the order of arrival; None: the input has ended. Raises what the waiter raises."""
         while not self._queue:
             if self._has_input_ended:
                 return None
@@ -173,10 +173,10 @@ class Steering:
             self.handle(item)
 
     def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
-        """Takes one item of the channel. `waiting_for`: what the run waits for meanwhile, None: not known.
+        """Takes one item of the channel. `waiting_for`: the text for the run's current wait; None: not known.
 
-        Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` where that follows, after the answer was given: only
-        while a message is being worked on, and once for each message, so that cleaning up is left in peace.
+        After the answer, raises `InterruptRequested`, `RetryAborted` or `GuardRefused` if the line demands that. It
+        does so only during work on a message, and once for each message, so that nothing disturbs the clean-up.
         """
         self._acknowledge(item)
         match item:
@@ -205,7 +205,7 @@ class Steering:
                 self._take_request(line, waiting_for)
 
     def _judge_malformed(self, line: Malformed) -> None:
-        """A guard is one, whatever is wrong with the line: a driver may not read an answer that has no id."""
+        """Counts a guard in a malformed line as missing: a driver may not read an answer that has no id."""
         subtype = line.fields.get("subtype")
         if subtype == lines.Initialize.__struct_config__.tag:
             self._missing = after_initialize(self._missing, line.fields)
@@ -233,7 +233,7 @@ class Steering:
                 self._stop(RetryAborted())
 
     def _answer(self, line: ControlRequest, waiting_for: str | None) -> dict[str, Any]:
-        """Raises ValueError for what cannot be done, and why."""
+        """The answer to a request. Raises ValueError, with the reason, for a request that cannot be met."""
         assert self._models is not None  # noqa: S101 - before, no line is taken
         match line.request:
             case lines.Initialize():
@@ -254,8 +254,9 @@ class Steering:
                 return self._status(self._models, waiting_for)
 
     def _initialize(self, fields: Mapping[str, Any], models: Models) -> dict[str, Any]:
-        """Fields that only inform are ignored; a request for something that ralph does not offer is refused, as the
-        driver counts on it. A guard that was refused once stays missing, whatever is requested later.
+        """Handles `initialize`. Fields that only inform are ignored. A request for a feature that ralph lacks is
+        refused, because the driver relies on it. A guard that was refused once stays missing, whatever is requested
+        later.
         """
         self._missing = after_initialize(self._missing, fields)
         if self._missing.for_good is not None:

@@ -1,6 +1,6 @@
 """Metrics and traces of a run, for machines that watch many runs. Both are off unless asked for.
 
-Neither may hurt the run: what cannot be had is refused before anything is spent, what fails later is one
+Neither may harm the run: one that cannot be opened is refused before anything is spent, and a later failure is one
 notice.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ralph.values.events import Event
     from ralph.values.ports import Clock, Events
 
-# Whoever watches traces loses some; whoever waits for the end of the run must not wait for them.
+# Losing some traces is better than delaying the end of the run.
 _TRACES_LEAVE_S = 2.0
 _TRACES_LEAVE_AFTER_STOP_S = 0.5
 
@@ -54,7 +54,9 @@ class Telemetry:
     def open_traces(
         self, session_id: str, environment: Mapping[str, str], *, redact: Callable[[str], str]
     ) -> None:
-        """Raises CannotOpenError, in one line, where they cannot be had, ShortageError where that is so for now."""
+        """Opens the traces. Raises CannotOpenError, in one line, if that is impossible, ShortageError if it is
+        impossible for now.
+        """
         from ralph.output.telemetry.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
 
         try:
@@ -71,13 +73,13 @@ class Telemetry:
             self._tracing.emit(event)
 
     def look(self, events: Events) -> None:
-        """Writes the metrics when it is time; called several times a second. The first failure is a notice to `events`."""
+        """Writes the metrics if they are due. Called several times a second. The first failure is a notice."""
         problem = self._metrics.tick(self._clock.now_s()) if self._metrics is not None else None
         if problem is not None:
             events.emit(Notice(problem))
 
     def close(self, exit_code: int, *, was_stopped: bool) -> list[Event]:
-        """The problems of the very end, as events. `was_stopped`: somebody waits for this process to be gone."""
+        """Closes both. Returns the final problems, as events. `was_stopped`: somebody waits for this process to end."""
         if self._metrics is not None:
             try:
                 self._metrics.close(exit_code)

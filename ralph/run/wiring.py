@@ -72,12 +72,12 @@ def build_toolbox(
     controls: RunControls | None = None,
     keeps_list: bool = False,
 ) -> LocalToolbox:
-    """`offered`: what the requests of the session have offered so far; None: it does not matter.
+    """Builds the tools. `offered`: the tools that the session's requests have offered so far; None: irrelevant.
 
-    `keeps_list`: the requests keep their list of tools, so that the permission mode refuses calls; else it
-    leaves tools out.
+    `keeps_list`: the requests keep their list of tools, so the permission mode refuses calls; otherwise it leaves tools
+    out.
 
-    Raises WorkingDirectoryGoneError, and SettingsError for a directory that cannot be worked in.
+    Raises WorkingDirectoryGoneError, and SettingsError for an unusable directory.
     """
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - near the request
 
@@ -123,7 +123,7 @@ def _tool_settings(
 
 
 def build_clients(around: Surroundings) -> TargetClients:
-    """Raises SettingsError for a CA file, an endpoint or a proxy that cannot be used."""
+    """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
     # Late, because they cost most of the start-up time and nothing before needs them.
     from ralph.api.target_clients import Connecting, TargetClients  # noqa: PLC0415
 
@@ -140,7 +140,7 @@ def build_clients(around: Surroundings) -> TargetClients:
     )
     try:
         clients.prepare(settings.targets[0])
-    except OSError as error:  # a shortage of descriptors is told by who looks at the cause
+    except OSError as error:  # the reader of the cause recognises a shortage of descriptors
         raise SettingsError(f"cannot use the CA file {ca_file}: {error.strerror or error}") from error
     except ValueError as error:
         raise SettingsError(str(error)) from error
@@ -148,7 +148,7 @@ def build_clients(around: Surroundings) -> TargetClients:
 
 
 def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
-    """The prompt without known credentials: who pastes one into a task has not meant it for the API."""
+    """The prompt without known credentials: a user who pastes one into a task does not mean to send it to the API."""
     if prompt is None or isinstance(prompt, str):
         return prompt and redactor.redact(prompt)
     return [redacted(block, redactor.redact) for block in prompt]
@@ -223,14 +223,14 @@ def _system_prompt(around: Surroundings, options: RunOptions) -> tuple[str, Iter
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
-    """The implicit target asks for the model that the session's last run was about."""
+    """The targets, of which the implicit one asks for the model of the session's last run."""
     model = old.shapes[old.first].model
     first = replace(targets[0], name=old.first, model=model)
     return (first, *(target for target in targets[1:] if target.model != model))
 
 
 def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> None:
-    """Raises SettingsError for a budget that cannot be kept: it must not seem to be one."""
+    """Raises SettingsError for a budget that cannot be enforced: a user must not rely on it."""
     for target in targets:
         problem = why_uncountable(target, settings)
         if problem is not None:
@@ -238,7 +238,7 @@ def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> 
 
 
 def why_uncountable(target: Target, settings: Settings) -> str | None:
-    """Why the budget could not be kept with this target, and what helps. None: it can, or there is none."""
+    """Why the budget cannot be enforced with this target, and what helps. None: it can, or there is no budget."""
     is_priced = target.facts is not None and target.facts.price is not None
     if settings.limits.max_budget_usd is None or is_priced:
         return None

@@ -1,4 +1,4 @@
-"""Edit: replaces exactly one place of a file, or all on request. Every byte outside stays as it is."""
+"""Edit: replaces exactly one place of a file, or all places on request. Every other byte stays as it is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The parts that all tools of a run share: the settings, the clock, the one place that waits, and the credentials
-to hide.
-"""
+"""The parts that all tools of a run share: the settings, the clock, the waiter, and the redaction of credentials."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ class ToolSettings(Struct, frozen=True):
     writable: tuple[Path, ...] = ()
     """Directories besides `cwd` in which Write and Edit may write. Absolute."""
     user_environment: Mapping[str, str] | None = None
-    """The environment that ralph was started with: it tells where the user's secrets are. None: `environment`
-    does.
+    """The environment that ralph was started with; it shows where the user's secrets are. None: `environment` is used.
     """
     configuration: tuple[Path, ...] = ()
     """The settings files that the command line named."""
@@ -67,8 +64,8 @@ MOST_IMAGES = 100
 
 
 class ImageBudget:
-    """The most images that one conversation may hold: every request sends all of them again, and one that is too large is
-    refused for ever. Any thread may call.
+    """The most images that one conversation may hold. Every request sends all images again, and the API always refuses
+    a request that is too large. Any thread may call.
     """
 
     def __init__(self) -> None:
@@ -93,9 +90,7 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """Count the images that the conversation holds already. They may be too many: then there is no room for
-        more.
-        """
+        """Count the images that the conversation holds already. If they exceed the most, there is no room for more."""
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes
@@ -121,7 +116,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
     seen: SeenFiles = field(default_factory=SeenFiles)
     images: ImageBudget = field(default_factory=ImageBudget)
     give_up: Event = field(default_factory=Event)
-    """Set when nobody needs the results of the running read-only calls any more."""
+    """Set when the results of the running read-only calls are no longer needed."""
     _found: dict[str, str | None] = field(default_factory=dict)
 
     @cached_property

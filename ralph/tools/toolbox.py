@@ -75,14 +75,16 @@ class LocalToolbox:
 
     def resume_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
         """Take over the files and images that earlier runs of the session have shown the model. `seen`: the digest of
-        each path's content; `contents`: those of the messages.
+        each path's content; `contents`: the contents of the messages.
         """
         self._room.seen.restore(seen)
         for content in contents:
             self._room.images.restore(content)
 
     def expect(self, name: str) -> None:
-        """A call of this tool has begun to arrive: what takes time to start is started meanwhile. Changes nothing else."""
+        """Prepare for a call of this tool that is still arriving: starts whatever takes time to start. Changes nothing
+        else.
+        """
         if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
@@ -166,7 +168,7 @@ class LocalToolbox:
                 raise ShortageError("memory")
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
-        """Stop everything that the calls have started. A further signal ends the wait for that."""
+        """Stop everything that the calls have started. A further signal ends this wait."""
         self._room.give_up.set()
         deadline_s = self._room.clock.now_s() + _GIVE_UP_S
         try:
@@ -199,11 +201,11 @@ class LocalToolbox:
         return self._presentable(call.name, output)
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
-        """The planned write; or the output for the model that says why there is none."""
+        """The planned write, or an output for the model with the reason why there is none."""
         return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._room))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
-        """The output, redacted where that is promised, and encodable whatever names files have."""
+        """The output, redacted where that is promised, and encodable even if file names are not valid text."""
         if not isinstance(output.content, str):
             return output
         text = self._room.redact(output.content) if name in _REDACTED else output.content
@@ -211,7 +213,7 @@ class LocalToolbox:
 
 
 def _no_plan(_call: ToolCall) -> None:
-    """Plan nothing: the effects of a command cannot be foreseen. Its working directory has been checked by now."""
+    """Plan nothing: the effects of a command cannot be foreseen. Its working directory has already been checked."""
 
 
 def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
@@ -225,7 +227,7 @@ def _is_read_only(call: ToolCall) -> bool:
 
 
 def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
-    """Do the work; its failure, or a bug, becomes an error for the model, and the run goes on."""
+    """Do the work. A failure or a bug becomes an error for the model, and the run continues."""
     try:
         return work()
     except ToolError as failure:

@@ -1,8 +1,7 @@
-"""Classifies an error: is it worth another try, what kind of failure is it, and with which outcome does a run end
-because of it.
+"""Classifies an error: whether a retry makes sense, the kind of failure, and the outcome of a run that it ends.
 
-Decided over fields, never over message text, with three exceptions where servers give nothing else: context
-overflow, low credit, and spend limits sent as a plain 400. `docs/retry.md` shows the table; a test compares.
+The decision uses fields, never message text, with three exceptions where servers give nothing else: context overflow,
+low credit, and spend limits sent as a plain 400. `docs/retry.md` shows the table; a test compares.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""Kinds of failures that somebody must fix. All others are expected to pass, unknown ones included."""
+"""Network causes that somebody must fix. All others are expected to pass, unknown ones included."""
 
 # The last one is OpenAI's: a 429 that no waiting mends.
 SPEND_LIMIT_CODES = frozenset(
@@ -112,7 +111,7 @@ _KIND_OF_STATUS = {
 
 
 def classify_error(error: AgentError) -> ErrorClass:
-    """Classify by R1 of the retry specification: transient errors are asked again, permanent ones never."""
+    """Classify by R1 of the retry specification: transient errors are retried, permanent ones never."""
     match error:
         case HttpError():
             transient = _is_transient_status(error)
@@ -128,7 +127,7 @@ def classify_error(error: AgentError) -> ErrorClass:
 
 
 def is_damaged(error: AgentError) -> bool:
-    """Whether the server answered and its answer makes no sense: no error of its own, and no word on the request."""
+    """Whether the answer makes no sense: it is neither a message nor an error that the server reports."""
     match error:
         case Json():
             return True
@@ -198,12 +197,12 @@ def is_for_later(error: AgentError) -> bool:
 
 
 def is_low_credit(error: AgentError) -> bool:
-    """Whether credit is low. That comes as a plain 400, and only the text tells."""
+    """Whether credit is low. The API reports that as a plain 400, and only the text identifies it."""
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
 
 
 def is_shortage(error: AgentError) -> bool:
-    """Whether the machine lacks something: no server is involved, and none would do better."""
+    """Whether the machine lacks something. No server is involved, so another target would not help."""
     return isinstance(error, Api) and error.cause is NetworkCause.SHORTAGE
 
 

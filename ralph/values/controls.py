@@ -14,19 +14,19 @@ class RunControls:
         stays_in_plan: bool = False,
     ) -> None:
         self.auto_retry = auto_retry
-        """False: a failed request is not asked again."""
+        """False: a failed request is not retried."""
         self.model = model
         """The model to take from the next request on. None: stay with the one in use."""
         self.permission_mode = permission_mode
         """The permission mode for the next calls; it never allows more than the tools of the run."""
         self.stays_in_plan = stays_in_plan
-        """The command line chose plan mode: no request of a driver leads out of it."""
+        """The command line chose plan mode: a driver cannot leave it."""
 
     def why_refused(self, tool: str) -> str | None:
         """The reason for refusing a call of this tool now, for the model; None: it may run."""
         return why_refused(self.permission_mode, tool)
 
     def take_requested_model(self) -> str | None:
-        """The requested model, given once."""
+        """Returns the requested model, and forgets it."""
         requested, self.model = self.model, None
         return requested

@@ -26,8 +26,8 @@ short.
 
 
 class Secret(Generic[T]):
-    """A value that never shows itself: not in a `repr`, and so in no error and no log line. Equality compares
-    what it holds.
+    """A value that never shows itself: its `repr` hides it, and so do errors and log lines. Two are equal if their
+    values are.
     """
 
     __slots__ = ("plain",)
@@ -51,7 +51,7 @@ NO_HEADERS: Headers = Secret(())
 
 
 class Credential(Struct, frozen=True):
-    """The key or token that proves to the endpoint who is asking."""
+    """The key or token that identifies the sender to the endpoint."""
 
     header: str
     """The HTTP header's name, lower case."""
@@ -250,7 +250,7 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
     """The credential inside an endpoint's address: `TOKEN@host`, `user:password@host`, with or without a scheme.
 
-    Empty where there is none, or only the user's own login name: that stands in every path of their files.
+    Empty if there is none, or if it is only the user's own login name, which every path of their files contains.
     """
     found = re.match(r"(?:[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
     if found is None or found[1] in login_names:

@@ -21,7 +21,7 @@ FRAMING_HEADERS = frozenset(
 
 
 def messages_url(base_url: str) -> str:
-    """The address to which requests are posted. `base_url`: as `normal_base_url` returns it."""
+    """The address that requests are posted to. `base_url`: as `normal_base_url` returns it."""
     return base_url + MESSAGES_PATH
 
 

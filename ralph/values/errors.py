@@ -18,7 +18,7 @@ from ralph.values.usage import TokenUsage
 
 
 class NetworkCause(enum.Enum):
-    """Why no answer came, in our own words: this room knows neither httpx nor ssl."""
+    """The reasons why no answer came, in terms that do not depend on httpx or ssl."""
 
     TIMEOUT = "timeout"
     REFUSED = "connection refused"
@@ -84,7 +84,7 @@ class HttpError(AgentError):
 
 
 class _AnswerError(AgentError):
-    """A 2xx answer without a whole message. `error_type` is set where an `error` event or an error object said why."""
+    """A 2xx answer without a whole message. `error_type` is set if an error event or object gave a reason."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class _AnswerError(AgentError):
         self.error_code = error_code
         self.request_id = request_id
         self.status = status
-        """The status that the error stands for: the one that a server named inside it; None where nothing tells."""
+        """The status of the error: the one that a server named inside it; None: unknown."""
 
     def __str__(self) -> str:
         kind = f"{self.error_type}: " if self.error_type else ""
@@ -117,7 +117,7 @@ class StreamParse(_AnswerError):  # noqa: N818 - the specification's name
 
 
 class Api(AgentError):  # noqa: N818 - the specification's name
-    """No answer at all. `detail` is the library's own sentence, redacted; `host` is who did not answer."""
+    """No answer at all. `detail` is the library's own sentence, redacted; `host` is the host that did not answer."""
 
     def __init__(self, cause: NetworkCause, detail: str = "", host: str = "") -> None:
         super().__init__(cause, detail, host)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DeadEnd(Struct, frozen=True):
-    """The call that a model repeated until its run was ended for it."""
+    """The call that a model repeated until the run ended because of it."""
 
     name: str
     """One of `guards.GUARDS`, or of `call_rules.NAMES`."""
@@ -35,7 +35,7 @@ class RunStarted(Struct, frozen=True):
     api_key_source: str
     """The source of the credential: a variable's name, or "none"."""
     targets: tuple[str, ...] = ()
-    """All targets of the run, the first first; empty where there is only one."""
+    """The names of all targets of the run, beginning with the first; empty if there is only one."""
     permission_mode: str = "bypassPermissions"
     """One of `permission_mode.PermissionMode`."""
 
@@ -87,14 +87,14 @@ class AttemptEnded(Struct, frozen=True):
     status: int | None = None
     """The HTTP status of an error answer."""
     kind: str | None = None
-    """A `FailureKind`, or "interrupted"; None: it was answered."""
+    """A `FailureKind`, or "interrupted"; None: the attempt was answered."""
     error: str | None = None
     wait_s: float = 0.0
-    """Seconds that are slept before the next attempt."""
+    """Seconds of waiting before the next attempt."""
 
 
 class TurnAsked(Struct, frozen=True):
-    """A turn is over: how many attempts its answers took together, and how long, waits included."""
+    """The end of a turn: how many attempts its answers took together, and how long, waits included."""
 
     turn: int
     attempts: int
@@ -114,7 +114,7 @@ class RetryScheduled(Struct, frozen=True):
     """`FailureKind` value."""
     message: str
     requested_wait_s: float | None = None
-    """Set when the wait is the one that the server requested."""
+    """The wait that the server requested, if the retry waits for that; else None."""
     restarts_response: bool = False
     """The answer broke off in the stream; the retry requests it again from the beginning."""
     turn: int = 1
@@ -127,7 +127,7 @@ class RetryRecovered(Struct, frozen=True):
     total_wait_s: float
     turn: int = 1
     attempt: int = 1
-    """The attempt that was answered, counted as in `AttemptEnded`; likewise in the next four events."""
+    """The attempt that was answered, counted as in `AttemptEnded`. The next four events count alike."""
 
 
 class RetryExhausted(Struct, frozen=True):
@@ -139,7 +139,7 @@ class RetryExhausted(Struct, frozen=True):
 
 
 class ModelFallback(Struct, frozen=True):
-    """Another target is asked now."""
+    """A change to another target: it gets the requests from now on."""
 
     from_target: str
     to_target: str
@@ -167,7 +167,7 @@ class ModelFallbackRecovered(Struct, frozen=True):
 
 
 class ResponseDiscarded(Struct, frozen=True):
-    """A partial answer was thrown away; whatever was streamed of it does not count."""
+    """The end of a partial answer that was thrown away: the parts that were streamed do not count."""
 
     message_id: str
 
@@ -183,14 +183,14 @@ class Heartbeat(Struct, frozen=True):
 
 
 class TurnStarted(Struct, frozen=True):
-    """The model is about to be asked for a turn: one accepted answer and the results of its tools."""
+    """The start of a turn: one accepted answer and the results of its tools."""
 
     turn: int
     """1-based, within the run."""
 
 
 class SyntheticRetry(Struct, frozen=True):
-    """A useless answer is asked for again; neither it nor the notice about it is kept."""
+    """A new request after a useless answer. Neither that answer nor the notice about it is kept."""
 
     turn: int
     number: int
@@ -205,18 +205,18 @@ class MalformedCallRefused(Struct, frozen=True):
     turn: int
     tool: str
     why: str
-    """The sentence for the model."""
+    """The error message for the model."""
 
 
 class GuardTripped(Struct, frozen=True):
-    """A call that leads nowhere was refused."""
+    """The refusal of a call that makes no progress."""
 
     turn: int
     guard: str
     """One of `guards.GUARDS`."""
     call: ToolCall
     refusals: int
-    """Refusals so far, without anything new in between."""
+    """Refusals in a row, this one included."""
 
 
 class FinalTurnEntered(Struct, frozen=True):
@@ -233,7 +233,7 @@ class TurnsCollapsed(Struct, frozen=True):
     turn: int
     reason: str
     old_max_turns: int | None
-    """The previous limit of turns; None: there was no limit."""
+    """The previous limit of turns; None: there was none."""
     new_max_turns: int
 
 
@@ -245,7 +245,7 @@ class ReportAccepted(Struct, frozen=True):
     status: str
     """One of `report.STATUSES`: "success" or "failure"."""
     turn: int
-    """The turn that gave it; for a synthetic report the last turn that was asked."""
+    """The turn that gave the report; for a synthetic report, the last turn that was requested."""
     attempts: int
     """Attempts at a report in this run, this one included: calls of the tool, and plain text in its place."""
     forced_reason: str | None = None
@@ -300,16 +300,16 @@ class SessionTotal(Struct, frozen=True):
 
 
 class RunEnded(Struct, frozen=True):
-    """The end of a run. Everything the `result` object says comes from here."""
+    """The end of a run, with all facts of the `result` object."""
 
     outcome: Outcome
     exit_code: int
     result: str | None
-    """The model's final answer; None: there was none."""
+    """The model's final answer; None: it gave none."""
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
-    """Turns in which the model answered or was interrupted, whatever became of it."""
+    """Turns in which the model answered or was interrupted, even if the answer was not used."""
     duration_s: float
     api_s: float
     """Seconds inside `send_message()`, retries included, waits not."""

@@ -74,12 +74,14 @@ class Budget:
             self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
 
     def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, requested: int) -> int:
-        """Tokens of answer that the budget still buys, at most `requested`; 0 or less: it does not even buy the prompt."""
+        """The tokens of answer that the budget can still pay for, at most `requested`; 0 or less: it cannot even pay
+        for the prompt.
+        """
         if self.max_usd is None:
             return requested
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
-            return 0  # what cannot be counted cannot be kept within a budget
+            return 0  # a budget cannot cover a cost that is not known
         left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
         if left_millionths < 0:
             return 0

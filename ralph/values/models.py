@@ -133,8 +133,8 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
 
 
 def _with_a_million(model: NamedModel) -> NamedModel:
-    """The model with a window of a million tokens. `[1m]` is no part of an id, and current models need no word
-    for that window.
+    """The model with a window of a million tokens. The id never contains `[1m]`, and current models have that window
+    without it.
     """
     facts = facts_of(model.id)
     if facts is None:

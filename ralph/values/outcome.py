@@ -11,7 +11,7 @@ class UsageError(Exception):
 
 
 class Outcome(enum.Enum):
-    """The ways a run can end. The value is the name users see as `terminal_reason`."""
+    """The ways in which a run can end. The value is the name that users see as `terminal_reason`."""
 
     COMPLETED = "completed"
     TASK_FAILED = "task_failed"
@@ -43,11 +43,13 @@ class Delivery(enum.Enum):
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"
-    """The reader of standard output had gone: the work's own outcome holds."""
+    """The reader of standard output had closed it: the work's own outcome counts."""
     UNREAD = "unread"
-    """The reader never read; the wait for it was in vain."""
+    """The reader never read the result, and the wait for it ended."""
     FAILED = "failed"
-    """A full disk, for example: the process ended with `io_error`, whatever the work's own outcome."""
+    """The result could not be written, on a full disk for example: the process ended with `io_error`, whatever the
+    work's own outcome.
+    """
 
 
 # 64-78 are the BSD sysexits; 75 is EX_TEMPFAIL; 124 is what timeout(1) uses.

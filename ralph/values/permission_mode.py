@@ -1,7 +1,7 @@
-"""The permission modes, and the calls that each lets run. Pure.
+"""The permission modes, and the calls that each allows. Pure.
 
-Ralph asks nobody: a mode that asks elsewhere lets everything run here, and a notice says so. A mode whose limits
-ralph cannot keep is refused.
+Ralph never asks for permission: a mode that asks in other programs allows everything here, and a notice says so. A mode
+whose limits ralph cannot enforce is refused.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class TimeIsUp(Interrupted):
 
 
 class BudgetSpent(Interrupted):
-    """The rest of the budget does not buy the next call at its worst price."""
+    """The rest of the budget does not cover the next call at its worst price."""
 
     outcome = Outcome.LIMIT_REACHED
 
@@ -77,13 +77,15 @@ class RetryAborted(Interrupted):
 
 
 class GuardRefused(Interrupted):
-    """The driver asked for a guard that ralph cannot honour: the work on the message stops, and none begins after it."""
+    """A driver's request for a guard that ralph cannot provide: work on the message stops, and no other begins after
+    it.
+    """
 
     outcome = Outcome.CONFIG
 
 
 class JournalError(Exception):
-    """The journal takes no more records: nothing may happen that it would have to announce."""
+    """The journal accepts no more records: nothing may happen that the journal would have to record first."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"cannot write the journal {path}: {error.strerror or error}")
@@ -121,7 +123,7 @@ class Mailbox(Protocol):
         ...
 
     def close(self) -> None:
-        """Drop the items that are there and all that still come: nobody will ask for them."""
+        """Drop the present items and all later ones, because nobody will take them."""
         ...
 
 
@@ -150,7 +152,7 @@ class Waiter(Protocol):
 
 
 class Driven(Protocol):
-    """Takes a driver's control lines, whatever the main thread is waiting for."""
+    """Takes a driver's control lines during every wait of the main thread."""
 
     @property
     def mailbox(self) -> Mailbox:

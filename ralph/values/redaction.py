@@ -1,6 +1,6 @@
-"""Cuts known secrets, and on request whatever looks like one, out of text before anybody sees it.
+"""Removes known secrets, and on request everything that looks like one, from text before it is shown or kept.
 
-It does not know where a secret came from: `credentials.known_secrets` finds them.
+It does not know the sources of secrets: `credentials.known_secrets` finds them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ _LONGEST_BREAK_BYTES = 10
 
 
 class Redactor:
-    """Knows secrets in the forms they travel in: plain, JSON-escaped, URL-quoted and base64, wrapped or not.
+    """Finds and removes secrets in the forms in which they occur: plain, JSON-escaped, URL-quoted and base64, wrapped
+    or not.
 
-    A "secret" that is part of the mark itself ("redacted") is none: somebody redacted it before.
+    A "secret" that is part of the mark itself ("redacted") does not count: it was redacted before.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:

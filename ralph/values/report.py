@@ -1,6 +1,6 @@
-"""The final report of a run: what counts as one, and the stand-in where none came.
+"""The final report of a run: which texts and calls count as one, and the synthetic report that replaces a missing one.
 
-Pure. A user's schema is checked elsewhere: whoever holds a schema library injects a `Validator`.
+Pure. A user's schema is checked elsewhere: the caller injects a `Validator`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def problems_without_payload(arguments: Mapping[str, Any]) -> list[str]:
-    """The problems besides those of the payload, where there is a schema for that."""
+    """The problems outside the payload, for a report whose payload has a schema."""
     problems = plain_problems(arguments)
     if "payload" not in arguments and arguments.get("status") != "failure":
         problems.append('payload: required with status "success"')
@@ -105,8 +105,8 @@ class ReportDesk:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """Attempts at a report so far: calls of the tool, and answers of plain text in its place, whatever came
-        of them.
+        """Attempts at a report so far, successful or not: calls of the tool, and answers of plain text instead of a
+        call.
         """
         self.accepted: Report | None = None
         self.cached: Report | None = None
@@ -115,10 +115,10 @@ class ReportDesk:
         """Why the last attempt was not accepted; None: it was, or there was none."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
-        """The result of a report call, for the model. A report after an accepted one changes nothing: its result
-        may be out already.
+        """The result of a report call, for the model. A report after an accepted one changes nothing: the first one's
+        result may already be out.
 
-        Whatever the report says, an older text of the model is no longer its last word.
+        After any call, an older text of the model no longer counts as its last text.
         """
         self.attempts += 1
         self.cached = None

@@ -1,4 +1,4 @@
-"""Reads from headers how long the server wants to be left alone. Never raises, whatever they hold."""
+"""Reads from headers how long the server wants no requests. Never raises, whatever the headers hold."""
 
 from __future__ import annotations
 

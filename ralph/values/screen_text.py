@@ -12,7 +12,7 @@ import re
 from functools import cache
 
 FOREIGN = "| "
-"""Stands before a foreign line that begins as ralph's own do."""
+"""The prefix of a foreign line that begins as ralph's own lines do."""
 
 # ECMA-48, with ESC or as one character (C1): CSI sequences; strings (OSC, DCS, PM, APC, SOS), up to the end of the line
 # where nothing ends them; other escapes.

@@ -1,7 +1,7 @@
-"""The row of a setting: what its value must be, where it can come from, what a repository may do to it, what it means.
+"""The row of a setting: its allowed values, its sources, the changes that a repository may make to it, and its meaning.
 
 A row stands in the annotation of the field that holds the value, whichever room that Struct is in;
-`ralph/settings/keys.py` collects them. Refuses to read anything.
+`ralph/settings/keys.py` collects them. This module reads no settings.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Kind(Struct, frozen=True):
     says: str
     """The type in words: they go after "must be"."""
     then: Callable[[Any], Any] | None = None
-    """A rule that no type can say: takes the decoded value and gives the one to keep. Raises ValueError."""
+    """A rule that a type cannot express. Takes the decoded value and returns the value to keep. Raises ValueError."""
     is_secret: bool = False
-    """Errors do not repeat a wrong value: it may be a key that was put in the wrong place."""
+    """True: errors do not repeat a wrong value, which may be a key in the wrong place."""
 
     @property
     def plain_type(self) -> type:
@@ -103,7 +103,7 @@ POSITIVE_SECONDS = Kind(_PositiveSeconds, _SAYS_POSITIVE_SECONDS)
 SECONDS_OR_NONE = Kind(
     Annotated[float, Meta(le=MAX_SECONDS)], _SAYS_SECONDS, lambda seconds: max(seconds, 0.0)
 )
-"""Everything from 0 downwards says the same: no maximum."""
+"""Seconds; 0 or any negative number means that there is no maximum."""
 LIST_OF_SECONDS = Kind(
     Annotated[tuple[_PositiveSeconds, ...], Meta(min_length=1)],
     f"a list of seconds, such as [5, 60, 300], each more than 0 and at most {MAX_SECONDS}",
@@ -131,14 +131,18 @@ def _shown(value: object) -> str:
 
 
 class Tightening(Struct, frozen=True):
-    """A way for such a file to tighten what trusted sources say; it can do nothing else."""
+    """A rule by which a file in a repository can tighten the values of trusted sources. It can do nothing else."""
 
     says: str
-    """For people: what such a file may say."""
+    """The rule in words, for people."""
     apply: Callable[[Any, Any], Any]
-    """Takes the trusted value and the requested one; gives the one that counts, None: the requested one is looser."""
+    """Takes the trusted value and the requested one, and returns the one that counts. None: the requested one is
+    looser.
+    """
     joins_stronger: bool = False
-    """It counts beside what flags and variables say; else they replace it, as they replace any file's value."""
+    """True: it also applies to the values of flags and variables. False: those replace it, as they replace any file's
+    value.
+    """
 
 
 # From the tightest to the loosest. "custom" may be either, so that only "off" is known to be tighter.
@@ -146,7 +150,7 @@ _POLICY_RANKS = {"off": 0, "standard": 1, "patient": 2}
 
 
 def _smaller(trusted: float | None, requested: float) -> float | None:
-    """None and 0 are no bound at all."""
+    """The requested bound; None: it is looser than the trusted one. A trusted None or 0 is no bound."""
     if requested <= 0 or (trusted and requested > trusted):
         return None
     return requested
@@ -160,7 +164,7 @@ def _retries(trusted: str, requested: str) -> str | None:
 
 
 def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Names that are allowed. None: all are."""
+    """The names that both lists allow; None: the requested list is looser. A trusted None allows all names."""
     if trusted is None:
         return requested
     # Reading is allowed in any case.
@@ -170,7 +174,7 @@ def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Names that are taken away."""
+    """The names that either list takes away; None: the requested list is looser."""
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))
@@ -187,7 +191,7 @@ ADDS = Tightening("adds", _more, joins_stronger=True)
 
 
 class Takes(enum.Enum):
-    """The words that belong to a flag on the command line."""
+    """The words of the command line that belong to a flag."""
 
     ONE = enum.auto()
     """One word, of the type of the setting's kind. A switch takes none, and has a `--no-` form beside it."""
@@ -230,11 +234,11 @@ class Key(Struct, frozen=True):
     name: str = ""
     """Table and key, with a dot between; `ralph/settings/keys.py` fills it in."""
     default: Any = None
-    """As the field says; filled in too."""
+    """The field's default; `ralph/settings/keys.py` fills it in too."""
 
     @property
     def spelling(self) -> str:
-        """The flag's, empty where there is none."""
+        """The flag's spelling; empty if there is no flag."""
         return self.flag.spelling if self.flag else ""
 
     @property

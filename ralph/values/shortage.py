@@ -1,4 +1,4 @@
-"""A machine that has no thread, process, memory or file descriptor left. Nobody is at fault, and it passes."""
+"""A machine that has no thread, process, memory or file descriptor left. The shortage is nobody's fault, and passes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOADER_SAYS = {
     "failed to map segment": "memory",
 }
 _CPYTHON_SAYS = {"can't start new thread": "thread", "can't allocate lock": "memory"}
-"""CPython's messages, which are all that is left of the system's error."""
+"""CPython's messages for a shortage; CPython raises them without the system's error."""
 
 
 def line_with_advice(error: ShortageError) -> str:

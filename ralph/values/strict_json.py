@@ -1,4 +1,4 @@
-"""JSON as the standard has it, and no deeper than anybody means it: the one door for a server's JSON. Pure."""
+"""Decodes standard JSON up to a limited depth. All JSON from a server is decoded here. Pure."""
 
 from __future__ import annotations
 

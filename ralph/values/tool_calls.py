@@ -13,7 +13,7 @@ FINAL_REPORT = "final_report"
 """The tool by which a model ends its task, where a report is required. It runs nothing: `values/report.py` takes it."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-"""Tools whose effect is one file's new content: it can be checked afterwards whether they had it."""
+"""Tools whose effect is one file's new content: a later check can tell whether the write was done."""
 
 Block = dict[str, Any]
 """One content block as it stands on the wire; unknown kinds are carried verbatim."""

@@ -1,4 +1,4 @@
-"""Tokens and money, added up per model. A cost that cannot be known is None, never 0."""
+"""Tokens and money, added up per model. An unknown cost is None, never 0."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
 
 
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
-    """The tokens of a whole answer. Where its server does not count them, they are the most that they can be."""
+    """The tokens of a whole answer. If the server does not count them, the greatest possible numbers."""
     counted = tokens_of(usage)
     if not counted.prompt:
         counted = replace(counted, input=prompt_tokens)

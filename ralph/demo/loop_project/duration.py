@@ -1,4 +1,4 @@
-"""Durations: seconds to text and back. What they look like stands in specs/duration.md."""
+"""Durations: seconds to text and back. specs/duration.md defines the text."""
 
 import re
 

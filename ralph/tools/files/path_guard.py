@@ -1,7 +1,7 @@
-"""Keeps the file tools away from the protected paths. It judges what a path leads to, and what was opened.
+"""Keeps the file tools away from the protected paths. It judges the target of a path, and the file that was opened.
 
-An open file is judged by the place that its descriptor reports. Every path is also judged by identity, so that a
-bind mount, a hard link or capitals (macOS) are no way around.
+An open file is judged by the place that its descriptor reports. Every path is also judged by identity, so that a bind
+mount, a hard link or capitals (macOS) cannot bypass the guard.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class PathGuard:
         return self._gather()
 
     def refuse_read(self, path: Path, shown: str) -> str:
-        """Refuse to read what a name leads to, there or not. Returns where that is. Raises ToolError."""
+        """Refuse to read the target of a path, whether it exists or not. Returns the target. Raises ToolError."""
         real = os.path.realpath(path)
         self._refuse_private(real, shown, None)
         self._refuse(real, shown, self._why_not_read(real))
         return real
 
     def refuse_opened(self, descriptor: int, path: Path, shown: str, judged: str) -> str:
-        """Refuse to read what was opened. Returns where that lies. Raises ToolError. `judged`: the place that
-        `refuse_read` returned.
+        """Refuse to read an opened file. Returns its place. Raises ToolError. `judged`: the place that `refuse_read`
+        returned.
         """
         real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
         if real is None:

@@ -1,6 +1,6 @@
-"""A write by Write or Edit, planned before anything is done: one file's new content, and what it replaces.
+"""A write by Write or Edit, planned before it is done: one file's new content, and the content that it replaces.
 
-Between the plan and its execution the intent goes into the journal; a file that changes meanwhile is left alone.
+Between the plan and its execution the intent goes into the journal. A file that changes meanwhile is left alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class PlannedWrite(Struct, frozen=True, dict=True):
 
 
 def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
-    """The result of a write that an earlier process may have done; None: it did not, and the file is as before.
+    """The result of a write that an earlier process may have done; None: the write was not done, and the file is
+    unchanged.
 
     Removes a new file that was written but not yet renamed.
     """

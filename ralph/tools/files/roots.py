@@ -28,7 +28,7 @@ class Root(Struct, frozen=True):
     descriptor: int
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the held directory. A disk that does not answer has not moved it."""
+        """Whether the path still leads to the held directory. A disk that does not answer counts as in place."""
         try:
             there = self.named.stat()
         except OSError as error:

@@ -1,6 +1,6 @@
-"""The files that the model knows: as Read showed them, or Write and Edit left them.
+"""The files that the model knows, in the state that Read showed or that Write and Edit left.
 
-A change by somebody else is noticed before it is overwritten. A new time or mode alone is no change.
+Another program's change is noticed before it is overwritten. A new time or mode alone is no change.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _is_utf8(path: str) -> bool:
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """The digest; None: unknown, also when the file changes while it is read, as the digest would not be that of the
-    shown content.
+    """The digest; None: unknown. It is unknown if the file changes while it is read, because the digest would not match
+    the shown content.
     """
     if before.st_size > _MOST_BYTES_HASHED:
         return None

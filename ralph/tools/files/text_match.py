@@ -105,7 +105,9 @@ class Places:
         return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
 
     def replaced(self, new: str) -> str:
-        """The text with `new` in all places. Line breaks stay as at each place, unless old or new spell them out."""
+        """The text with `new` in all places. Line breaks stay as they are at each place, unless the old or the new text
+        spells them out.
+        """
         self._refuse_too_much(new)
         text = self._whole.text
         follows_place = "\n" in new and "\r" not in new and "\r" not in self._wanted
@@ -136,8 +138,8 @@ class Places:
 
 
 class _LineBreakAt:
-    """Whether the line break after a place is a CRLF; behind the last line break, whether that one is. Ask from
-    left to right.
+    """Whether the line break after a place is a CRLF. After the last line break, the last one counts. Places must be
+    asked for from left to right.
     """
 
     def __init__(self, text: str) -> None:

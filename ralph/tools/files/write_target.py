@@ -1,8 +1,7 @@
-"""Finds the file that a write means, and writes it beneath one of the run's roots, whatever changes on the way
-there.
+"""Finds the file that a write means, and writes it beneath one of the run's roots, even if the path changes meanwhile.
 
-The path is followed first, to tell the model where it leads. Then the directory is opened beneath the held root:
-that one is checked and changed, never a path.
+The path is followed first, to tell the model its target. Then the directory is opened beneath the held root. All checks
+and changes use that directory, never a path.
 """
 
 from __future__ import annotations
@@ -41,7 +40,9 @@ class WriteTarget(Struct, frozen=True):
     guard: PathGuard
 
     def replace(self, data: bytes) -> os.stat_result:
-        """Write; the stat of the new file. Raises ToolError, the old file intact, also when it is not as `before`."""
+        """Write the file. Returns the stat of the new file. Raises ToolError, with the old file intact, also if the
+        file differs from `before`.
+        """
         relative = str(self.path.relative_to(self.root.path))
         try:
             directory, name = open_parent(self.root.descriptor, relative, make=True)

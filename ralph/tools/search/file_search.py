@@ -165,5 +165,5 @@ def _as_glob(path: str) -> str:
 
 
 def _is_text(path: str) -> bool:
-    """Whether a glob is text. Ripgrep takes no others; the caller filters what it finds."""
+    """Whether a glob is text. Ripgrep accepts no others; the caller filters the findings."""
     return path.encode("utf-8", "replace") == os.fsencode(path)
