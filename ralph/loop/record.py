@@ -50,7 +50,7 @@ class FileRecord:
         self._has_saved = True
 
     def load(self) -> LoopState:
-        """The saved state. Raises RecordError: a newer ralph wrote it (config), or it is damaged (io_error)."""
+        """The saved state. Raises RecordError if a newer ralph wrote it (config), or if it is damaged (io_error)."""
         try:
             return read_state(self._text())
         except OSError as error:

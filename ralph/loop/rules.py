@@ -56,7 +56,7 @@ class Share(Struct, frozen=True):
     budget_usd: float | None
     time_s: float | None
     is_rest_of_budget: bool
-    """The budget is all that the loop has left: once it is spent, the loop ends."""
+    """Whether the budget is all that the loop has left. If so, the loop ends once the budget is spent."""
     is_rest_of_time: bool
 
 
@@ -135,10 +135,11 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after an outage. `number`: of the outage, 1-based in a row; `slept_s`: seconds waited for those before
-    it.
+    """The wait after an outage. `number`: the outage's number, counted in a row from 1; `slept_s`: seconds waited for
+    the outages before it.
 
-    A wait that the server requests is used; after one that did not help, it is at least the schedule's.
+    A wait that the server requests is used. After the first outage in a row it is used only if it is longer than the
+    schedule's wait.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
@@ -194,7 +195,7 @@ def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
     """The loop's end if its first check passes or cannot be run; None: there is work to do."""
     was_begun = bool(state.iterations) or state.current is not None
     if result.why_not_run is not None and not was_begun:
-        # With a check that cannot run, the loop would pay for every iteration. Later the work may have broken the check.
+        # With a check that cannot run, the loop would pay for every iteration. Later, the work may be the cause.
         last_line = next(reversed(result.tail.split("\n")), "").strip()
         said = f": {last_line}" if last_line else ""
         reason = f"the check cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOOPS = "loops"
 MOST_KEPT = 20
-"""The most loops whose folders are kept for one directory, the newest ones; a check's log may have 50 MB."""
+"""The most loop folders that are kept for one directory, the newest ones. A check's log may have 50 MB."""
 
 
 class LoopStore:

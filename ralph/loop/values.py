@@ -32,7 +32,7 @@ class LoopLimits(Struct, frozen=True):
 
 
 class LoopPlan(Struct, frozen=True):
-    """The loop as the command line asked for it. It is recorded, so that `--continue` needs no options."""
+    """The loop, as the command line described it. It is recorded, so that `--continue` needs no options."""
 
     directory: str
     """The directory of the work. Absolute."""
@@ -70,7 +70,8 @@ class LoopPlan(Struct, frozen=True):
     """The plan file's path from `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_paths: tuple[str, ...] = ()
-    """Paths, besides `OWN_DIRECTORY`, that processes of this loop or whoever started them have written.
+    """Paths, besides `OWN_DIRECTORY`, that processes of this loop or the shells that started them have written.
+
     Absolute.
     """
 

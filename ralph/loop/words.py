@@ -141,7 +141,7 @@ def _waiting_line(event: LoopWaits) -> str:
 
 
 def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
-    """Number, outcome, turns, cost, commits, what changed, check, time."""
+    """One line about an iteration: number, outcome, turns, cost, commits, changes, check, time."""
     check = [f"check {record.check}"] if record.check is not None else []
     parts = [
         counted(record.turns, "turn"),

@@ -1,4 +1,7 @@
-"""The ports and state that every request of a run uses, and the price of the next one. Sends nothing: `retry/loop.py` does."""
+"""The ports and state that every request of a run uses, and the price of the next one.
+
+Sends nothing: `retry/loop.py` does.
+"""
 
 from __future__ import annotations
 

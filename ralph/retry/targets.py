@@ -147,7 +147,7 @@ REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 
 
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
-    """The state at the beginning of a chain, whose `route` is the first target to try."""
+    """The state at the beginning of a chain. Its `route` is the first one to try."""
     if rules.strategy == "round_robin":
         state = replace(state, route=Route(rules.first), chain=ChainState())
         return replace(state, route=_rotated(state, rules) or state.route)

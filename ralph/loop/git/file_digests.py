@@ -37,8 +37,9 @@ class FileDigests:
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
     ) -> None:
-        """`is_by_time`: every file is compared by size and time. `most_bytes`: the limit for all files
-        together; beyond it TooMuchToReadError is raised.
+        """`is_by_time`: compare every file by size and time. `most_bytes`: the limit for all files together.
+
+        TooMuchToReadError is raised beyond that limit.
         """
         self._is_by_time = is_by_time
         self._left_bytes = most_bytes

@@ -51,7 +51,7 @@ class Listing:
         """Directories that could not be listed; complete once `paths` has ended."""
 
     def paths(self) -> Iterator[str]:
-        """Regular files, relative, in the order of their paths. Raises CheckoutError, ListingEndedError, and ShortageError."""
+        """Relative paths of regular files, sorted. Raises CheckoutError, ListingEndedError and ShortageError."""
         with patiently(self._start, self._waiter, self._clock) as walk:
             self._heard_at_s = self._clock.now_s()
             for record, _size in walk.records(b"\0"):

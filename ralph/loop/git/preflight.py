@@ -46,7 +46,10 @@ def open_checkout(
 
 
 def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
-    """Notices for people. Raises CheckoutError, one line with what to do, and Interrupted."""
+    """Checks that commits and pushes can work; returns notices for people.
+
+    Raises CheckoutError, one line with what to do, and Interrupted.
+    """
     if isinstance(checkout, PlainDirectory):
         if commits or pushes:
             option = "--commit" if commits else "--push"
