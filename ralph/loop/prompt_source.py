@@ -74,8 +74,8 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """The present prompt. If an agent removed the file, emptied it, wrote no text to it or made it a link out of
-        the repository, the last good prompt.
+        """The present prompt. It is the last good prompt if an agent removed the file, emptied it, wrote no text to it
+        or made it a link out of the repository.
 
         Raises OSError if no earlier prompt is known.
         """
