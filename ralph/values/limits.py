@@ -81,7 +81,7 @@ class Budget:
             return requested
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
-            return 0  # a budget cannot cover a cost that is not known
+            return 0  # what cannot be counted cannot be kept within a budget
         left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
         if left_millionths < 0:
             return 0
