@@ -362,7 +362,7 @@ MUTANTS = (
         "unknown-price-is-free",
         "what cannot be counted cannot be kept within a budget",
         "return 0  # what cannot be counted",
-        "return wish  # what cannot be counted",
+        "return requested  # what cannot be counted",
         ("test_budget.py", "test_limits.py", "test_model_rows.py"),
     ),
     Mutant(
