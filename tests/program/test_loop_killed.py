@@ -224,8 +224,9 @@ def test_what_was_typed_elsewhere_and_read_from_standard_input_is_known_when_it_
     assert server.wait_for_requests(1, PATIENCE_S)
     kill(ralph, process)
     elsewhere = replace(ralph, cwd=ralph.cwd.parent)
-    told = ralph_here("loop", "--status", "--cd", "below").stdout
-    assert told.endswith(f"go on with: ralph loop --continue --cd {ralph.cwd}/below\n")
+    hint = f"go on with: ralph loop --continue --cd {ralph.cwd}/below\n"
+    # A process that is ending shows no environment any more, and may hold the lock for a moment.
+    wait_until(lambda: ralph_here("loop", "--status", "--cd", "below").stdout.endswith(hint))
     ran = elsewhere("loop", "--continue", "--cd", "work/below")
     assert (ran.code, ran.stdout) == (0, "Now.\n")
     assert [line.partition(",")[0] for line in loop_lines(ran)] == [
