@@ -81,9 +81,9 @@ class LoopStore:
 
 
 def _newest_in(place: Path) -> Iterator[FileRecord]:
-    """The record with the highest number; times do not matter.
+    """The record with the highest number in this folder, if there is any; times do not matter.
 
-    A loop that was killed before its first record has none.
+    A loop that was killed before its first record has no record, and is skipped.
     """
     for number in sorted(_numbers(place), reverse=True):
         record = FileRecord(place / f"{number:04d}")

@@ -41,7 +41,7 @@ class LoopPlan(Struct, frozen=True):
     prompt: str | None = None
     """The task itself; None: `prompt_file` holds it."""
     prompt_file: str | None = None
-    """The prompt's file, an absolute path. It is read again for each iteration."""
+    """The prompt's file, an absolute path, read again for each iteration; None: `prompt` is the task."""
     run_arguments: tuple[str, ...] = ()
     """Options of `ralph run`, passed on as they were typed."""
     session_directory: str | None = None
@@ -49,8 +49,8 @@ class LoopPlan(Struct, frozen=True):
     config_file: str | None = None
     """The settings file that `run_arguments` name, absolute."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """Settings files that an iteration could write to, with their content before the first iteration, which applies to
-    the end of the loop. None: not recorded yet.
+    """Settings files that an iteration could write to, with their content before the first iteration. The loop uses
+    that content to its end. None: not recorded yet.
     """
     metrics_file: str | None = None
     """The metrics file that `run_arguments` name, absolute."""
@@ -100,7 +100,9 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Files that were changed, added or removed, committed or not, sorted. If no more is known, only committed ones."""
+    """Files that were changed, added or removed, committed or not, sorted. Only committed files, if a snapshot kept no
+    digests of files.
+    """
     guarded: tuple[str, ...] = ()
     """Names of settings and hooks that were added, removed or changed, sorted."""
 

@@ -44,7 +44,7 @@ _SETBACKS = {
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
 }
 _ITERATION = "iteration"
-"""The name of the awaited thing while an iteration runs."""
+"""The beginning of the name that a heartbeat gives to the awaited iteration."""
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _MOST_NAME_CHARS = 80
 _DOING = {

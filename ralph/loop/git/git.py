@@ -283,9 +283,9 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
 
 
 def _refuse_shortage(status: int, said: bytes) -> None:
-    """Raises ShortageError if `said`, git's own message, names a shortage.
+    """Raises ShortageError if git's exit status, or its own message `said`, shows a shortage on this machine.
 
-    A shortage of the remote is not waited for.
+    A shortage at the remote is not waited for.
     """
     found = _SHORTAGE.search(said) if status else None
     if status == TRY_AGAIN:

@@ -130,7 +130,10 @@ class PlainDirectory:
 
 
 class _Seen:
-    """Files in the order of the walk, which is always the same for the same tree."""
+    """The digests of the files that a look has found, and one digest of them all.
+
+    The files come in the order of the walk, which is always the same for the same tree.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, str] | None = {}

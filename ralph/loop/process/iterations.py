@@ -160,9 +160,9 @@ class RalphIterations:
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
-        """The result if a shortage kept the process from being started or followed, or its result from being read.
+        """The result if a shortage kept the loop from starting or following the process, or from reading its result.
 
-        The session shows the process's work once it can be read.
+        The turns and the cost come from the session, if it can be read.
         """
         try:
             seen = self.seen(session_id)
