@@ -68,10 +68,7 @@ def is_counted(outcome: Outcome) -> bool:
 
 
 def reserve_s(state: LoopState) -> float:
-    """Seconds of the loop's time to keep for the check after an iteration.
-
-    It is the duration of the last check, but at most half of the remaining time.
-    """
+    """Seconds of the loop's time to keep for the check after an iteration: the duration of the last check."""
     return 0.0 if state.last_check is None else state.last_check.duration_s
 
 

@@ -47,13 +47,13 @@ class LoopPlan(Struct, frozen=True):
     session_directory: str | None = None
     """The directory of sessions that `run_arguments` name, absolute; None: the user's state directory."""
     config_file: str | None = None
-    """The settings file that `run_arguments` name, absolute."""
+    """The settings file that `run_arguments` name, absolute; None: they name no settings file."""
     settings_files: tuple[RecordedFile, ...] | None = None
     """Settings files that an iteration could write to, with their content before the first iteration. The loop uses
     that content to its end. None: not recorded yet.
     """
     metrics_file: str | None = None
-    """The metrics file that `run_arguments` name, absolute."""
+    """The metrics file that `run_arguments` name, absolute; None: they name no metrics file."""
     added_directories: tuple[str, ...] = ()
     """Directories besides `directory` in which `run_arguments` let the agent write. Absolute."""
     pass_env: tuple[str, ...] = ()
@@ -157,9 +157,9 @@ class IterationOrder(Struct, frozen=True):
     prompt: str | None
     """The whole prompt; None: the session with `session_id` is resumed."""
     budget_usd: float | None = None
-    """The most dollars that it may spend; None: the loop sets no limit."""
+    """The most dollars that the process may spend; None: the loop sets no limit."""
     time_s: float | None = None
-    """The most seconds that it may take; None: the loop sets no limit."""
+    """The most seconds that the process may take; None: the loop sets no limit."""
     waiting_for: str = "the iteration"
 
 

@@ -111,10 +111,10 @@ def status_of(git: Git) -> GitStatus:
 
 
 def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
-    """The state of one repository.
+    """The state of one repository, and of the repositories inside it.
 
-    `own`: paths that do not count. `prefix`: the repository's path in the outermost one. Raises CheckoutError,
-    Interrupted.
+    `own`: paths that do not count. `prefix`: the path of the repository within the outermost repository. Raises
+    CheckoutError, Interrupted.
     """
     status = status_of(git)
     entries = list(counted(status.entries, own, prefix))

@@ -155,7 +155,7 @@ def _plain(settings: Iterable[Setting]) -> Iterator[PinnedSetting]:
 
 
 def changed_names(before: Pins, now: Pins) -> list[str]:
-    """The sorted names of the settings that differ between the two."""
+    """The sorted names of the settings that differ between `before` and `now`."""
     then, today = Counter(before.settings), Counter(now.settings)
     return sorted({setting.name for setting in (then - today) + (today - then)})
 

@@ -4,8 +4,8 @@ A push needs only the checkout's objects. So git runs in a directory of its own,
 Its settings come through the environment (`GIT_CONFIG_COUNT`). That includes the user's own files, because their
 conditions (`includeIf`) refer to the checkout. Git never reads the repository's present configuration here.
 
-If the remote is a repository on this machine, the push itself starts programs that this repository's configuration
-names, as the user. So `git receive-pack` gets ralph's settings there, which override the repository's own.
+A remote may be a repository on this machine. Its configuration can name programs, which a push would start as the user.
+So `git receive-pack` gets ralph's settings there, which override those of the remote.
 """
 
 from __future__ import annotations

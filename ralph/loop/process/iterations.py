@@ -202,7 +202,7 @@ class RalphIterations:
 
 
 def _was_killed(ending: IterationEnding) -> bool:
-    """True if it was killed, but neither by the loop nor by a signal that asks for a stop."""
+    """Whether something killed the process other than the loop or a signal that asks for a stop."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
 
